@@ -4,7 +4,8 @@
 
 """The DRA driver lanewise.dev: gives claimed NICs and RDMA devices to pods.
 
-Installed as the package `lanewise_driver`, which includes the collection's packages `topology` and `dra`.
+Installed as the package `lanewise_driver`. It includes the collection's packages `topology`, `uplinks`, `dra.config`
+and `dra.kube`.
 """
 
 from __future__ import annotations

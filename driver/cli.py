@@ -6,7 +6,7 @@
 
 lanewise-driver run         serve kubelet until SIGTERM
 lanewise-driver status      show whether the driver is ready, and the claims on this node
-lanewise-driver inventory   show which devices are published, and why others are not
+lanewise-driver inventory   show which devices are published, and why others are withheld
 lanewise-driver doctor      check everything that pods need to get their devices
 lanewise-driver check       check the settings
 lanewise-driver withdraw    delete this node's ResourceSlices, when the driver is removed
@@ -39,13 +39,13 @@ if t.TYPE_CHECKING:
     from .publish.inventory import Inventory
 
 _DRIVER_PYTHON = Paths().hook_python
-_READYZ_TIMEOUT = 5
-#: Seconds after which a container should have started with its prepared devices.
-PATIENCE = 120
+_READYZ_TIMEOUT_SECONDS = 5
+#: Seconds within which a container should have started with its prepared devices.
+START_TIMEOUT_SECONDS = 120
 
 
 def main(arguments: t.Sequence[str] | None = None) -> int:
-    """Exit status: 0 success, 1 a problem or an error (with a message), 2 invalid arguments."""
+    """Run a command. Exit status: 0 success, 1 a problem or an error (with a message), 2 invalid arguments."""
     parser = argparse.ArgumentParser(
         prog="lanewise-driver", description=f"Kubernetes DRA driver for NICs and RDMA devices ({__package__})"
     )
@@ -55,13 +55,18 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     parser.add_argument("--registry-dir", type=Path, default=defaults.registry_dir, help="default: %(default)s")
     parser.add_argument("--run-dir", type=Path, default=defaults.run_dir, help="default: %(default)s")
     parser.add_argument("--cdi-dir", type=Path, default=defaults.cdi_dir, help="default: %(default)s")
-    parser.add_argument("--root", default="/", help="the root of the tree to probe, default: %(default)s")
+    parser.add_argument("--root", default="/", help="the root of the file system to probe, default: %(default)s")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve kubelet")
-    run.add_argument("--instance", help="the UID of the driver's pod, if two may run side by side")
-    run.add_argument("--node-name", help="name of the Node, for a driver in a pod; default: that in the settings")
+    run.add_argument("--instance", help="the UID of the driver's pod, if two instances may run at once")
+    run.add_argument("--node-name", help="name of the Node, for a driver in a pod; default: node_name of the settings")
     python = _DRIVER_PYTHON if _DRIVER_PYTHON.exists() else Path(sys.executable)
-    run.add_argument("--hook-python", type=Path, default=python, help="the Python of the hook, default: %(default)s")
+    run.add_argument(
+        "--hook-python",
+        type=Path,
+        default=python,
+        help="the Python interpreter that runs the hook, default: %(default)s",
+    )
     for name, handler in (
         ("status", _status),
         ("inventory", _inventory),
@@ -91,8 +96,8 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     return 1
 
 
-def _print(answer: t.Any) -> None:
-    print(json.dumps(answer, indent=1, sort_keys=True))
+def _print_json(value: t.Any) -> None:
+    print(json.dumps(value, indent=1, sort_keys=True))
 
 
 def _not_ready_reasons(settings: Settings) -> list[str]:
@@ -105,16 +110,17 @@ def _not_ready_reasons(settings: Settings) -> list[str]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         try:
-            with opener.open(url, timeout=_READYZ_TIMEOUT):
+            with opener.open(url, timeout=_READYZ_TIMEOUT_SECONDS):
                 return []
         except urllib.error.HTTPError as error:
             reasons = error.read().decode(errors="replace").splitlines()
-            return reasons or [f"the driver answers with status {error.code} at {url}, without a reason"]
-    except (OSError, http.client.HTTPException) as error:  # the driver may stop while it answers
+            return reasons or [f"{url} returned status {error.code} without a reason"]
+    except (OSError, http.client.HTTPException) as error:  # the driver may stop while it responds
         return [f"the driver does not answer at {url}: {getattr(error, 'reason', error)}"]
 
 
 def _records(paths: Paths) -> tuple[list[Record], list[str]]:
+    """The readable records of claims, and an error for each unreadable one. Raises DriverError."""
     folder = paths.state_dir
     if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
         raise DriverError(f"no permission to read {folder}: run this as root")
@@ -128,20 +134,20 @@ def _status(paths: Paths, settings: Settings, options: argparse.Namespace) -> in
     records, broken = _records(paths)
     if options.json:
         claims = [dataclasses.asdict(one) for one in records]
-        _print({"ready": not reasons, "reasons": [*reasons, *broken], "claims": claims})
+        _print_json({"ready": not reasons, "reasons": [*reasons, *broken], "claims": claims})
         return int(bool(reasons or broken))
     print("ready" if not reasons else "not ready:")
     for reason in [*reasons, *broken]:
         print(f"  {reason}")
     print(f"{len(records)} claim{'s' if len(records) != 1 else ''}")
     for record in records:
-        print(f"  {record.namespace}/{record.name}  {record.phase}  pod {_pod(record)}  {record.uid}")
+        print(f"  {record.namespace}/{record.name}  {record.phase}  pod {_pod_name(record)}  {record.uid}")
         for device in record.devices:
             print(f"    {device.device}  {device.main_request}  {device.interface or ''}".rstrip())
     return int(bool(reasons or broken))
 
 
-def _pod(record: Record) -> str:
+def _pod_name(record: Record) -> str:
     return record.pod.name if record.pod else "any"
 
 
@@ -156,21 +162,21 @@ def _make_inventory(paths: Paths, settings: Settings, root: str) -> Inventory:
 
 
 def _unclean(paths: Paths) -> list[tuple[str, UncleanDevice]]:
-    """The devices whose original state could not be restored after a pod had them."""
+    """The devices whose original state could not be restored after a pod used them."""
     from .claims.unclean import UncleanDevices
 
     return sorted(UncleanDevices(paths.unclean_dir, boot_id()).all().items())
 
 
 def _inventory(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
-    """Show the published devices, the shares that claims have of them, and the withheld ones with the reason."""
+    """Show the published devices, the shares of them that claims hold, and the withheld devices with the reason."""
     from .claims import share_report
 
     inventory = _make_inventory(paths, settings, options.root)
     publication = inventory.refresh()
     shares = share_report.shares(_records(paths)[0], boot_id(), inventory)
     if options.json:
-        _print(
+        _print_json(
             {
                 "devices": publication.devices,
                 "sharedCounters": publication.counter_sets,
@@ -183,9 +189,9 @@ def _inventory(paths: Paths, settings: Settings, options: argparse.Namespace) ->
     for device in publication.devices:
         values = {name: next(iter(typed.values())) for name, typed in device["attributes"].items()}
         shown = ("ifName", "rdmaDevice", "model", "linkLayer", "linkSpeedMbps", "rail", "nearestGPU")
-        words = [f"{name}={values[name]}" for name in shown if name in values]
+        attributes = [f"{name}={values[name]}" for name in shown if name in values]
         taints = [f"taint={taint['key']}" for taint in device.get("taints", ())]
-        print("  " + "  ".join([device["name"], *words, *taints]))
+        print("  " + "  ".join([device["name"], *attributes, *taints]))
     for line in share_report.lines(shares):
         print(line)
     print(f"{len(publication.withheld)} withheld")
@@ -199,7 +205,7 @@ def _doctor(paths: Paths, settings: Settings, options: argparse.Namespace) -> in
     findings = [{"check": name, "wrong": wrong} for name, wrong in _checks(paths, settings, options.root)]
     wrong = [entry for entry in findings if entry["wrong"]]
     if options.json:
-        _print(findings)
+        _print_json(findings)
     else:
         for entry in findings:
             print(f"{'wrong' if entry['wrong'] else 'ok   '}  {entry['check']}")
@@ -211,7 +217,7 @@ def _doctor(paths: Paths, settings: Settings, options: argparse.Namespace) -> in
 def _check(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
     """Check the settings; exit status 1 if they are invalid."""
     if options.json:
-        _print({"settings": str(paths.settings), "node": settings.node})
+        _print_json({"settings": str(paths.settings), "node": settings.node})
     else:
         print(f"{paths.settings} is valid")
     return 0
@@ -224,36 +230,37 @@ def _withdraw(paths: Paths, settings: Settings, options: argparse.Namespace) -> 
     from .dra.config.interface_config import DRIVER
 
     api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
-    found, _version = api.slices()
-    for entry in found:
+    slices, _version = api.slices()
+    for entry in slices:
         api.delete_slice(entry)
     if options.json:
-        _print({"deleted": [entry["metadata"]["name"] for entry in found]})
+        _print_json({"deleted": [entry["metadata"]["name"] for entry in slices]})
     else:
-        print(f"{len(found)} deleted")
+        print(f"{len(slices)} deleted")
     return 0
 
 
 def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str, list[str]]]:
+    """What each check of `doctor` verifies, and the problems that it found."""
     from .api import cluster
     from .daemon import access
     from .dra.config.interface_config import DRIVER
 
     yield "the command runs as root", [] if os.geteuid() == 0 else ["moving interfaces needs root: use sudo"]
-    kubelet = paths.registry_dir
-    problems = [] if kubelet.is_dir() else [f"{kubelet} does not exist: check that kubelet runs on this machine"]
-    yield f"kubelet looks for drivers in {kubelet}", problems
+    folder = paths.registry_dir
+    problems = [] if folder.is_dir() else [f"{folder} does not exist: check that kubelet runs on this machine"]
+    yield f"kubelet looks for drivers in {folder}", problems
     yield "the driver is ready", _not_ready_reasons(settings)
     yield "the node's configuration was restored at boot", _failed_units()
-    hook = [str(path) for path in (paths.hook_program, paths.hook_script) if not path.exists()]
-    yield "the container hook is installed", [f"{path} does not exist: start the driver" for path in hook]
+    missing = [str(path) for path in (paths.hook_program, paths.hook_script) if not path.exists()]
+    yield "the container hook is installed", [f"{path} does not exist: start the driver" for path in missing]
     try:
         api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
         api.node_object()
         yield f"the API server knows the node {settings.node}", []
-        found, _version = api.slices()
-        published = sum(len(entry["spec"].get("devices", ())) for entry in found)
-        yield f"{published} devices are published", [] if found else ["there is no ResourceSlice of this node"]
+        slices, _version = api.slices()
+        published = sum(len(entry["spec"].get("devices", ())) for entry in slices)
+        yield f"{published} devices are published", [] if slices else ["there is no ResourceSlice of this node"]
     except DriverError as error:
         yield f"the API server knows the node {settings.node}", [error.message]
     publication = _make_inventory(paths, settings, root).refresh()
@@ -265,7 +272,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     yield "the records of claims can be read", broken
     yield "containers have started with their prepared devices", _not_started(paths, records)
     lost = [
-        f"claim {record.namespace}/{record.name}: the network namespace of pod {_pod(record)} is gone"
+        f"claim {record.namespace}/{record.name}: the network namespace of pod {_pod_name(record)} no longer exists"
         for record in records
         if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
     ]
@@ -276,34 +283,34 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
 
 
 def _rail_checks(paths: Paths, settings: Settings, records: t.Sequence[Record]) -> t.Iterator[tuple[str, list[str]]]:
-    """The checks of the rails' addresses."""
+    """As `_checks`, for the addresses of rails."""
     from .claims import rail_check
 
-    for one, used in rail_check.in_use(records, settings.rail_addresses):
-        title = f"{used} of {one.usable} addresses of {one.range} on rail {one.rail} are in use"
+    for rail_range, used in rail_check.in_use(records, settings.rail_addresses):
+        title = f"{used} of {rail_range.usable} addresses of {rail_range.range} on rail {rail_range.rail} are in use"
         wrong = ["no address is left, so new claims wait; see per_node in docs/addresses.md"]
-        yield title, wrong if used >= one.usable else []
+        yield title, wrong if used >= rail_range.usable else []
     yield "pods send to each rail through its interface", rail_check.misrouted(records, paths.pin)
 
 
 def _not_started(paths: Paths, records: t.Sequence[Record]) -> list[str]:
-    """A finding for each claim whose containers have not started for too long. Its devices may already be in the
-    pod."""
-    from .claims.claim_files import awaited
+    """A message for each claim of which no container has started within START_TIMEOUT_SECONDS. Its devices may
+    already be in the pod."""
+    from .claims.claim_files import awaits_container
 
     return [
         f"claim {record.namespace}/{record.name}: {record.phase} since {record.since}, but no container of pod "
-        f"{_pod(record)} has started with its devices. See the pod's events; 'unresolvable CDI devices' means that the "
-        f"container runtime does not read {paths.cdi_dir}"
+        f"{_pod_name(record)} has started with its devices. See the pod's events; 'unresolvable CDI devices' means "
+        f"that the container runtime does not read {paths.cdi_dir}"
         for record in records
-        if record.held and _age(record.since) > PATIENCE
-        if record.phase == PREPARED or (record.phase == ATTACHED and awaited(paths, record.uid))
+        if record.held and _age(record.since) > START_TIMEOUT_SECONDS
+        if record.phase == PREPARED or (record.phase == ATTACHED and awaits_container(paths, record.uid))
     ]
 
 
 def _failed_units() -> list[str]:
-    """The failed units of the role `fabric`; empty without systemd, as in a container."""
-    found = []
+    """A message for each failed unit of the role `fabric`; empty without systemd, as in a container."""
+    messages = []
     for unit in ("lanewise-fabric.service", "lanewise-fabric-network.service"):
         try:
             failed = (
@@ -312,8 +319,8 @@ def _failed_units() -> list[str]:
         except (OSError, subprocess.TimeoutExpired):
             failed = False
         if failed:
-            found.append(f"{unit} has failed: see 'journalctl --boot --unit {unit}'")
-    return found
+            messages.append(f"{unit} has failed: see 'journalctl --boot --unit {unit}'")
+    return messages
 
 
 def _age(since: str) -> float:

@@ -55,8 +55,8 @@ def access(settings: Settings) -> credentials.Access:
 
 
 class Daemon:
-    """One driver. `root` is the root of the tree to probe, `instance` the UID of its pod if two may run side by side,
-    `node` overrides the Node's name of the settings.
+    """One driver. `root` is the root of the file system to probe. `instance` is the UID of the driver's pod if two
+    instances may run at once. `node` overrides the Node's name in the settings.
 
     Raises `Problems` and OSError for settings that cannot be read.
     """
@@ -99,7 +99,7 @@ class Daemon:
         self._down: set[str] = set()
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. SIGHUP reads the settings again."""
+        """Serve until SIGTERM or SIGINT. On SIGHUP, read the settings again."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_signal: self._stopping.set())
         signal.signal(signal.SIGHUP, lambda *_signal: self._reload())
@@ -108,11 +108,11 @@ class Daemon:
             phases = collections.Counter(record.phase for record in self.service.ledger.records())
             claims = ", ".join(f"{number} {phase}" for phase, number in sorted(phases.items())) or "none"
             log.info("started on node %s; claims: %s", self.cluster.node, claims)
-            due = time.monotonic()
+            next_reconcile = time.monotonic()
             while not self._stopping.wait(SETTLE_INTERVAL):
-                if not self._settled or time.monotonic() >= due:
+                if not self._settled or time.monotonic() >= next_reconcile:
                     self._settled = self.service.reconcile()
-                    due = time.monotonic() + RECONCILE_INTERVAL
+                    next_reconcile = time.monotonic() + RECONCILE_INTERVAL
                 elif not self.service.shares.settled:
                     self.service.shares.refresh()
             _notify_manager("STOPPING=1")
@@ -182,20 +182,20 @@ class Daemon:
         logs.setup(self.settings.current.log_level)
 
     def _on_published(self, publication: Publication) -> None:
-        held = len(self.service.held())
+        allocated = len(self.service.held())
         self.service.shares.refresh()  # a link speed or a setting may have changed
         self.metrics.published()
         self.metrics.devices(metrics.PUBLISHED, len(publication.devices))
         self.metrics.devices(metrics.WITHHELD, len(publication.withheld))
-        self.metrics.devices(metrics.ALLOCATED, held)
+        self.metrics.devices(metrics.ALLOCATED, allocated)
         self.metrics.registered(not self.plugin.registration_problem)
         self.plugin.health_changed()
         self._withheld.report(publication.withheld)
         self._report_links(publication)
 
     def _report_links(self, publication: Publication) -> None:
-        """Report on the Node which devices new pods do not get because their links are down: the scheduler's message
-        for a waiting pod only says that it cannot allocate all claims."""
+        """Report on the Node which devices new pods do not get because the links are down. The scheduler's message for
+        a pending pod only says that it cannot allocate all claims."""
         down = without_link(publication)
         new, up, self._down = down - self._down, self._down - down, down
         if up:
@@ -210,37 +210,39 @@ class Daemon:
 
     def not_ready_reasons(self) -> list[str]:
         """Why the driver is not ready; empty if it is."""
-        found = []
+        reasons = []
         if self.plugin.registration_problem:
-            found.append(f"kubelet does not use the driver: {self.plugin.registration_problem}")
+            reasons.append(f"kubelet does not use the driver: {self.plugin.registration_problem}")
         if self.publisher.problem:
-            found.append(f"the devices are not published: {self.publisher.problem}")
+            reasons.append(f"the devices are not published: {self.publisher.problem}")
         elif self.publisher.last_published is None:
-            found.append("the devices are not published yet")
+            reasons.append("the devices are not published yet")
         if self.settings.problem:
-            found.append(f"{self.settings.path} is invalid, the previous settings stay in use: {self.settings.problem}")
+            reasons.append(
+                f"{self.settings.path} is invalid, the previous settings stay in use: {self.settings.problem}"
+            )
         if self.token_renewer and self.token_renewer.problem:
-            found.append(f"the token is not renewed: {self.token_renewer.problem}")
+            reasons.append(f"the token is not renewed: {self.token_renewer.problem}")
         if not self._settled:
-            found.append("operations from before the start are not finished yet; see the driver's log")
-        found.extend(f"{problem}; trying again" for problem in self.service.shares.problems)
-        return found
+            reasons.append("operations from before the start are not finished yet; see the driver's log")
+        reasons.extend(f"{problem}; trying again" for problem in self.service.shares.problems)
+        return reasons
 
 
 @functools.lru_cache(None)
-def _manager() -> socket.socket | None:
-    """The socket of the service manager, if the driver runs under one (sd_notify(3))."""
+def _manager_socket() -> socket.socket | None:
+    """A socket that is connected to the service manager, if the driver runs under one (sd_notify(3))."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return None
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    opened.connect("\0" + path[1:] if path.startswith("@") else path)
-    return opened
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    connection.connect("\0" + path[1:] if path.startswith("@") else path)
+    return connection
 
 
 def _notify_manager(state: str) -> None:
     try:
-        manager: t.Any = _manager()
+        manager: t.Any = _manager_socket()
         if manager:
             manager.send(state.encode())
     except OSError as error:

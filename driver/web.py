@@ -4,10 +4,10 @@
 
 """Metrics, liveness and readiness over HTTP, served by one thread to any client.
 
-Processes of the node and pods in its network can connect, without authentication. So the server uses one thread and a
-bounded number of connections and bytes, without keep-alive: clients cannot take resources from the service for kubelet.
-A client that sends its request immediately is answered even if many others send nothing, because those are dropped
-first.
+Processes of the node and pods in its network can connect without authentication. So the server uses one thread, a
+bounded number of connections and bytes, and no keep-alive: clients cannot take resources from the service for kubelet.
+If a client connects and sends its request immediately, it gets a response even if many other clients send nothing:
+the oldest connections are dropped first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 #: Maximum connections; the oldest is dropped for a new one.
 MAX_CONNECTIONS = 64
-#: Maximum seconds of a connection, and maximum bytes of a request.
+#: Maximum duration of a connection in seconds, and maximum size of a request in bytes.
 CONNECTION_SECONDS, REQUEST_BYTES = 5.0, 8192
-#: Seconds that the thread sleeps for each second of CPU time, and the longest sleep: a flood of requests must not block
-#: the threads that attach devices.
-SLEEP_PER_CPU_SECOND, LONGEST_SLEEP = 3.0, 0.2
+#: Seconds that the thread sleeps for each second of CPU time, and the maximum seconds of one sleep: a flood of requests
+#: must not block the threads that attach devices.
+SLEEP_PER_CPU_SECOND, MAX_SLEEP_SECONDS = 3.0, 0.2
 _BATCH = 16  # connections accepted between two checks of the existing ones
 _TEXT = "text/plain; charset=utf-8"
 _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Error", 503: "Not Ready"}
@@ -41,16 +41,17 @@ _LISTENER, _WAKE = "listener", "wake"
 
 @dataclass
 class _Connection:
-    """A client. `request` is what was received so far, `answer` what is still to be sent."""
+    """A client's connection. `end` is the monotonic time at which it is dropped, `request` what was received so far,
+    `response` what is still to be sent."""
 
     socket: socket.socket
     end: float
     request: bytes = b""
-    answer: memoryview = field(default_factory=lambda: memoryview(b""))
+    response: memoryview = field(default_factory=lambda: memoryview(b""))
 
 
 class Web:
-    """Serves /metrics, /healthz (the process answers) and /readyz (503 with the reasons, one a line, or 200).
+    """Serves /metrics, /healthz (200 while the process runs) and /readyz (200, or 503 with one reason per line).
 
     `address` is `host:port`, an IPv6 host in brackets; port 0 selects a free one. `not_ready_reasons` returns why the
     driver is not ready.
@@ -91,15 +92,15 @@ class Web:
     def answer(self, method: str, path: str) -> tuple[int, str, bytes]:
         """Status, content type and body for a request."""
         if method != "GET":
-            return 405, _TEXT, b"only GET is answered\n"
+            return 405, _TEXT, b"only GET is supported\n"
         if path == "/metrics":
             return 200, CONTENT_TYPE_LATEST, self.metrics.text()
         if path == "/healthz":
             return 200, _TEXT, b"ok\n"
         if path == "/readyz":
-            not_ready_reasons = self.not_ready_reasons()
-            text = "".join(f"{reason}\n" for reason in not_ready_reasons) or "ok\n"
-            return 503 if not_ready_reasons else 200, _TEXT, text.encode()
+            reasons = self.not_ready_reasons()
+            text = "".join(f"{reason}\n" for reason in reasons) or "ok\n"
+            return 503 if reasons else 200, _TEXT, text.encode()
         return 404, _TEXT, b"not found\n"
 
 
@@ -131,7 +132,7 @@ class _Loop:
                 if any(key.data == _LISTENER for key, _events in ready):
                     self._accept()
                 self._drop_expired()
-                time.sleep(min(SLEEP_PER_CPU_SECOND * (time.thread_time() - before), LONGEST_SLEEP))
+                time.sleep(min(SLEEP_PER_CPU_SECOND * (time.thread_time() - before), MAX_SLEEP_SECONDS))
         except Exception:
             log.exception("the HTTP server failed: metrics and readiness are not served until the driver restarts")
         finally:
@@ -149,7 +150,7 @@ class _Loop:
                 return
             except OSError as error:  # for example too many open files, or the client has disconnected
                 log.debug("a connection could not be accepted: %s", error)
-                time.sleep(LONGEST_SLEEP)
+                time.sleep(MAX_SLEEP_SECONDS)
                 return
             accepted.setblocking(False)
             while len(self._connections) >= MAX_CONNECTIONS:
@@ -173,7 +174,7 @@ class _Loop:
         if connection.socket not in self._connections:
             return
         try:
-            if not connection.answer:
+            if not connection.response:
                 part = connection.socket.recv(REQUEST_BYTES)
                 connection.request += part
                 if not part:
@@ -181,10 +182,10 @@ class _Loop:
                     return
                 if b"\r\n\r\n" not in connection.request and len(connection.request) < REQUEST_BYTES:
                     return
-                connection.answer = memoryview(self._response(connection.request))
+                connection.response = memoryview(self._response(connection.request))
                 self._selector.modify(connection.socket, selectors.EVENT_WRITE, connection)
-            connection.answer = connection.answer[connection.socket.send(connection.answer) :]
-            if not connection.answer:
+            connection.response = connection.response[connection.socket.send(connection.response) :]
+            if not connection.response:
                 connection.socket.shutdown(socket.SHUT_WR)
                 self._close(connection)
         except BlockingIOError:
@@ -193,17 +194,17 @@ class _Loop:
             self._close(connection)
 
     def _response(self, request: bytes) -> bytes:
-        status, kind, body = 400, _TEXT, b"not an HTTP request\n"
-        words = request.partition(b"\r\n")[0].split(b" ")
-        if len(words) == 3 and words[2].startswith(b"HTTP/1.") and b"\r\n\r\n" in request:
-            method, path = (word.decode("ascii", "replace") for word in words[:2])
+        status, content_type, body = 400, _TEXT, b"not an HTTP request\n"
+        parts = request.partition(b"\r\n")[0].split(b" ")
+        if len(parts) == 3 and parts[2].startswith(b"HTTP/1.") and b"\r\n\r\n" in request:
+            method, path = (part.decode("ascii", "replace") for part in parts[:2])
             try:
-                status, kind, body = self._answer(method, path.partition("?")[0])
+                status, content_type, body = self._answer(method, path.partition("?")[0])
             except Exception:
                 log.exception("%s failed", path[:100])
-                status, kind, body = 500, _TEXT, b"failed\n"
+                status, content_type, body = 500, _TEXT, b"failed\n"
         head = (
-            f"HTTP/1.1 {status} {_PHRASES[status]}\r\nServer: lanewise\r\nContent-Type: {kind}\r\n"
+            f"HTTP/1.1 {status} {_PHRASES[status]}\r\nServer: lanewise\r\nContent-Type: {content_type}\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         return head.encode() + body

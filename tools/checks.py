@@ -114,7 +114,8 @@ def _show_results() -> None:
     print("\n==> result, check, duration, CPU time")
     for name, result, seconds, busy, reason in results:
         print(f"{result:8} {name:16} {seconds:5.0f} s {busy:5.0f} s  {reason}".rstrip())
-    counts = [result for _name, result, *_more in results]
+    outcomes = [result for _name, result, *_more in results]
     print(
-        "checks: " + ", ".join(f"{counts.count(word)} {word}" for word in ("passed", "failed", "skipped")), flush=True
+        "checks: " + ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in ("passed", "failed", "skipped")),
+        flush=True,
     )

@@ -42,8 +42,8 @@ DRANET = "dranet"
 NVIDIA = {"0.5.0": "nvidia-gpu-0.5", "0.4.1": "nvidia-gpu-0.4"}
 #: Job queues, groups of jobs that start together, and simulated nodes (tests/cluster/queueing.py).
 QUEUES = ("kueue", "jobset", "kwok")
-#: Duration of a build with empty caches on two cores; docs/cluster.md has the figures of each version.
-SECONDS = {
+#: Seconds of a build with empty caches on two cores; docs/cluster.md has the figures of each version.
+BUILD_SECONDS = {
     "etcd": 45,
     "kube-apiserver": 330,
     "kube-scheduler": 55,
@@ -156,7 +156,7 @@ class Module:
 
 
 def minors() -> list[str]:
-    """The Kubernetes versions that are pinned, as 1.37, newest first."""
+    """The Kubernetes versions that are pinned, such as 1.37, newest first."""
     names = [path.parent.name for path in MODULES.glob("kubernetes/*/go.mod")]
     return sorted(names, key=lambda name: [int(part) for part in name.split(".")], reverse=True)
 
@@ -177,13 +177,13 @@ def module(program: str, minor: str) -> Module:
 
 @functools.lru_cache(None)
 def apiserver_version(apiserver: Path) -> str:
-    """The version of a kube-apiserver, as 1.37.1; empty if it does not run."""
+    """The version of a kube-apiserver, such as 1.37.1; empty if it does not run."""
     try:
         answer = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False).stdout
     except OSError:
         return ""
-    found = re.match(r"Kubernetes v(\S+)", answer)
-    return found[1] if found else ""
+    match = re.match(r"Kubernetes v(\S+)", answer)
+    return match[1] if match else ""
 
 
 def ready_folders() -> dict[str, Path]:
@@ -191,10 +191,10 @@ def ready_folders() -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for variable in VARIABLES:
         for name in filter(None, os.environ.get(variable, "").split(os.pathsep)):
-            found = apiserver_version(Path(name) / "kube-apiserver")
-            if not found:
+            version = apiserver_version(Path(name) / "kube-apiserver")
+            if not version:
                 raise Missing(f"{variable} names {name}, which has no kube-apiserver that runs here: unset it")
-            folders.setdefault(".".join(found.split(".")[:2]), Path(name))
+            folders.setdefault(".".join(version.split(".")[:2]), Path(name))
     return folders
 
 
@@ -207,21 +207,21 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
     folder = ready_folders().get(minor)
     if folder:
         ready = {name: folder / name for name in names if os.access(folder / name, os.X_OK)}
-        lacking = [name for name in names if name not in ready and (name in CONTROL_PLANE or name == "kubelet")]
-        if lacking:
-            raise Missing(f"{folder} lacks {', '.join(lacking)}; unset {' and '.join(VARIABLES)} to build Kubernetes")
+        missing = [name for name in names if name not in ready and (name in CONTROL_PLANE or name == "kubelet")]
+        if missing:
+            raise Missing(f"{folder} lacks {', '.join(missing)}; unset {' and '.join(VARIABLES)} to build Kubernetes")
     else:
         ready = {}
     paths = {name: ready.get(name) or module(name, minor).cache / name for name in names}
-    lacking = [name for name in names if not paths[name].exists()]
-    if lacking and not build:
-        minutes = sum(SECONDS.get(name, 60) for name in lacking) / 60
+    missing = [name for name in names if not paths[name].exists()]
+    if missing and not build:
+        minutes = sum(BUILD_SECONDS.get(name, 60) for name in missing) / 60
         raise Missing(
-            f"{', '.join(lacking)} of Kubernetes {minor} not built: 'python3 tools/cluster.py --kubernetes {minor}' "
+            f"{', '.join(missing)} of Kubernetes {minor} not built: 'python3 tools/cluster.py --kubernetes {minor}' "
             f"builds them in {minutes:.0f} minutes or less on two cores"
         )
-    for number, name in enumerate(lacking, 1):
-        _build(module(name, minor), name, f"{number} of {len(lacking)}")
+    for number, name in enumerate(missing, 1):
+        _build(module(name, minor), name, f"{number} of {len(missing)}")
     return paths
 
 
@@ -249,6 +249,7 @@ def _go(source: Module) -> dict[str, str]:
 
 
 def _build(source: Module, program: str, position: str) -> None:
+    """Build a program into the module's cache, unless another process has done it."""
     source.cache.mkdir(parents=True, exist_ok=True)
     with locked(source.cache):
         if (source.cache / program).exists():
@@ -257,20 +258,18 @@ def _build(source: Module, program: str, position: str) -> None:
             shutil.rmtree(abandoned)
         variables = _go(source)
         start = time.monotonic()
-        minutes = SECONDS.get(program, 60) / 60
+        minutes = BUILD_SECONDS.get(program, 60) / 60
         say(
             f"{position}: building {program} of {source.path} {source.version}; the first time this takes "
             f"{minutes:.1f} minutes on two cores"
         )
-        with tempfile.TemporaryDirectory(dir=source.cache, prefix=".building-") as made:
+        with tempfile.TemporaryDirectory(dir=source.cache, prefix=".building-") as folder:
             command = source.build_command(program)
-            made_program = Path(made) / program
-            subprocess.run(
-                [*command[:2], "-o", str(made_program), *command[2:]], cwd=source.folder, env=variables, check=True
-            )
+            built = Path(folder) / program
+            subprocess.run([*command[:2], "-o", str(built), *command[2:]], cwd=source.folder, env=variables, check=True)
             if source.source and source.source.files:
                 _copy_files(source, source.source.files, variables)
-            made_program.rename(source.cache / program)
+            built.rename(source.cache / program)
         say(f"{program}: {time.monotonic() - start:.0f} s")
 
 
@@ -300,8 +299,8 @@ def main() -> int:
         for minor in arguments.kubernetes or minors():
             for path in programs(minor, *arguments.programs).values():
                 print(path)
-    except Missing as missing:
-        print(missing, file=sys.stderr)
+    except Missing as error:
+        print(error, file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
         return error.returncode

@@ -24,7 +24,7 @@ COLLECTIONS = ("ansible/posix", "kubernetes/core")
 
 
 def download(package: str) -> Path:
-    """The wheel of a pinned package, its hash checked. Raises subprocess.CalledProcessError if the download fails."""
+    """The wheel of a pinned package. Its hash is checked. Raises subprocess.CalledProcessError if pip fails."""
     lines = lock_file("downloads", sys.version_info[:2]).read_text().splitlines()
     line = next(line for line in lines if line.startswith(f"{package}=="))
     folder = CACHE / "downloads"
@@ -32,10 +32,10 @@ def download(package: str) -> Path:
     pattern = f"{package}-{line.split()[0].split('==')[1]}-*.whl"
     with locked(folder):
         if not list(folder.glob(pattern)):
-            only = folder / f"{package}.txt"
-            only.write_text(line + "\n")
+            requirement = folder / f"{package}.txt"
+            requirement.write_text(line + "\n")
             options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--ignore-requires-python"]
-            command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "-r", str(only)]
+            command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "-r", str(requirement)]
             subprocess.run(command, check=True)
     return next(folder.glob(pattern))
 
@@ -53,8 +53,8 @@ def unpack_other_collections() -> None:
         wheel = download("ansible")
         shutil.rmtree(OTHER_COLLECTIONS, ignore_errors=True)
         with zipfile.ZipFile(wheel) as archive:
-            wanted = tuple(f"ansible_collections/{name}/" for name in COLLECTIONS)
-            archive.extractall(OTHER_COLLECTIONS, [name for name in archive.namelist() if name.startswith(wanted)])
+            prefixes = tuple(f"ansible_collections/{name}/" for name in COLLECTIONS)
+            archive.extractall(OTHER_COLLECTIONS, [name for name in archive.namelist() if name.startswith(prefixes)])
         stamp.write_text(version)
 
 

@@ -40,14 +40,14 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(place: Path) -> t.Iterator[None]:
-    """Lock `place`, a part of the cache, so that only one process creates it. Prints a line if it has to wait."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w") as guard:
+def locked(path: Path) -> t.Iterator[None]:
+    """Lock `path`, a part of the cache, so that only one process creates it. Prints a line if it has to wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.lock", "w") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another process that creates {place}")
+            say(f"waiting for another process that creates {path}")
             fcntl.flock(guard, fcntl.LOCK_EX)
         yield
 
@@ -77,10 +77,10 @@ def ensure_package(package: str, present: bool) -> None:
 def tracked(folder: Path) -> list[str]:
     """Files that git tracks or would track, relative to `folder`."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(listing, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:  # for example in an unpacked release
-        raise Missing(f"needs a git clone to list its files; in {folder}: {done.stderr.strip()}")
-    return done.stdout.split("\0")[:-1]
+    answer = subprocess.run(listing, cwd=folder, capture_output=True, text=True, check=False)
+    if answer.returncode:  # for example in an unpacked release
+        raise Missing(f"needs a git clone to list its files; in {folder}: {answer.stderr.strip()}")
+    return answer.stdout.split("\0")[:-1]
 
 
 def version(python: str) -> tuple[int, int]:
@@ -92,7 +92,7 @@ def version(python: str) -> tuple[int, int]:
 
 
 def lock_file(lock: str, number: tuple[int, int]) -> Path:
-    """The lock for a Python. One that is named after a Python is also for later ones, up to the next with its own."""
+    """The lock file for a Python. One named after a version also applies to later versions without their own."""
     if lock in ("core", "dev", "setup"):
         if number < (3, 11):
             raise Missing(f"needs Python 3.11 or later, this is {number[0]}.{number[1]}")
@@ -126,7 +126,7 @@ def ensure(lock: str, python: str = sys.executable) -> Path:
 
 
 def link_collection() -> Path:
-    """Make this checkout reachable as the collection lanewise.dra, the way ansible.cfg expects it."""
+    """Link this checkout as the collection lanewise.dra, where ansible.cfg expects it. Returns that folder."""
     link = WORK / "collections" / COLLECTION
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink():

@@ -18,7 +18,7 @@ from environment import Missing
 
 CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others only some
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
-_FOUND = "LANEWISE_PYTHONS"  # the variable with the interpreters, once they have been found
+_VARIABLE = "LANEWISE_PYTHONS"  # the environment variable with the interpreters, once they have been found
 _REPORT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2], getattr(sys, '_base_executable', sys.executable))"
 
 
@@ -29,8 +29,8 @@ def pythons() -> dict[str, str]:
     pyenv's shims are resolved, because ansible-test cannot work with them. The result is stored in the environment for
     processes that are started later.
     """
-    if _FOUND in os.environ:
-        return t.cast(dict[str, str], json.loads(os.environ[_FOUND]))
+    if _VARIABLE in os.environ:
+        return t.cast(dict[str, str], json.loads(os.environ[_VARIABLE]))
     found: dict[str, str] = {}
     for candidate in _candidates():
         if not shutil.which(candidate):
@@ -39,7 +39,7 @@ def pythons() -> dict[str, str]:
         if answer.returncode == 0:
             name, path = answer.stdout.split(maxsplit=1)
             found.setdefault(name, path.strip())
-    os.environ[_FOUND] = json.dumps(found)
+    os.environ[_VARIABLE] = json.dumps(found)
     return found
 
 

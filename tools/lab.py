@@ -49,7 +49,7 @@ OPENMPI = ("openmpi-bin", "openmpi-common", "libopenmpi40", "libucx0", "libpmix2
 OPENMPI += ("libevent-core-2.1-7t64", "libevent-pthreads-2.1-7t64", "libpsm2-2", "libmunge2", "libnuma1", "libltdl7")
 LOADERS = {"grub-pc": ("grub-pc",), "systemd-boot": ("systemd-boot", "dosfstools")}
 #: Seconds of the first run on two cores, downloads included.
-SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25, "specifications": 20, "openmpi": 5}
+FIRST_RUN_SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25, "specifications": 20, "openmpi": 5}
 
 
 class StepFailed(Exception):
@@ -57,16 +57,18 @@ class StepFailed(Exception):
 
 
 def run(command: t.Sequence[object], **options: t.Any) -> str:
-    """The output of a program. Raises StepFailed with the end of it if the program fails."""
-    words = [str(word) for word in command]
-    done = subprocess.run(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **options
+    """The output of a program. Raises StepFailed with the end of the output if the program fails."""
+    arguments = [str(one) for one in command]
+    answer = subprocess.run(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **options
     )
-    if done.returncode:
-        lines = done.stdout.strip().splitlines()
+    if answer.returncode:
+        lines = answer.stdout.strip().splitlines()
         errors = [line for line in lines[:-20] if line.startswith(("E: ", "W: "))]
-        raise StepFailed("\n".join([f"{' '.join(words)[:200]}: status {done.returncode}", *errors[:5], *lines[-20:]]))
-    return done.stdout
+        raise StepFailed(
+            "\n".join([f"{' '.join(arguments)[:200]}: status {answer.returncode}", *errors[:5], *lines[-20:]])
+        )
+    return answer.stdout
 
 
 def require_supported() -> None:
@@ -87,10 +89,10 @@ def archive() -> str:
     if os.environ.get(MIRROR):
         return os.environ[MIRROR].rstrip("/")
     listing = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
-    done = subprocess.run(listing, capture_output=True, text=True, check=False)
+    answer = subprocess.run(listing, capture_output=True, text=True, check=False)
     system = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
     if "ID=debian" in system:
-        for line in done.stdout.splitlines():
+        for line in answer.stdout.splitlines():
             address, release, component = line.split()
             if component == "main" and "-" not in release and "/" not in release:
                 return address.rstrip("/")
@@ -109,7 +111,7 @@ def _configuration(folder: Path) -> Path:
     (folder / "sources/lab.sources").write_text("\n".join(f"{source}\n{signed}" for source in sources))
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
     network = [line for line in dump.splitlines() if line.startswith(("Acquire::http", "Acquire::Check-"))]
-    own = [f'Dir::{name} "{folder}/{value}";' for name, value in (
+    folders = [f'Dir::{name} "{folder}/{value}";' for name, value in (
         ("Etc::Parts", "empty"),
         ("Etc::sourceparts", "sources"),
         ("Etc::preferencesparts", "empty"),
@@ -118,10 +120,14 @@ def _configuration(folder: Path) -> Path:
         ("State::extended_states", "extended"),
         ("Cache", "cache"),
     )]  # fmt: skip
-    own += ['Dir::Etc::Main "/dev/null";', 'Dir::Etc::sourcelist "/dev/null";', 'Dir::Etc::preferences "/dev/null";']
+    folders += [
+        'Dir::Etc::Main "/dev/null";',
+        'Dir::Etc::sourcelist "/dev/null";',
+        'Dir::Etc::preferences "/dev/null";',
+    ]
     common = ['Acquire::Languages "none";', 'Acquire::Retries "3";', 'APT::Install-Recommends "false";']
     (folder / "chroot.conf").write_text("\n".join([*network, *common]) + "\n")
-    (folder / "apt.conf").write_text("\n".join([*network, *common, *own, 'APT::Architecture "amd64";']) + "\n")
+    (folder / "apt.conf").write_text("\n".join([*network, *common, *folders, 'APT::Architecture "amd64";']) + "\n")
     return folder / "apt.conf"
 
 
@@ -129,13 +135,13 @@ def packages(*names: str) -> list[Path]:
     """The downloaded files of packages and of all their dependencies."""
     folder = LAB / "apt"
     with _apt(folder) as environment:
-        order = ["apt-get", "-q", "install", "--yes", "--no-install-recommends"]
+        install = ["apt-get", "-q", "install", "--yes", "--no-install-recommends"]
         with _archive_required():
-            run([*order, "--download-only", *names], env=environment)
-        wanted = run([*order, "--print-uris", *names], env=environment)
-        if "://" in wanted:
-            raise StepFailed(f"apt-get left packages out:\n{wanted}")
-        plan = run([*order, "--simulate", *names], env=environment)
+            run([*install, "--download-only", *names], env=environment)
+        not_downloaded = run([*install, "--print-uris", *names], env=environment)
+        if "://" in not_downloaded:
+            raise StepFailed(f"apt-get did not download all packages:\n{not_downloaded}")
+        plan = run([*install, "--simulate", *names], env=environment)
         files = []
         for line in plan.splitlines():
             if line.startswith("Inst "):
@@ -169,6 +175,7 @@ def _apt(folder: Path) -> t.Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _archive_required() -> t.Iterator[None]:
+    """Raise Missing instead of StepFailed."""
     try:
         yield
     except StepFailed as failure:
@@ -176,6 +183,7 @@ def _archive_required() -> t.Iterator[None]:
 
 
 def unpack(files: t.Iterable[Path], folder: Path) -> None:
+    """Unpack Debian packages to a folder."""
     for file in files:
         run(["dpkg-deb", "--extract", file, folder])
 
@@ -183,25 +191,26 @@ def unpack(files: t.Iterable[Path], folder: Path) -> None:
 def cached(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) -> Path:
     """The folder of a part in the cache, created by `make` if it does not exist.
 
-    Its name has the hash of the recipe, which has words, and files by their content."""
+    Its name has the hash of the recipe. Files in the recipe count with their content.
+    """
     digest = hashlib.sha256()
     for part in recipe:
         digest.update(part.read_bytes() if isinstance(part, Path) else f"{part}\n".encode())
-    place = LAB / f"{name}-{digest.hexdigest()[:12]}"
+    target = LAB / f"{name}-{digest.hexdigest()[:12]}"
     LAB.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(place):
-        if place.exists():
-            return place
-        say(f"creating the lab's {name}, once: about {SECONDS.get(name, 60)} s on two idle cores")
+    with locked(target):
+        if target.exists():
+            return target
+        say(f"creating the lab's {name}, once: about {FIRST_RUN_SECONDS.get(name, 60)} s on two idle cores")
         start = time.monotonic()
         with tempfile.TemporaryDirectory(dir=LAB, prefix=".making-") as folder:
             new = Path(folder) / name
             new.mkdir()
             make(new)
-            new.rename(place)
-        size = int(run(["du", "--summarize", "--block-size=1M", place]).split()[0])
-        say(f"{name}: {time.monotonic() - start:.0f} s, {size} MiB in {place}")
-    return place
+            new.rename(target)
+        size = int(run(["du", "--summarize", "--block-size=1M", target]).split()[0])
+        say(f"{name}: {time.monotonic() - start:.0f} s, {size} MiB in {target}")
+    return target
 
 
 @functools.lru_cache(None)  # a change of the recipe takes effect in the next process
@@ -218,7 +227,7 @@ def command(tree: Path, program: str) -> list[str]:
 
 
 def _chroot_command(tree: Path, *words: str) -> list[str]:
-    """The command that runs another one as root in an unpacked tree: as the machine's root, or in a user namespace."""
+    """The command that runs `words` as root in an unpacked tree, as the machine's root or in a user namespace."""
     steps = 'mount --rbind /dev "$1/dev"; mount --rbind /proc "$1/proc"; exec chroot "$@"'
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin"
@@ -283,7 +292,7 @@ def image() -> Path:
         size = (work / "root.tar").stat().st_size // 2**20 + 3072
         options = ["-q", "-F", "-t", "ext4", "-m", "0", "-O", "^metadata_csum,^has_journal", "-L", "lab"]
         settings = dict(os.environ, MKE2FS_CONFIG="/dev/null")
-        # it loads libarchive by name
+        # mke2fs loads libarchive by name
         run([*command(programs, "usr/sbin/mke2fs"), *options, "-d", work / "root.tar", disk, f"{size}M"], env=settings)
 
     return cached("image", [SUITE, *IMAGE, script, boot.name, programs.name], make)
@@ -299,9 +308,9 @@ def loaders() -> Path:
     release = (boot / "release").read_text().strip()
 
     def make(folder: Path) -> None:
-        for name, wanted in LOADERS.items():
+        for name, names in LOADERS.items():
             (folder / name).mkdir()
-            for file in packages(*wanted):
+            for file in packages(*names):
                 shutil.copy(file, folder / name)
         tree = folder.parent / "tree"
         image = f"linux-image-{release}"

@@ -37,16 +37,16 @@ PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadf
 _PYTEST = ("python", "-m", "pytest")
 _MEMORY = Path("/dev/shm")
 _NOTHING_COLLECTED = 5  # an exit status of pytest
-_ROOMY, _FILES = 4 * 2**30, 500_000  # bytes, and inodes
+_MIN_FREE_BYTES, _MIN_FREE_INODES = 4 * 2**30, 500_000
 
 
 @functools.lru_cache(None)
 def temporary_folder() -> Path:
-    """The folder for the tests' files: in memory if there is room, as a machine's tree has thousands of small files."""
+    """The folder for the tests' files, in memory if possible, because a machine's tree has thousands of small files."""
     roomy = False
     if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
         free = os.statvfs(_MEMORY)
-        roomy = free.f_bavail * free.f_frsize > _ROOMY and free.f_favail > _FILES
+        roomy = free.f_bavail * free.f_frsize > _MIN_FREE_BYTES and free.f_favail > _MIN_FREE_INODES
     folder = Path(tempfile.mkdtemp(prefix="lanewise-dra-", dir=_MEMORY if roomy else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -63,7 +63,7 @@ def tree(session: nox.Session) -> Path:
 
 
 def prepare(session: nox.Session, lock: str = "dev", name: str | None = None) -> Path:
-    """Stage the collection and make the environment of a lock. Returns the environment."""
+    """Stage the collection and create the environment of a lock file. Returns the environment."""
     ensure_package("git", bool(shutil.which("git")))
     stage(tree(session))
     return ensure(lock, python(name or primary()))
@@ -83,10 +83,10 @@ def pytest(
     among them replace ``on``. A session fails if pytest selects no test, except with such arguments and a
     ``wrapper``, where each call has only a part of the tests.
     """
-    named = [word for word in session.posargs if word.startswith("tests/")]
-    more = [word for word in session.posargs if word not in named]
+    named = [argument for argument in session.posargs if argument.startswith("tests/")]
+    others = [argument for argument in session.posargs if argument not in named]
     codes = (0, _NOTHING_COLLECTED) if session.posargs and wrapper else (0,)
-    run(session, venv, *wrapper, *_PYTEST, *options, *more, *(named or on), codes=codes, **variables)
+    run(session, venv, *wrapper, *_PYTEST, *options, *others, *(named or on), codes=codes, **variables)
 
 
 def run(
@@ -121,32 +121,32 @@ def run(
 
 
 @functools.lru_cache(None)
-def stage(place: Path) -> None:
-    """Copy what git tracks or would track to .../ansible_collections/lanewise/dra, where Ansible's tools want it.
+def stage(destination: Path) -> None:
+    """Copy what git tracks or would track to .../ansible_collections/lanewise/dra, where Ansible's tools expect it.
 
     The copy is a separate git repository, because ansible-test asks git which files to check, and git lists no file in
     a folder that this repository ignores.
     """
-    wanted = {name for name in tracked(REPOSITORY) if (REPOSITORY / name).is_file()}
-    place.mkdir(parents=True, exist_ok=True)
-    if not (place / ".git").exists():
-        subprocess.run(["git", "init", "--quiet", "."], cwd=place, check=True)
-    _remove_stale(place, wanted)
-    for name in wanted:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(REPOSITORY / name, place / name)
+    names = {name for name in tracked(REPOSITORY) if (REPOSITORY / name).is_file()}
+    destination.mkdir(parents=True, exist_ok=True)
+    if not (destination / ".git").exists():
+        subprocess.run(["git", "init", "--quiet", "."], cwd=destination, check=True)
+    _remove_stale(destination, names)
+    for name in names:
+        (destination / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, destination / name)
 
 
-def _remove_stale(place: Path, wanted: t.Collection[str]) -> None:
+def _remove_stale(destination: Path, names: t.Collection[str]) -> None:
     """Remove files that only an earlier copy had, except the copy's git repository and the caches of the tests."""
-    for top in place.iterdir():
+    for top in destination.iterdir():
         if top.name in (".git", ".cache"):
             continue
-        if top.is_file() and top.name not in wanted:
+        if top.is_file() and top.name not in names:
             top.unlink()
         for folder, _folders, files in os.walk(top, topdown=False):
             for name in files:
-                if str((Path(folder) / name).relative_to(place)) not in wanted:
+                if str((Path(folder) / name).relative_to(destination)) not in names:
                     (Path(folder) / name).unlink()
             if not os.listdir(folder):
                 os.rmdir(folder)
@@ -172,9 +172,9 @@ def driver_package(session: nox.Session, venv: Path) -> str:
 
 
 @functools.lru_cache(None)
-def driver_site(venv: Path, place: Path) -> Path:
+def driver_site(venv: Path, parent: Path) -> Path:
     """The folder with the driver as its wheel installs it, built in a session's folder."""
-    folder = place / "driver"
+    folder = parent / "driver"
     shutil.rmtree(folder, ignore_errors=True)
     source = folder / "source"  # a copy, because a build leaves files in its source
     for name in ("driver", *(f"plugins/module_utils/{one}" for one in ("dra", "topology", "uplinks"))):

@@ -33,14 +33,16 @@ def main() -> int:
         variables = environment(ensure("core"), link_collection())
         machines = str((WORK / "machines").relative_to(REPOSITORY))
         # not the folder of a real site's report, which stores the facts of its nodes
-        places = json.dumps({"site_report_dest": str(WORK / "report"), "site_claims_dest": str(WORK / "kubernetes")})
+        destinations = json.dumps(
+            {"site_report_dest": str(WORK / "report"), "site_claims_dest": str(WORK / "kubernetes")}
+        )
         step(
             "step 2 of 3: building the example machines, as folders with the files of a node's /sys and /proc",
             *("python", "-m", "tests.machines", "build", "--all", "--out", machines),
         )
         step(
             "step 3 of 3: probing them, and this machine, writing the site report, and rendering the site's claims",
-            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", "-e", places, *sys.argv[1:]),
+            *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", "-e", destinations, *sys.argv[1:]),
         )
     except Missing as missing:
         say(f"cannot continue: {missing}")

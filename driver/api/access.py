@@ -18,7 +18,7 @@ from ..base.objects import Object
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-#: Inode, size and modification time of each of some files; zeros for one that cannot be read.
+#: Inode, size and modification time of several files; zeros for a file that cannot be read.
 Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -30,8 +30,8 @@ class AccessError(DriverError):
 class Access:
     """How to reach the API server.
 
-    `authority` is PEM text; `certificate` is a client's certificate and key as PEM text. `sources` are the files that
-    all of this was read from, except `token_file`, which is read again when it changes.
+    `authority` is the CA certificates as PEM text; `certificate` is the client's certificate and key as PEM text.
+    `sources` are the files from which all of this was read, except `token_file`, which is read again when it changes.
     """
 
     server: str
@@ -56,7 +56,7 @@ def in_cluster(folder: Path = _ACCOUNT) -> Access:
 def from_kubeconfig(path: Path, token_file: Path | None = None) -> Access:
     """The current context of a kubeconfig. `token_file` replaces the user's credentials in it.
 
-    Raises AccessError if the file is not a valid kubeconfig, or if its user logs in by a program.
+    Raises AccessError if the file is not a valid kubeconfig, or if its user needs a program to authenticate.
     """
     import yaml
 
@@ -68,14 +68,16 @@ def from_kubeconfig(path: Path, token_file: Path | None = None) -> Access:
 
 def _access(path: Path, data: Object, token_file: Path | None) -> Access:
     """The access that a parsed kubeconfig describes. Raises AccessError, and other exceptions if its form is wrong."""
-    context = _named(data["contexts"], data["current-context"])["context"]
-    cluster: Object = _named(data["clusters"], context["cluster"])["cluster"]
-    user: Object = {} if token_file else _named(data["users"], context["user"])["user"] or {}
+    context = _entry(data["contexts"], data["current-context"])["context"]
+    cluster: Object = _entry(data["clusters"], context["cluster"])["cluster"]
+    user: Object = {} if token_file else _entry(data["users"], context["user"])["user"] or {}
     server = cluster["server"].rstrip("/")
     if not server.startswith("https://"):
-        raise AccessError(f"{path}: the address of the server must begin with https://, but is {server!r}")
+        raise AccessError(f"{path}: the server's address must begin with https://, but is {server!r}")
     if user.get("exec") or user.get("auth-provider"):
-        raise AccessError(f"{path}: the user logs in by a program, which the driver does not run; set a token_file")
+        raise AccessError(
+            f"{path}: the user needs a program to authenticate, which the driver does not run; set token_file"
+        )
     sources = [path]
     authority = _pem(cluster, "certificate-authority", path, sources)
     certificate = ""
@@ -96,8 +98,8 @@ def _access(path: Path, data: Object, token_file: Path | None) -> Access:
 
 
 def _pem(holder: Object, key: str, path: Path, sources: list[Path]) -> str:
-    """A PEM text that the kubeconfig contains, or the content of the file that it names, which is added to `sources`.
-    Empty if there is neither."""
+    """The PEM text under `key`: from the kubeconfig itself, or from the file that it names. That file is added to
+    `sources`. Empty if there is neither."""
     if holder.get(f"{key}-data"):
         return base64.b64decode(holder[f"{key}-data"], validate=True).decode("ascii")
     if holder.get(key):
@@ -106,7 +108,8 @@ def _pem(holder: Object, key: str, path: Path, sources: list[Path]) -> str:
     return ""
 
 
-def _named(entries: t.Sequence[Object], name: str) -> Object:
+def _entry(entries: t.Sequence[Object], name: str) -> Object:
+    """The entry of this name; an empty one if there is none."""
     return next(entry for entry in [*entries, {}] if entry.get("name", name) == name)
 
 
@@ -119,12 +122,12 @@ def text(path: Path) -> str:
 
 
 def stamp(paths: t.Iterable[Path]) -> Stamp:
-    """What differs once one of these files has changed."""
-    found = []
+    """A value that changes when one of these files changes."""
+    states = []
     for path in paths:
         try:
             status = path.stat()
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            states.append((status.st_ino, status.st_size, status.st_mtime_ns))
         except OSError:
-            found.append((0, 0, 0))
-    return tuple(found)
+            states.append((0, 0, 0))
+    return tuple(states)

@@ -4,8 +4,7 @@
 
 """Requests to the API server: connections, retries, and the version of resource.k8s.io.
 
-This is urllib3 and not the kubernetes package: that one needs 20 MiB and a second to import, and would only return the
-same dictionaries.
+It uses urllib3. The kubernetes package takes 20 MiB and a second to import, and would return the same dictionaries.
 """
 
 from __future__ import annotations
@@ -32,24 +31,25 @@ from . import access as credentials
 from .access import Access, AccessError
 
 _CONNECT_SECONDS, _READ_SECONDS = 3.0, 15.0
-_PATIENCE_SECONDS = 15.0  # kubelet's timeout for preparing a claim is 45 s
+_RETRY_SECONDS = 15.0  # kubelet's timeout for preparing a claim is 45 s
 #: Seconds after which the server ends a watch.
 WATCH_SECONDS = 120
 _CONNECTIONS = 24  # kept open, more than kubelet's concurrent calls: a new one costs both sides 3 ms of CPU time
-_RETRIED = (429, 500, 502, 503, 504)
+_RETRIED_STATUSES = (429, 500, 502, 503, 504)
 JSON, MERGE = "application/json", "application/merge-patch+json"
 #: The reason of a 404 for an unknown path instead of a missing object.
 NOT_SERVED = "NotServed"
 
 
 class ApiError(DriverError):
-    """The API server refused a request. `status` is the HTTP status, `reason` the API's own (such as `NotFound`)."""
+    """The API server returned an error. `status` is the HTTP status, `reason` that of the API (such as `NotFound`) or
+    NOT_SERVED. `retry_after` is the delay in seconds that the server requests."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after: int = 0) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
-        self.retry_after = retry_after  #: seconds
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ _waiting = _Waiting()
 @contextlib.contextmanager
 def while_waiting(action: t.Callable[[], None] | None) -> t.Iterator[None]:
     """Run the action in this thread once within the block: after a request is sent, before the response is read. It
-    costs no time if the server is slower, and needs no second thread, which would compete for the interpreter."""
+    adds no delay if the server takes longer, and needs no second thread, which would compete for the interpreter."""
     _waiting.action = action
     try:
         yield
@@ -117,7 +117,7 @@ class _Connection:
                 os.close(descriptor)
         server = urllib3.util.parse_url(access.server)
         self.prefix = (server.path or "").rstrip("/")
-        # one server, so no PoolManager, which would look for its pool at each request
+        # no PoolManager, which would look up the pool of the only server for each request
         self.pool = _Pool(
             str(server.host),
             server.port or 443,
@@ -128,11 +128,11 @@ class _Connection:
         )
 
     def stale(self) -> bool:
-        """Whether a file that the credentials came from has changed."""
+        """Whether a file from which the credentials were read has changed."""
         return credentials.stamp(self.access.sources) != self._stamp
 
     def headers(self) -> dict[str, str]:
-        """Raises AccessError."""
+        """The headers that authenticate a request. Raises AccessError."""
         if self.access.token_file:
             stamp = credentials.stamp([self.access.token_file])
             if stamp != self._token_stamp:
@@ -148,18 +148,18 @@ class _Connection:
 class Client:
     """Requests of one driver on one node. Every method may be called from any thread.
 
-    All methods raise ApiError if the server refuses a request, Unreachable if it does not answer in time, and
-    AccessError if the credentials cannot be read. Requests that may be sent twice are retried before that, for
-    `patience` seconds. `access` is called again when a file that the credentials came from has changed.
+    All methods raise ApiError if the server returns an error, Unreachable if it does not answer in time, and
+    AccessError if the credentials cannot be read. `retry_seconds` is the default of `request`. `access` is called again
+    when a file from which the credentials were read has changed.
     """
 
     def __init__(
-        self, access: t.Callable[[], Access], driver: str, node: str, patience: float = _PATIENCE_SECONDS
+        self, access: t.Callable[[], Access], driver: str, node: str, retry_seconds: float = _RETRY_SECONDS
     ) -> None:
         self.driver = driver
         self.node = node
         self._load = access
-        self._patience = patience
+        self._retry_seconds = retry_seconds
         self._lock = threading.Lock()
         self._connected: _Connection | None = None
         self._version = ""
@@ -185,35 +185,39 @@ class Client:
         body: Object | None = None,
         query: t.Mapping[str, str] | None = None,
         content_type: str = JSON,
-        patience: float | None = None,
+        retry_seconds: float | None = None,
     ) -> Object:
         """Send a request and return the JSON object of the response, as `bounded_json.loads_pruned` reads it.
-        `patience` is the number of seconds for which a failed request is retried; 0 means one attempt."""
+
+        Requests of any method are retried for `retry_seconds` (default: that of the client) if the server does not
+        answer or returns one of _RETRIED_STATUSES. Pass 0 if a request must not be sent again in these cases. After
+        status 401 it is always sent once more, with the token read again.
+        """
         request = Request(method, path, body, query, content_type)
-        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        deadline = time.monotonic() + (self._retry_seconds if retry_seconds is None else retry_seconds)
         delay = 0.1
-        fresh = False
+        token_reread = False
         while True:
             wait = 0.0
-            last: DriverError
+            last_error: DriverError
             try:
                 with trace.step(str(request)):
                     return self._once(request)
             except ApiError as error:
-                if error.status == 401 and not fresh:
+                if error.status == 401 and not token_reread:
                     # the token file may have been replaced after it was read
-                    fresh = True
+                    token_reread = True
                     self._connection().forget_token()
                     continue
-                if error.status not in _RETRIED:
+                if error.status not in _RETRIED_STATUSES:
                     raise
                 wait = float(error.retry_after)
-                last = error
+                last_error = error
             except Unreachable as error:
-                last = error
+                last_error = error
             wait = max(wait, delay * random.uniform(0.5, 1.5))
             if time.monotonic() + wait > deadline:
-                raise last
+                raise last_error
             time.sleep(wait)
             delay = min(delay * 2, 2.0)
 
@@ -225,7 +229,8 @@ class Client:
             raise Unreachable(f"{request}: the response is not valid JSON: {error}") from error
 
     def open(self, request: Request, stream: bool = False) -> urllib3.BaseHTTPResponse:
-        """The response to one attempt; with `stream` its body is not read yet, and may take as long as a watch."""
+        """Send a request once and return the response. With `stream` the body is not read yet, and reading may take as
+        long as a watch."""
         connection = self._connection()
         query = f"?{urllib.parse.urlencode(request.query)}" if request.query else ""
         url = connection.prefix + request.path + query
@@ -251,18 +256,18 @@ class Client:
         if response.status >= 300:
             data = response.data
             response.release_conn()
-            raise _refusal(response, data, str(request))
+            raise _api_error(response, data, str(request))
         return response
 
     @property
     def api_version(self) -> str:
-        """The version of resource.k8s.io in use: the newest that the server has."""
+        """The version of resource.k8s.io in use: the newest one that both the server and the driver support."""
         if not self._version:
             self._version = versions.choose(self.served())
         return self._version
 
     def served(self) -> list[str]:
-        """The versions of resource.k8s.io that the server has, such as `resource.k8s.io/v1beta1`.
+        """The versions of resource.k8s.io that the server serves, such as `resource.k8s.io/v1beta1`.
 
         Raises ApiError with status 404 if dynamic resource allocation is disabled.
         """
@@ -270,48 +275,52 @@ class Client:
         return [version["groupVersion"] for version in group["versions"]]
 
     def forget_version(self) -> None:
-        """Ask for the versions again at the next request: the server may have been replaced."""
+        """Request the versions again before the next use: the server may have been replaced."""
         self._version = ""
 
     def resource(
         self,
         method: str,
-        rest: str,
+        subpath: str,
         body: Object | None = None,
         query: t.Mapping[str, str] | None = None,
-        patience: float | None = None,
+        retry_seconds: float | None = None,
         content_type: str = JSON,
     ) -> Object:
-        """A request for objects of resource.k8s.io. They are sent in the server's version and returned as v1."""
+        """As `request`, for objects of resource.k8s.io at `subpath` below the API version. They are sent in the
+        server's version and returned as v1."""
         for attempt in (1, 2):
             version = self.api_version
             content = versions.convert(body, version) if body and body.get("apiVersion") else body
             try:
-                answer = self.request(method, f"/apis/{version}{rest}", content, query, content_type, patience)
+                response = self.request(
+                    method, f"/apis/{version}{subpath}", content, query, content_type, retry_seconds
+                )
             except ApiError as error:
                 if error.reason == NOT_SERVED and attempt == 1:
                     self.forget_version()
                     continue
                 raise
-            return _as_v1(answer, version)
+            return _as_v1(response, version)
         raise AssertionError("the second attempt returns or raises")
 
 
-def _as_v1(answer: Object, version: str) -> Object:
-    kind = str(answer.get("kind"))
+def _as_v1(response: Object, version: str) -> Object:
+    kind = str(response.get("kind"))
     if kind.endswith("List"):
-        single = kind[: -len("List")]
+        item_kind = kind[: -len("List")]
         items = [
-            versions.convert({**one, "apiVersion": version, "kind": single}, versions.V1) for one in answer["items"]
+            versions.convert({**item, "apiVersion": version, "kind": item_kind}, versions.V1)
+            for item in response["items"]
         ]
-        return {**answer, "apiVersion": versions.V1, "items": items}
-    if (version, kind) in versions.SERVED and answer.get("apiVersion") == version:
-        return versions.convert(answer, versions.V1)
-    return answer
+        return {**response, "apiVersion": versions.V1, "items": items}
+    if (version, kind) in versions.SERVED and response.get("apiVersion") == version:
+        return versions.convert(response, versions.V1)
+    return response
 
 
-def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> ApiError:
-    """The error of a response: with the API's reason and message if it is a Status, else with the start of its text."""
+def _api_error(response: urllib3.BaseHTTPResponse, data: bytes, request: str) -> ApiError:
+    """The error for a response: with the reason and message of a Status, or else with the start of the body."""
     reason, message = NOT_SERVED if response.status == 404 else "", data[:500].decode(errors="replace").strip()
     try:
         status = loads_pruned(data)
@@ -323,4 +332,4 @@ def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> ApiE
         pass
     after = response.headers.get("Retry-After", "")
     seconds = min(int(after), 10) if after.isdigit() else 0
-    return ApiError(response.status, reason, f"{what}: {response.status} {message}", seconds)
+    return ApiError(response.status, reason, f"{request}: {response.status} {message}", seconds)

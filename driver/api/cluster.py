@@ -28,31 +28,33 @@ from .features import Features
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
-#: Slices of another driver on one node: GPUs with all their partitions have ten.
-MOST_SLICES = 32
-_CONFLICTS = 5  # attempts to change an object that others change at the same time
-_STATUS_DEPTH = 3  # levels of a claim around the entries of status.devices, and one to spare
+#: Maximum slices that are read of another driver on one node: GPUs with all their partitions need ten.
+MAX_SLICES = 32
+_MAX_ATTEMPTS = 5  # to change an object that others change at the same time
+_STATUS_DEPTH = 3  # levels of a claim around the entries of status.devices, and a spare one
 
 
 class Cluster(Client):
     """The objects that one driver on one node uses; errors and threads as in `Client`."""
 
     def claim(self, namespace: str, name: str, meanwhile: t.Callable[[], None] | None = None) -> Object | None:
-        """The ResourceClaim as v1; None if there is none of this name. Callers check its UID. `meanwhile` is
-        usually called while the server works on the request."""
+        """The ResourceClaim as v1; None if there is none of this name. Callers check its UID. `meanwhile` is called
+        while the server works on the request (see `while_waiting`)."""
         with while_waiting(meanwhile):
-            return self._found(
-                lambda: self.resource("GET", f"/namespaces/{_part(namespace)}/resourceclaims/{_part(name)}")
+            return self._get_or_none(
+                lambda: self.resource("GET", f"/namespaces/{_quoted(namespace)}/resourceclaims/{_quoted(name)}")
             )
 
     def pod(self, namespace: str, name: str) -> Object | None:
         """The Pod; None if there is none of this name."""
-        return self._found(lambda: self.request("GET", f"/api/v1/namespaces/{_part(namespace)}/pods/{_part(name)}"))
+        return self._get_or_none(
+            lambda: self.request("GET", f"/api/v1/namespaces/{_quoted(namespace)}/pods/{_quoted(name)}")
+        )
 
     @staticmethod
-    def _found(read: t.Callable[[], Object]) -> Object | None:
+    def _get_or_none(get: t.Callable[[], Object]) -> Object | None:
         try:
-            return read()
+            return get()
         except ApiError as error:
             if error.reason == "NotFound":
                 return None
@@ -60,15 +62,15 @@ class Cluster(Client):
 
     def node_object(self) -> Object:
         """The Node that this driver runs on."""
-        return self.request("GET", f"/api/v1/nodes/{_part(self.node)}")
+        return self.request("GET", f"/api/v1/nodes/{_quoted(self.node)}")
 
     def set_claim_devices(self, namespace: str, name: str, uid: str, devices: t.Sequence[Object]) -> bool:
-        """Replace this driver's entries in the claim's status by `devices` (v1 AllocatedDeviceStatus).
+        """Replace this driver's entries in the claim's status with `devices` (v1 AllocatedDeviceStatus).
 
-        An empty sequence removes them. False if the claim is gone, or is another claim of the same name.
+        An empty sequence removes them. Returns False if the claim no longer exists, or another one has its name.
         """
-        rest = f"/namespaces/{_part(namespace)}/resourceclaims/{_part(name)}"
-        for _attempt in range(_CONFLICTS):
+        subpath = f"/namespaces/{_quoted(namespace)}/resourceclaims/{_quoted(name)}"
+        for _attempt in range(_MAX_ATTEMPTS):
             claim = self.claim(namespace, name)
             if claim is None or claim["metadata"].get("uid") != uid:
                 return False
@@ -78,14 +80,14 @@ class Cluster(Client):
             if after == before:
                 return True
             if is_nested_deeper(others, DEPTH - _STATUS_DEPTH):
-                what = "status.devices: an entry of another driver is nested too deep to be written back unchanged"
-                raise ApiError(422, "Invalid", what)
+                message = "status.devices: an entry of another driver is nested too deep to be written back unchanged"
+                raise ApiError(422, "Invalid", message)
             version = {"uid": uid, "resourceVersion": claim["metadata"]["resourceVersion"]}
-            # A merge patch keeps the order of keys in the allocation's opaque configuration. A server-side apply sorts
-            # them, and the server then refuses it as a change of the allocation (1.34 and 1.37).
+            # A merge patch keeps the order of keys in the allocation's opaque configuration. Server-side apply sorts
+            # the keys, and the server (1.34 and 1.37) then rejects the request as a change of the allocation.
             body = {"metadata": version, "status": {"devices": after or None}}
             try:
-                self.resource("PATCH", f"{rest}/status", body, content_type=MERGE)
+                self.resource("PATCH", f"{subpath}/status", body, content_type=MERGE)
                 return True
             except ApiError as error:
                 if error.reason == "NotFound":
@@ -93,11 +95,10 @@ class Cluster(Client):
                 if error.status != 409:
                     raise
         message = f"the status of claim {namespace}/{name} was not written: the claim changed during each of"
-        raise Unreachable(f"{message} {_CONFLICTS} attempts")
+        raise Unreachable(f"{message} {_MAX_ATTEMPTS} attempts")
 
     def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "Prepare") -> None:
-        """Create an Event about an object (a Pod or ResourceClaim as read from the server). A note that is too long is
-        shortened."""
+        """Create an Event about an object (a Pod, ResourceClaim or Node). A note that is too long is shortened."""
         metadata = regarding["metadata"]
         namespace = metadata.get("namespace") or "default"
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -116,7 +117,7 @@ class Cluster(Client):
             "note": shortened(note),
             "type": "Warning" if warning else "Normal",
         }
-        self.request("POST", f"/apis/events.k8s.io/v1/namespaces/{_part(namespace)}/events", body)
+        self.request("POST", f"/apis/events.k8s.io/v1/namespaces/{_quoted(namespace)}/events", body)
 
     def token(self, namespace: str, account: str, node: Object, seconds: int) -> Object:
         """Request a token for a service account, bound to a Node. Returns the TokenRequest, with `status.token` and
@@ -128,18 +129,18 @@ class Cluster(Client):
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds, "boundObjectRef": bound},
         }
-        path = f"/api/v1/namespaces/{_part(namespace)}/serviceaccounts/{_part(account)}/token"
-        return self.request("POST", path, body, patience=0)
+        path = f"/api/v1/namespaces/{_quoted(namespace)}/serviceaccounts/{_quoted(account)}/token"
+        return self.request("POST", path, body, retry_seconds=0)
 
     def slices(self) -> tuple[list[Object], str]:
         """This driver's slices of this node as v1, and the resourceVersion to watch from."""
-        answer = self.resource("GET", "/resourceslices", query=self._own_slices(), patience=0)
+        answer = self.resource("GET", "/resourceslices", query=self._own_slices(), retry_seconds=0)
         kind = {"apiVersion": versions.V1, "kind": "ResourceSlice"}
         return [{**item, **kind} for item in answer["items"]], answer["metadata"]["resourceVersion"]
 
     def slices_of(self, driver: str) -> list[Object]:
-        """The slices of another driver on this node, as v1; no more than the first MOST_SLICES."""
-        query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={self.node}", "limit": str(MOST_SLICES)}
+        """The slices of another driver on this node, as v1; at most the first MAX_SLICES."""
+        query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={self.node}", "limit": str(MAX_SLICES)}
         answer = self.resource("GET", "/resourceslices", query=query)
         return [item for item in answer.get("items") or () if isinstance(item, dict)]
 
@@ -147,7 +148,8 @@ class Cluster(Client):
         return {"fieldSelector": f"spec.driver={self.driver},spec.nodeName={self.node}"}
 
     def watch_slices(self, since: str) -> t.Iterator[tuple[str, Object]]:
-        """Type (`ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK`) and object of each change of this driver's slices.
+        """Watch this driver's slices from the resourceVersion `since`. Yields the type (`ADDED`, `MODIFIED`, `DELETED`,
+        `BOOKMARK`) and object of each event.
 
         Ends after about two minutes; continue from the last object's resourceVersion. Objects are in the server's
         version. Raises ApiError with status 410 if `since` is too old: then list the slices again.
@@ -161,9 +163,9 @@ class Cluster(Client):
         }
         response = self.open(Request("GET", f"/apis/{self.api_version}/resourceslices", query=query), stream=True)
         try:
-            rest = b""
+            incomplete = b""
             for chunk in response.stream(65536):
-                *lines, rest = (rest + chunk).split(b"\n")
+                *lines, incomplete = (incomplete + chunk).split(b"\n")
                 for line in lines:
                     event = loads_pruned(line)
                     if event["type"] == "ERROR":
@@ -178,20 +180,20 @@ class Cluster(Client):
     def create_slice(self, desired: Object, dry_run: bool = False) -> Object:
         """Create a slice and return it as stored. Raises ApiError with status 409 if one of this name exists."""
         query = {"dryRun": "All"} if dry_run else {}
-        return self.resource("POST", "/resourceslices", desired, query, patience=0)
+        return self.resource("POST", "/resourceslices", desired, query, retry_seconds=0)
 
     def update_slice(self, changed: Object) -> Object:
         """Update a slice and return it as stored. Raises ApiError with status 409 if it has changed since it was
         read."""
-        return self.resource("PUT", f"/resourceslices/{_part(changed['metadata']['name'])}", changed, patience=0)
+        return self.resource("PUT", f"/resourceslices/{_quoted(changed['metadata']['name'])}", changed, retry_seconds=0)
 
     def delete_slice(self, obsolete: Object) -> None:
-        """Delete exactly this slice. It is not an error if it is gone already, or has been replaced."""
+        """Delete exactly this slice. Succeeds if the slice no longer exists, has changed, or has been replaced."""
         metadata = obsolete["metadata"]
         preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         body: Object = {"preconditions": preconditions}
         try:
-            self.resource("DELETE", f"/resourceslices/{_part(metadata['name'])}", body, patience=0)
+            self.resource("DELETE", f"/resourceslices/{_quoted(metadata['name'])}", body, retry_seconds=0)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -212,7 +214,7 @@ class Cluster(Client):
     def server_version(self) -> str:
         """The version of the API server, such as `v1.37.1`; empty if it does not report one."""
         try:
-            return str(self.request("GET", "/version", patience=0).get("gitVersion") or "")
+            return str(self.request("GET", "/version", retry_seconds=0).get("gitVersion") or "")
         except ApiError:
             return ""
 
@@ -220,23 +222,24 @@ class Cluster(Client):
         """The addresses of the API server; empty if its name cannot be resolved now."""
         parts = urllib.parse.urlsplit(self.server)
         try:
-            found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
+            results = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
         except OSError:
             return ()
-        return tuple(dict.fromkeys(ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found))
+        return tuple(dict.fromkeys(ipaddress.ip_address(str(result[4][0]).partition("%")[0]) for result in results))
 
 
 def node_addresses(node: Object) -> tuple[Address, ...]:
     """The InternalIP and ExternalIP addresses of a Node."""
-    found = []
+    addresses = []
     for entry in node.get("status", {}).get("addresses") or ():
         if entry.get("type") in ("InternalIP", "ExternalIP"):
             try:
-                found.append(ipaddress.ip_address(entry.get("address", "")))
+                addresses.append(ipaddress.ip_address(entry.get("address", "")))
             except ValueError:
                 continue
-    return tuple(found)
+    return tuple(addresses)
 
 
-def _part(name: str) -> str:
+def _quoted(name: str) -> str:
+    """A name as one segment of a URL's path."""
     return urllib.parse.quote(name, safe="")

@@ -13,19 +13,21 @@ from dataclasses import dataclass, replace
 from ..base.objects import Object
 from ..dra.kube import comparison, versions
 
-#: The last parts of the paths of fields that devices for shares have.
+#: The last keys of the paths of fields that only devices for shares have.
 _SHARE_FIELDS = ("allowMultipleAllocations", "requestPolicy")
 _PROBE = "lanewise-dra-features"
-#: The first minor version whose scheduler compares lists. That of 1.36 ignores the values, even if its gate is on.
+#: The first minor version whose scheduler compares attributes with several values. The scheduler of 1.36 ignores the
+#: values, even if its feature gate is on.
 _LISTS_SINCE = 37
-#: The first minor version whose scheduler divides devices by default.
+#: The first minor version whose scheduler divides devices among claims by default.
 _SHARES_SINCE = 36
 
 
 @dataclass(frozen=True)
 class Features:
-    """What the API server keeps of a slice. `lists`: attributes with several values, which the scheduler compares.
-    `shares`: devices that are allocated several times, with policies of their capacities."""
+    """Which optional fields of a slice the API server keeps. `counters`: counter sets, and devices that consume them.
+    `lists`: attributes with several values, which the scheduler compares. `shares`: devices that can be allocated
+    several times, with request policies for the capacities."""
 
     taints: bool = True
     counters: bool = True
@@ -34,8 +36,8 @@ class Features:
 
 
 def cut(features: Features, lost: t.Iterable[str]) -> Features:
-    """The features without those that need the fields in `lost`, which the server did not keep: paths, as
-    `comparison.dropped` returns them."""
+    """The features without those that need the `lost` fields: the paths of fields that the server did not keep, as
+    returned by `comparison.dropped`."""
     lost = list(lost)
     taints = features.taints and not any(".taints" in path for path in lost)
     counters = features.counters and not any("ounters" in path for path in lost)
@@ -64,9 +66,9 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
 
     features = Features()
     taint = {"key": f"{driver}/probe", "effect": "NoSchedule"}
-    one = {"counterSet": "probe", "counters": {"functions": {"value": "1"}}}
-    content = {"devices": [{"name": "probe", "taints": [taint], "consumesCounters": [one]}]}
-    # 1.34 with its gate on: invalid, as a device must be in one slice with its counter set
+    consumed = {"counterSet": "probe", "counters": {"functions": {"value": "1"}}}
+    content = {"devices": [{"name": "probe", "taints": [taint], "consumesCounters": [consumed]}]}
+    # 1.34 with its feature gate on: invalid, because a device must be in the same slice as its counter set
     features = kept(features, content) or replace(features, counters=False)
     if not features.counters:
         features = kept(features, {"devices": [{"name": "probe", "taints": [taint]}]}) or features
@@ -76,20 +78,20 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     minor = _minor(version())
     shares = kept(features, {"devices": [_divided()]}) if minor >= _SHARES_SINCE and features.counters else None
     features = replace(features, shares=bool(shares and shares.shares))
-    # without its gate the server drops the values, and an attribute without a value is invalid
+    # without its feature gate the server drops the values, and an attribute without a value is invalid
     several = {"devices": [{"name": "probe", "attributes": {"probe": {"strings": ["a", "b"]}}}]}
     lists = kept(replace(features, lists=True), several)
     return replace(features, lists=bool(lists and lists.lists and minor >= _LISTS_SINCE))
 
 
 def _divided() -> Object:
-    """A device that is allocated several times."""
+    """A device that can be allocated several times."""
     policy = {"default": "1G", "validRange": {"min": "1G", "step": "1G"}}
     capacity = {"bandwidth": {"value": "10G", "requestPolicy": policy}}
     return {"name": "probe", "allowMultipleAllocations": True, "capacity": capacity}
 
 
 def _minor(version: str) -> int:
-    """The minor version of `v1.37.1`; 0 if it has another form."""
-    found = re.match(r"v1\.([0-9]{1,4})\b", version)
-    return int(found[1]) if found else 0
+    """The minor version in a version such as `v1.37.1`; 0 if the version has another form."""
+    match = re.match(r"v1\.([0-9]{1,4})\b", version)
+    return int(match[1]) if match else 0

@@ -5,8 +5,8 @@
 """What all other packages of the driver use: errors, files on disk, locks, logs, metrics, paths, settings.
 
 `calls` defines the values that the packages pass to each other: a claim, a pod, a request to attach. This package
-imports the standard library, prometheus_client, yaml and, of the collection, `dra.kube`, `dra.config` and `topology`.
-It never imports another package of the driver, and does not depend on netlink, gRPC or HTTP.
+imports the standard library, prometheus_client, yaml, and the collection's `dra.kube`, `dra.config` and `topology`. It
+never imports another package of the driver, and does not depend on netlink, gRPC or HTTP.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether operations on claims are running: background work waits for them, because all threads of the driver share one
-interpreter."""
+"""Tracks whether operations on claims are running. Background work waits for them, because all threads of the driver
+share one interpreter."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import threading
 import time
 import typing as t
 
-#: Seconds that a computing thread may delay one that has returned from a system call (Python's switch interval). An
+#: Python's switch interval: seconds for which a computing thread may delay a thread that returns from a system call. An
 #: attach makes a hundred system calls; with the default of 5 ms it takes half a second while the node is probed.
 SWITCH_SECONDS = 0.0005
-#: Seconds after an operation in which the next one is expected: the sandbox is created between prepare and attach.
+#: Seconds after an operation within which the next one is expected: between prepare and attach, the runtime creates the
+#: pod's sandbox.
 QUIET_SECONDS = 0.5
 
 
@@ -42,13 +43,13 @@ class Activity:
                 self._ended = time.monotonic()
 
     def busy(self) -> bool:
-        """Whether an operation is running or has just ended."""
+        """Whether an operation is running, or has ended within the last QUIET_SECONDS."""
         return self._running > 0 or time.monotonic() - self._ended < QUIET_SECONDS
 
 
 def tune_interpreter() -> None:
     """Tune the interpreter after all modules are loaded. Their objects live as long as the process, so the garbage
-    collector does not need to scan them, which would take tens of milliseconds each time."""
+    collector does not need to scan them: each scan would take tens of milliseconds."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()

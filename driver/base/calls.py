@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Values that packages of the driver pass to each other: requests of `kubelet` and `hook`, and answers of `claims`.
-They do not depend on gRPC, sockets or the kernel.
+"""Values that packages of the driver pass to each other: the requests of `kubelet` and `hook`, and the results of
+`claims`. They do not depend on gRPC, sockets or the kernel.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class ClaimRef:
-    """A ResourceClaim as kubelet names it. The UID is the key: a newer claim may have the same name."""
+    """A reference to a ResourceClaim, as kubelet passes it. The UID is the key: a newer claim may have the same
+    name."""
 
     namespace: str
     name: str
     uid: str
 
     def problem(self) -> str:
-        """Why this is not a valid claim, or an empty string. Checked because the parts become file names."""
+        """Why this is not a valid reference, or an empty string. Checked because the parts become file names."""
         if not _UID.fullmatch(self.uid):
             return f"{self.uid!r} is not a valid claim UID"
         if not _NAMESPACE.fullmatch(self.namespace):
@@ -55,13 +56,13 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
 
-class _NetworkName(t.TypedDict):
+class _RequiredNetworkData(t.TypedDict):
     interfaceName: str
     ips: list[str]
 
 
-class NetworkData(_NetworkName, total=False):
-    """The NetworkDeviceData of the API: an interface as it is in the pod. `ips` have prefix lengths."""
+class NetworkData(_RequiredNetworkData, total=False):
+    """NetworkDeviceData of the API: an interface as it is in the pod. `ips` include prefix lengths."""
 
     hardwareAddress: str
 
@@ -70,8 +71,8 @@ class NetworkData(_NetworkName, total=False):
 class PreparedDevice:
     """One allocated device that is ready for its pod's containers.
 
-    `requests` are as in the allocation's results (`nic` or `nic/fast`); kubelet gets the main requests only.
-    `cdi_ids` are the IDs that `cdi.write` returned, for each container that has one of the requests.
+    `requests` are named as in the allocation's results (`nic` or `nic/fast`); kubelet gets the main requests only.
+    `cdi_ids` are the CDI devices of these requests (`cdi.write`), for the containers that reference a request.
     """
 
     pool: str
@@ -96,10 +97,10 @@ class DeviceHealth:
 class AttachRequest:
     """The request of a createRuntime hook: a container with devices of claim `uid` is about to start.
 
-    `netns` is the path of the container's network namespace: a file descriptor that the hook opened and sent along,
-    valid until attach returns. A process ID could have been reused, or belong to another PID namespace, so `pid` is for
-    messages only. `annotations` are the container's. CRI-O adds those of the pod, which a tenant writes, to its own;
-    so does containerd if configured that way.
+    `netns` is the path of the container's network namespace, and is valid until attach returns. A hook opens the
+    namespace and sends the file descriptor. `pid` is for messages only: a process ID may be reused, or belong to
+    another PID namespace. `annotations` are those of the container. CRI-O adds the pod's annotations, which a tenant
+    writes, to its own; so does containerd if configured that way.
     """
 
     uid: str
@@ -108,56 +109,56 @@ class AttachRequest:
     container: str
     annotations: t.Mapping[str, str] = field(default_factory=dict)
 
-    def _annotated(self, what: str) -> dict[str, str]:
-        """The annotations with this part of the pod's identity, by name: CRI-O's and containerd's."""
-        names = (f"io.kubernetes.pod.{what}", f"io.kubernetes.cri.sandbox-{what}")
+    def _annotated(self, part: str) -> dict[str, str]:
+        """The annotations with this part of the pod's identity, by name: that of CRI-O and that of containerd."""
+        names = (f"io.kubernetes.pod.{part}", f"io.kubernetes.cri.sandbox-{part}")
         return {name: self.annotations[name] for name in names if self.annotations.get(name)}
 
-    def _agreed(self, what: str) -> str:
-        values = set(self._annotated(what).values())
+    def _identity(self, part: str) -> str:
+        values = set(self._annotated(part).values())
         return values.pop() if len(values) == 1 else ""
 
     @property
     def contradiction(self) -> str:
         """The names of two annotations that contradict each other about the pod, or an empty string. A runtime writes
-        only one of them, so the other is the pod's own."""
-        for what in ("uid", "namespace", "name"):
-            found = self._annotated(what)
-            if len(set(found.values())) > 1:
-                return " and ".join(found)
+        only one of them, so the pod's author wrote the other."""
+        for part in ("uid", "namespace", "name"):
+            annotated = self._annotated(part)
+            if len(set(annotated.values())) > 1:
+                return " and ".join(annotated)
         return ""
 
     @property
     def pod_uid(self) -> str:
-        """The pod's UID as recorded by containerd or CRI-O; empty if neither did, or if annotations contradict."""
-        return self._agreed("uid")
+        """The pod's UID in the annotations of containerd or CRI-O; empty if it is missing or contradictory."""
+        return self._identity("uid")
 
     @property
     def pod_namespace(self) -> str:
-        """The pod's namespace; empty under the same conditions as `pod_uid`."""
-        return self._agreed("namespace")
+        """The pod's namespace; as for `pod_uid`, empty if missing or contradictory."""
+        return self._identity("namespace")
 
     @property
     def pod_name(self) -> str:
-        """The pod's name; empty under the same conditions as `pod_uid`."""
-        return self._agreed("name")
+        """The pod's name; as for `pod_uid`, empty if missing or contradictory."""
+        return self._identity("name")
 
 
 class Service(t.Protocol):
     """The driver's operations. All methods are thread-safe and may be called again after any outcome.
 
-    They raise DriverError with a message for the pod's owner; Busy makes a hook retry. Any other exception is a bug in
-    the driver: it is logged, and the caller gets the error "the driver failed".
+    They raise DriverError with a message for the pod's owner; after Busy, a hook retries. Any other exception is a bug
+    in the driver: it is logged, and the caller gets the error "the driver failed".
     """
 
     def prepare(self, claim: ClaimRef) -> t.Sequence[PreparedDevice]:
         """Prepare a claim's devices; idempotent. Returns every device of the claim that this driver serves."""
 
     def unprepare(self, claim: ClaimRef) -> None:
-        """Take back all devices of a claim and remove its files. An unknown claim is not an error."""
+        """Return all devices of a claim to the node and remove its files. An unknown claim is not an error."""
 
     def attach(self, request: AttachRequest) -> None:
         """Move a claim's devices into its pod; idempotent. Returns when they are ready for use."""
 
     def health(self) -> t.Sequence[DeviceHealth]:
-        """All devices of the driver on this node, allocated ones too. Called every few seconds; must not block."""
+        """The health of all published and allocated devices of this node. Called every few seconds; must not block."""

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Files on disk that other processes read while the driver writes them."""
+"""Writes files that other processes read at the same time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pathlib import Path
 #: The suffix of incomplete files. Readers of these folders look for other suffixes (.json).
 UNFINISHED = ".unfinished"
 #: Seconds after which an unfinished file is considered abandoned.
-_ABANDONED = 60
+_ABANDONED_SECONDS = 60
 
 
 class PowerCut(enum.Enum):
-    """What a file contains after a power cut that follows a write immediately. Each fsync commits the filesystem's
-    journal, which takes milliseconds on many disks: KEEPS_NEW needs two, KEEPS_EITHER one, MAY_EMPTY none."""
+    """What a file contains if the power is cut right after it is written. Each fsync commits the filesystem's journal,
+    which takes milliseconds on many disks: KEEPS_NEW needs two, KEEPS_EITHER one, MAY_EMPTY none."""
 
     KEEPS_NEW = "the new content"
     KEEPS_EITHER = "the old content or the new"
@@ -30,8 +30,8 @@ class PowerCut(enum.Enum):
 
 
 def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCut.KEEPS_NEW) -> None:
-    """Replace a file atomically: readers see the old content or the new, even if this process is killed. A file with
-    the same content is not touched. A missing folder is created. Raises OSError."""
+    """Replace a file atomically: readers see the old content or the new, even if this process is killed. A file that
+    already has this content is not touched. A missing folder is created. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
@@ -52,11 +52,11 @@ def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCu
         remove(draft)
         raise
     if power_cut is PowerCut.KEEPS_NEW:
-        _synchronize(path.parent)
+        _fsync_folder(path.parent)
 
 
 def _create_draft(path: Path, mode: int) -> int:
-    """A new file, open for writing; its folder is created if it is missing. Raises OSError."""
+    """Create a file, and its folder if that is missing. Returns a descriptor for writing. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags, mode)
@@ -67,8 +67,8 @@ def _create_draft(path: Path, mode: int) -> int:
 
 def overwrite(path: Path, content: bytes) -> None:
     """Write new content into the same inode, for containers that have the file mounted. Shorter content is padded with
-    newlines, so one write replaces all of the old. If the disk is full, the old content is restored. A power cut may
-    lose the content, but it also ends the containers. Raises OSError."""
+    newlines, so that one write replaces all of the old content. If the disk is full, the old content is restored. A
+    power cut may lose the content, but it also ends the containers. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
@@ -77,7 +77,7 @@ def overwrite(path: Path, content: bytes) -> None:
         if old != content:
             if os.pwrite(descriptor, content, 0) != len(content):
                 os.ftruncate(descriptor, size)
-                os.pwrite(descriptor, old, 0)  # its blocks are still allocated
+                os.pwrite(descriptor, old, 0)  # the blocks of the old content are still allocated
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
@@ -89,17 +89,17 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path, prefix: str = "") -> None:
-    """Remove unfinished files that killed writers left. Recent ones stay: another instance may be writing. Raises
-    OSError."""
+    """Remove unfinished files that killed writers left behind, if their names begin with `prefix`. Files that were
+    modified within the last _ABANDONED_SECONDS stay: another instance may be writing them. Raises OSError."""
     for draft in folder.glob(f"{prefix}*{UNFINISHED}"):
         try:
-            if time.time() - draft.stat().st_mtime > _ABANDONED:
+            if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
                 remove(draft)
         except FileNotFoundError:
             continue
 
 
-def _synchronize(folder: Path) -> None:
+def _fsync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Locks between threads and between processes: during an update two instances of the driver run side by side.
+"""Locks between threads and between processes: during an update two instances of the driver run at once.
 
-They are file locks, so the kernel releases them when their holder dies. Another process polls for a lock; threads of
-one process wake each other.
+They are file locks, so the kernel releases them when the holding process dies. Other processes poll for a lock; threads
+of one process wake each other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from . import trace
 from .errors import Busy, DriverError
 
-#: Seconds to wait for other operations. Kubelet's timeout for a call is 45 s.
-PATIENCE = 25.0
-_RETRY = 0.005
+#: Seconds to wait for a lock. Kubelet's timeout for a call is 45 s.
+LOCK_TIMEOUT_SECONDS = 25.0
+_POLL_SECONDS = 0.005
 
 
 def _attempt(path: Path) -> int | None:
@@ -32,7 +32,7 @@ def _attempt(path: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_ino == os.stat(path).st_ino:  # else its last holder has removed the file
+        if os.fstat(descriptor).st_ino == os.stat(path).st_ino:  # otherwise its last holder has removed the file
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -43,9 +43,9 @@ def _attempt(path: Path) -> int | None:
     return None
 
 
-def _take(path: Path, end: float, busy: str) -> int:
-    """Repeat `_attempt` until the time `end`. Raises Busy with the text `busy`, DriverError if the file cannot be
-    opened or locked."""
+def _acquire(path: Path, deadline: float, busy: str) -> int:
+    """Repeat `_attempt` until `deadline` (monotonic). Raises Busy with the message `busy`, and DriverError if the file
+    cannot be opened or locked."""
     while True:
         try:
             descriptor = _attempt(path)
@@ -53,20 +53,20 @@ def _take(path: Path, end: float, busy: str) -> int:
             raise DriverError(f"could not take the lock {path}: {error.strerror}") from error
         if descriptor is not None:
             return descriptor
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             raise Busy(busy)
-        time.sleep(_RETRY)
+        time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager
-def serialized(path: Path | None, patience: float = PATIENCE) -> t.Iterator[None]:
-    """Hold the lock `path` within the block; `None` holds nothing. Raises Busy if it is not free in time, DriverError
-    if the file cannot be opened or locked."""
+def serialized(path: Path | None, timeout: float = LOCK_TIMEOUT_SECONDS) -> t.Iterator[None]:
+    """Hold the lock `path` within the block; do nothing if it is None. Raises Busy if the lock is not free after
+    `timeout` seconds, and DriverError if the file cannot be opened or locked."""
     if path is None:
         yield
         return
-    busy = f"another instance of the driver has been working for more than {patience:g} s"
-    descriptor = _take(path, time.monotonic() + patience, busy)
+    busy = f"another instance of the driver has been working for more than {timeout:g} s"
+    descriptor = _acquire(path, time.monotonic() + timeout, busy)
     try:
         yield
     finally:
@@ -74,8 +74,8 @@ def serialized(path: Path | None, patience: float = PATIENCE) -> t.Iterator[None
 
 
 class InstanceLock:
-    """A lock that is held until release or the end of the process, so that no two processes serve the same socket: the
-    older one would remove the newer one's socket when it ends."""
+    """A lock that is held until `release` or the end of the process, so that no two processes serve the same socket.
+    Otherwise the older process would remove the newer one's socket when it ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,8 +95,8 @@ class InstanceLock:
 
 
 class _Queue:
-    """The queue of this process's threads for one lock file, so that a release wakes the next thread. `users` counts
-    the holders and waiters."""
+    """The queue of this process's threads for one lock file, so that a release wakes the next thread. `users` is the
+    number of threads that hold the lock or wait for it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -108,14 +108,14 @@ _queues_lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def _turn(path: Path, end: float, busy: str) -> t.Iterator[None]:
-    """Wait until no other thread of this process uses the lock `path`, and keep others waiting within the block. Raises
-    Busy as `_take`."""
+def _thread_lock(path: Path, deadline: float, busy: str) -> t.Iterator[None]:
+    """Exclude other threads of this process from the lock `path` within the block. Raises Busy with the message `busy`
+    after `deadline` (monotonic)."""
     with _queues_lock:
         queue = _queues.setdefault(path, _Queue())
         queue.users += 1
     try:
-        if not queue.lock.acquire(timeout=max(0.0, end - time.monotonic())):
+        if not queue.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise Busy(busy)
         try:
             yield
@@ -129,41 +129,41 @@ def _turn(path: Path, end: float, busy: str) -> t.Iterator[None]:
 
 
 class Locks:
-    """Locks by name. A lock's file exists only while the lock is held."""
+    """Locks by name. A lock's file exists only while the lock is held. `timeout` is the number of seconds to wait."""
 
-    def __init__(self, folder: Path, patience: float = PATIENCE) -> None:
+    def __init__(self, folder: Path, timeout: float = LOCK_TIMEOUT_SECONDS) -> None:
         self.folder = folder
-        self.patience = patience
+        self.timeout = timeout
 
     @contextlib.contextmanager
     def hold(self, *names: str) -> t.Iterator[None]:
-        """Hold all of these, taken in the order of their names. Raises Busy if one is not free in time, DriverError if
-        its file cannot be opened or locked."""
-        end = time.monotonic() + self.patience
+        """Hold all of these locks within the block, acquired in the order of their names. Raises Busy if one is not
+        free in time, and DriverError if its file cannot be opened or locked."""
+        deadline = time.monotonic() + self.timeout
         with contextlib.ExitStack() as stack:
             for name in sorted(set(names)):
                 with trace.step(f"take the lock {name}"):
-                    stack.enter_context(self._hold_one(name, end))
+                    stack.enter_context(self._hold_one(name, deadline))
             yield
 
     @contextlib.contextmanager
-    def _hold_one(self, name: str, end: float) -> t.Iterator[None]:
+    def _hold_one(self, name: str, deadline: float) -> t.Iterator[None]:
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise DriverError(f"could not create the lock folder {self.folder}: {error.strerror}") from error
         path = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)
-        busy = f"another operation has held {name} for more than {self.patience:.0f} s"
-        with _turn(path, end, busy):
-            descriptor = _take(path, end, busy)
+        busy = f"another operation has held {name} for more than {self.timeout:.0f} s"
+        with _thread_lock(path, deadline, busy):
+            descriptor = _acquire(path, deadline, busy)
             try:
                 yield
             finally:
                 _remove(path, descriptor)
 
     def sweep(self) -> None:
-        """Remove the files of holders that were killed. Raises OSError."""
+        """Remove the files that killed holders left behind. Raises OSError."""
         for path in self.folder.glob("*"):
             descriptor = _attempt(path)
             if descriptor is not None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Log records as JSON, one per line, each with its claim and pod.
+"""Writes log records as JSON, one per line, with the claim and pod that they are about.
 
 with logs.context(claim=uid, pod="training/worker-0"):
     log.info("attached", extra={"device": name})
@@ -24,7 +24,7 @@ from .errors import bounded
 FIELDS = ("claim", "claim_name", "pod", "pod_uid", "container", "device", "interface", "operation", "step", "instance")
 
 #: Maximum characters of a message and of each field: parts of both come from tenants and container runtimes.
-MESSAGE, FIELD = 8192, 512
+_MESSAGE_LIMIT, _FIELD_LIMIT = 8192, 512
 
 _context: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("context", default=None)
 
@@ -35,8 +35,8 @@ def context(**fields: str) -> t.Iterator[None]:
     for name in fields:
         if name not in FIELDS:
             raise KeyError(name)
-    given = {name: bounded(value, FIELD) for name, value in fields.items() if value}
-    token = _context.set({**(_context.get() or {}), **given})
+    added = {name: bounded(value, _FIELD_LIMIT) for name, value in fields.items() if value}
+    token = _context.set({**(_context.get() or {}), **added})
     try:
         yield
     finally:
@@ -44,12 +44,12 @@ def context(**fields: str) -> t.Iterator[None]:
 
 
 class Conditions:
-    """Logs conditions that are checked repeatedly: only when they appear or change.
+    """Logs conditions that are checked repeatedly, but only when they appear or change.
 
-    A key names a condition, such as a claim that cannot be recovered. May be used from any thread.
+    A key identifies a condition, such as a claim that cannot be recovered. May be used from any thread.
     """
 
-    _MOST = 1000
+    _MAX_CONDITIONS = 1000
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -59,32 +59,35 @@ class Conditions:
         """Log the message, at level debug if it repeats the last message of this key."""
         same = self._logged.get(key) == message
         if not same:
-            while len(self._logged) >= self._MOST:
-                self._logged.clear()  # atomic: other threads may be here too
+            while len(self._logged) >= self._MAX_CONDITIONS:
+                self._logged.clear()  # atomic: other threads may do the same
             self._logged[key] = message
         self._log.log(logging.DEBUG if same else level, "%s", message)
 
     def clear(self, key: t.Hashable) -> None:
-        """The condition has ended: its next message is logged again."""
+        """Forget a condition that has ended, so that its next message is logged again."""
         self._logged.pop(key, None)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (RFC 3339, UTC), level, message, part, the fields above, error, trace."""
+    """Formats a record as one line with a JSON object: time (RFC 3339, UTC), level, message, part (the module), FIELDS,
+    error, trace (of the exception)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        when = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
+        time = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
         line: dict[str, t.Any] = {
-            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
-            "message": bounded(record.getMessage(), MESSAGE),
+            "message": bounded(record.getMessage(), _MESSAGE_LIMIT),
             "part": record.name.removeprefix("lanewise_driver."),
             **(_context.get() or {}),
         }
-        line.update((name, bounded(str(record.__dict__[name]), FIELD)) for name in FIELDS if name in record.__dict__)
+        line.update(
+            (name, bounded(str(record.__dict__[name]), _FIELD_LIMIT)) for name in FIELDS if name in record.__dict__
+        )
         if record.exc_info and record.exc_info[1] is not None:
-            line["error"] = bounded(f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}", MESSAGE)
-            line["trace"] = bounded(self.formatException(record.exc_info), 2 * MESSAGE)
+            line["error"] = bounded(f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}", _MESSAGE_LIMIT)
+            line["trace"] = bounded(self.formatException(record.exc_info), 2 * _MESSAGE_LIMIT)
         return json.dumps(line)
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Prometheus metrics."""
+"""The driver's Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ UNPREPARE = "unprepare"
 ATTACH = "attach"
 DETACH = "detach"
 
-#: The states that devices are counted by.
+#: The states by which devices are counted.
 PUBLISHED = "published"
 ALLOCATED = "allocated"
 WITHHELD = "withheld"
 
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass
 class Measurement:
-    """The measurement of one operation. If `counts` is False at its end, it is not recorded."""
+    """The measurement of one operation. It is recorded only if `recorded` is True when the operation ends."""
 
-    counts: bool = True
+    recorded: bool = True
 
 
 class Metrics:
@@ -45,7 +45,7 @@ class Metrics:
             "lanewise_operation_seconds",
             "Duration of an operation on a claim, by outcome: ok, refused, busy, kernel or failed.",
             ["operation", "outcome"],
-            buckets=_BUCKETS,
+            buckets=_BUCKETS_SECONDS,
             registry=self.registry,
         )
         self._devices = Gauge(
@@ -71,8 +71,8 @@ class Metrics:
 
     @contextlib.contextmanager
     def operation(self, name: str) -> t.Iterator[Measurement]:
-        """Time the block as operation `name`; the exception that it raises determines the outcome. If there was nothing
-        to do, the block sets `counts` of the yielded measurement to False."""
+        """Measure the block as operation `name`; the exception that it raises determines the outcome. If there was
+        nothing to do, the block sets `recorded` of the yielded measurement to False."""
         start = time.monotonic()
         outcome = "failed"
         measurement = Measurement()
@@ -89,7 +89,7 @@ class Metrics:
             outcome = "kernel"
             raise
         finally:
-            if measurement.counts:
+            if measurement.recorded:
                 self._operations.labels(name, outcome).observe(time.monotonic() - start)
 
     def devices(self, state: str, count: int) -> None:
@@ -109,5 +109,5 @@ class Metrics:
         self._errors.labels(part).inc()
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """All metrics in the Prometheus text format."""
         return generate_latest(self.registry)

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the driver stores its files. All paths come from one `Paths`, so that a test or a second kubelet can use
-others."""
+"""Where the driver stores its files. All paths come from one `Paths` object, so that a test or a second kubelet can use
+other folders."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from ..dra.config.interface_config import DRIVER
 from .errors import DriverError
 
-#: Maximum bytes of sun_path in an AF_UNIX address, without the trailing NUL. Kubernetes' helper assumes 108, and its
-#: bind then fails at exactly 108 bytes.
-LONGEST_SOCKET = 107
+#: Maximum bytes of sun_path in an AF_UNIX address, without the trailing NUL. Kubernetes' helper assumes 108; binding a
+#: path of exactly 108 bytes then fails.
+MAX_SOCKET_PATH_BYTES = 107
 
 
 @dataclass(frozen=True)
 class Paths:
     """All paths; the properties below derive from the fields.
 
-    `hook_python` is the interpreter that runs the hook: a path that survives upgrades, because hooks of running pods
-    refer to it. The hook program is copied to `hook_program` at start, beside kubelet's sockets, so that its path is
-    the same for every release and for a driver that runs in a pod.
+    `hook_python` is the interpreter that runs the hook: a path that survives upgrades, because CDI specs of running
+    pods contain it. At each start, the driver copies the hook's files to `hook_program` and `hook_script` in
+    `plugin_dir`. So their paths are the same for every release, and for a driver that runs in a pod.
     """
 
     plugin_dir: Path = Path("/var/lib/kubelet/plugins") / DRIVER
@@ -38,67 +38,67 @@ class Paths:
 
     @property
     def state_dir(self) -> Path:
-        """One record per claim (records.py)."""
+        """One record per claim (claims/records.py)."""
         return self.plugin_dir / "state"
 
     @property
     def pending_status_dir(self) -> Path:
-        """Records of claims that were taken back, until their status in the cluster is cleared."""
+        """Records of unprepared claims whose status in the cluster is not cleared yet."""
         return self.plugin_dir / "untold"  # never renamed, so that every release finds these files
 
     @property
     def unclean_dir(self) -> Path:
-        """One file per device whose original state could not be restored (unclean.py)."""
+        """One file per device whose original state could not be restored (claims/unclean.py)."""
         return self.plugin_dir / "unclean"
 
     @property
     def metadata_dir(self) -> Path:
-        """The files that containers see as device metadata (metadata.py), one folder per claim."""
+        """The files that containers see as device metadata (claims/metadata.py), one folder per claim."""
         return self.plugin_dir / "metadata"
 
     @property
     def nccl_topology(self) -> Path:
-        """The topology file for NCCL, the same for all pods of the node."""
+        """NCCL's topology file, the same for all pods of the node."""
         return self.plugin_dir / "nccl-topology.xml"
 
     @property
     def rail_addresses(self) -> Path:
-        """Which claim has which address of a rail (rail_addresses.py)."""
+        """Which claim has which address of a rail (claims/rail_addresses.py)."""
         return self.plugin_dir / "rail-addresses.json"
 
     @property
     def hook_program(self) -> Path:
-        """The copy of hook.py."""
+        """The installed copy of hook/program.py."""
         return self.plugin_dir / "hook.py"
 
     @property
     def hook_script(self) -> Path:
-        """The copy of hook.sh, which CDI specs name and which runs `hook_program` if needed."""
+        """The installed copy of hook/hook.sh. CDI specs name it; it runs `hook_program` if needed."""
         return self.plugin_dir / "hook.sh"
 
     @property
     def hook_socket(self) -> Path:
-        """The socket on which hooks request attach; root only."""
+        """The socket on which hooks request the attach; only root can use it."""
         return self.run_dir / "hook.sock"
 
     @property
     def netns_dir(self) -> Path:
-        """Pinned network namespaces, one per claim."""
+        """Pinned network namespaces of pods, one per claim (`pin`)."""
         return self.run_dir / "netns"
 
     @property
     def attached_dir(self) -> Path:
-        """One empty file per claim whose devices are configured in its pinned namespace. Hooks check it (hook.py)."""
+        """Markers of attached claims (`attached`). Hooks check them (hook/program.py)."""
         return self.run_dir / "attached"
 
     @property
     def early_dir(self) -> Path:
-        """One file per claim that was attached before a container started (early.py): empty until one has started."""
+        """Markers of claims that were attached early (`early`)."""
         return self.run_dir / "early"
 
     @property
     def share_factors(self) -> Path:
-        """The factors of NICs that are divided, as of the last report (share_factors.py)."""
+        """The factors of divided NICs, as last reported (claims/share_factors.py)."""
         return self.run_dir / "share-factors.json"
 
     @property
@@ -111,49 +111,52 @@ class Paths:
         return self.cdi_dir / f"k8s.{DRIVER}-claim-{uid}.json"
 
     def pod_map(self, uid: str) -> Path:
-        """The map of a claim for its pod, beside the metadata of its requests, whose names have no dots."""
+        """The claim's map for its pod, beside the metadata of its requests: names of requests contain no dots."""
         return self.metadata_dir / uid / "map.json"
 
     def pod_facts(self, uid: str) -> Path:
-        """The data for a claim's map that is not in its record."""
+        """The data for the claim's map that is not in its record."""
         return self.metadata_dir / uid / "facts.json"
 
     def pin(self, uid: str) -> Path:
-        """The pinned network namespace of a claim's pod."""
+        """The pinned network namespace of the claim's pod: a file on which the namespace is mounted, which keeps it
+        alive until the claim's devices are back on the node."""
         return self.netns_dir / uid
 
     def attached(self, uid: str) -> Path:
-        """The file that marks a claim's devices as being in its pinned namespace."""
+        """A marker, an empty file: all of the claim's devices are configured in its pinned namespace."""
         return self.attached_dir / uid
 
     def early(self, uid: str) -> Path:
-        """The file that marks a claim as attached early; it is empty until a container has started."""
+        """A marker: the claim was attached before its first container (hook/early.py). Empty until a container has
+        started."""
         return self.early_dir / uid
 
     def service_socket(self, instance: str | None = None) -> Path:
-        """The socket on which kubelet calls the driver. `instance` is the pod's UID if two instances may run side by
-        side.
+        """The socket on which kubelet calls the driver. `instance` is the UID of the driver's pod if two instances may
+        run at once.
 
-        Raises DriverError if no name fits into a socket address.
+        Raises DriverError if the path is too long for a socket address.
         """
         if instance is None:
-            return _fitting(self.plugin_dir, ["dra.sock"])
-        return _fitting(self.plugin_dir, [f"dra-{instance}.sock", f"dra-{_short(instance)}.sock"])
+            return _socket_path(self.plugin_dir, ["dra.sock"])
+        return _socket_path(self.plugin_dir, [f"dra-{instance}.sock", f"dra-{_digest(instance)}.sock"])
 
     def registration_socket(self, instance: str | None = None) -> Path:
-        """The socket by which kubelet finds the driver, with the same name as in Kubernetes' own helper
-        (k8s.io/dynamic-resource-allocation/kubeletplugin, RollingUpdateRegistrarSocketFile; its third form is for
-        longer driver names than this one).
+        """The socket by which kubelet finds the driver. The name is the same as in Kubernetes' own helper
+        (k8s.io/dynamic-resource-allocation/kubeletplugin, RollingUpdateRegistrarSocketFile). The helper's third form is
+        for driver names that are longer than this one.
 
-        Raises DriverError if no name fits into a socket address.
+        Raises DriverError if the path is too long for a socket address.
         """
         if instance is None:
-            return _fitting(self.registry_dir, [f"{DRIVER}-reg.sock"])
-        return _fitting(self.registry_dir, [f"{DRIVER}-{instance}-reg.sock", f"{DRIVER}-{_short(instance)}-reg.sock"])
+            return _socket_path(self.registry_dir, [f"{DRIVER}-reg.sock"])
+        names = [f"{DRIVER}-{instance}-reg.sock", f"{DRIVER}-{_digest(instance)}-reg.sock"]
+        return _socket_path(self.registry_dir, names)
 
     def make(self) -> None:
-        """Create the driver's folders, accessible to root only. Folders of kubelet and CDI are created only if they are
-        missing, with the modes that their owners use."""
+        """Create missing folders. Those of the driver are accessible only to root. Those of kubelet and CDI, and the
+        metadata for containers, get mode 0755. Raises OSError."""
         for folder in (
             self.plugin_dir,
             self.state_dir,
@@ -169,14 +172,16 @@ class Paths:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
-def _short(text: str) -> str:
+def _digest(text: str) -> str:
+    """A digest of 11 characters that are valid in file names."""
     digest = hashlib.sha256(text.encode()).digest()[:8]
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
-def _fitting(folder: Path, names: list[str]) -> Path:
+def _socket_path(folder: Path, names: list[str]) -> Path:
+    """The path with the first of these names that fits into a socket address. Raises DriverError if none does."""
     for name in names:
         path = folder / name
-        if len(str(path).encode()) <= LONGEST_SOCKET:
+        if len(str(path).encode()) <= MAX_SOCKET_PATH_BYTES:
             return path
-    raise DriverError(f"{folder}/{names[-1]} is too long for a Unix socket: the limit is {LONGEST_SOCKET} bytes")
+    raise DriverError(f"{folder}/{names[-1]} is too long for a Unix socket: the limit is {MAX_SOCKET_PATH_BYTES} bytes")

@@ -7,9 +7,9 @@
     node_name: worker-1             # the node's name in Kubernetes; default: the host name
     kubeconfig: /etc/...            # default: the service account of the driver's pod
     token_file: /etc/...            # used instead of the credentials in the kubeconfig
-    renew_token: true               # renew the token file by TokenRequest
+    renew_token: true               # renew the token in token_file with TokenRequests
     log_level: info                 # debug, info, warning, error
-    metrics_address: 127.0.0.1:9178 # "" disables it
+    metrics_address: 127.0.0.1:9178 # of metrics and readiness; "" disables them
     include: [SELECTOR, ...]        # publish only these; default: all
     exclude: [SELECTOR, ...]        # never publish these
     management: [eno1, "0000:01:*"] # patterns of interfaces and PCI addresses that are reserved for the node
@@ -25,9 +25,9 @@
     aliases: {"0000:8a:00.0": storage, eth5: backup}
     locality: [{address: ..., numa_node: 1}, ...]   # as the collection's dra_topology_locality_overrides
 
-A SELECTOR has any of address, interface, driver, model, vendor_id, device_id, link_layer, type (pf, vf, virtual), slot,
-rail, numa_node (a value or a list; strings are shell patterns), min_speed_mbps and near_gpu (PIX, PXB, PHB or NODE: a
-GPU at least as near). All given conditions must hold.
+A SELECTOR has any of these conditions, which must all hold: address, interface, driver, model, vendor_id, device_id,
+link_layer, type (pf, vf, virtual), slot, rail, numa_node (a value or a list; strings are shell patterns),
+min_speed_mbps, and near_gpu (PIX, PXB, PHB or NODE: a GPU at least as near).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Settings:
 
     @property
     def interface_rails(self) -> dict[str, int]:
-        """The rails of interfaces without a PCI function, by name."""
+        """The rails of interfaces without a PCI function, by interface name."""
         return {key: rail for key, rail in self.rails if not ADDRESS.match(key)}
 
     @property
@@ -103,17 +103,17 @@ def read(data: object) -> Settings:
     """Settings from parsed YAML (None means all defaults). Raises `Problems` with every error."""
     reader = Reader()
     values = reader.mapping({} if data is None else data, "", [one.name for one in fields(Settings)], "the settings")
-    found: Object = {}
+    settings: Object = {}
     for key, value in (values or {}).items():
         read_value = _READERS[key](reader, value, key)
         if read_value is not None:
-            found[key] = read_value
-    _check_rails(reader, found)
+            settings[key] = read_value
+    _check_rails(reader, settings)
     if values and values.get("metrics_address") == "":
-        found["metrics_address"] = None
+        settings["metrics_address"] = None
     if reader.problems:
         raise Problems(reader.problems)
-    return Settings(**found)
+    return Settings(**settings)
 
 
 def load(path: Path) -> Settings:
@@ -121,7 +121,7 @@ def load(path: Path) -> Settings:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses duplicate keys; PyYAML would silently use the last one."""
+        """Rejects duplicate keys; PyYAML would silently use the last one."""
 
     def mapping(loader: Loader, node: yaml.MappingNode) -> dict[t.Hashable, object]:
         keys = [loader.construct_object(key, deep=True) for key, _value in node.value]
@@ -150,13 +150,13 @@ def load(path: Path) -> Settings:
 
 
 class SettingsFile:
-    """The settings of a file, read again when it changes. If the file is invalid, the previous settings stay in use.
+    """The settings of a file that may change. If the file is invalid, the previous settings stay in use.
 
     `current` holds the last valid settings; `problem` says what is wrong with the file now, or is empty.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads the file. Raises as :func:`load`: a driver does not start with invalid settings."""
+        """Read the file. Raises as `load`: a driver does not start with invalid settings."""
         self.path = path
         self.problem = ""
         self._seen = self._stamp()
@@ -170,7 +170,7 @@ class SettingsFile:
         return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def changed(self) -> bool:
-        """Whether the file differs from the one read last, valid or not."""
+        """Whether the file has changed since it was last read, valid or not."""
         return self._stamp() != self._seen
 
     def reload(self) -> bool:
@@ -233,29 +233,29 @@ def _patterns(reader: Reader, value: object, path: str) -> tuple[str, ...]:
 
 
 def _pod_environment(reader: Reader, value: object, path: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(_patterns(reader, value, path)))
-    for name in found:
+    libraries = tuple(dict.fromkeys(_patterns(reader, value, path)))
+    for name in libraries:
         reader.choice(name, path, POD_ENVIRONMENT)
-    if {"ucx", "vllm"} <= set(found):
-        what = "vLLM puts its NIC before those of UCX_NET_DEVICES, and UCX would use all of them"
-        reader.problem(path, f"cannot have both ucx and vllm: {what}", "conflict", "choose one of them")
-    return found
+    if {"ucx", "vllm"} <= set(libraries):
+        reason = "vLLM puts its NIC before those of UCX_NET_DEVICES, and UCX would use all of them"
+        reader.problem(path, f"cannot have both ucx and vllm: {reason}", "conflict", "choose one of them")
+    return libraries
 
 
 def _rails(reader: Reader, value: object, path: str) -> tuple[tuple[str, int], ...]:
-    found = []
+    rails = []
     for key, item in reader.any_mapping(value, path).items():
-        number = reader.integer(item, child(path, key), 0)
-        if number is not None:
-            found.append((key, number))
-    return tuple(found)
+        rail = reader.integer(item, child(path, key), 0)
+        if rail is not None:
+            rails.append((key, rail))
+    return tuple(rails)
 
 
-def _check_rails(reader: Reader, found: ObjectView) -> None:
+def _check_rails(reader: Reader, settings: ObjectView) -> None:
     """Add a problem for each key of `rails` that is neither a PCI address nor an interface that `virtual_interfaces`
-    publishes: it would have no effect."""
-    for key, _rail in found.get("rails", ()):
-        if not ADDRESS.match(key) and not like(key, found.get("virtual_interfaces", ())):
+    publishes: such a key would have no effect."""
+    for key, _rail in settings.get("rails", ()):
+        if not ADDRESS.match(key) and not like(key, settings.get("virtual_interfaces", ())):
             fix = "for an interface without a PCI function, list it in virtual_interfaces"
             reader.problem(
                 child("rails", key), f"{key!r} is not a PCI address such as 0000:1b:00.0", "bad-address", fix
@@ -267,36 +267,36 @@ def _rail_addresses(reader: Reader, value: object, path: str) -> tuple[RailRange
 
 
 def _aliases(reader: Reader, value: object, path: str) -> tuple[tuple[str, str], ...]:
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for key, item in reader.any_mapping(value, path).items():
-        place = child(path, key)
-        text = reader.string(item, place)
+        item_path = child(path, key)
+        text = reader.string(item, item_path)
         if not key or (not ADDRESS.match(key) and (limits.size(key) > _INTERFACE_BYTES or set(key) & set("/: "))):
-            reader.problem(place, f"{key!r} is not a PCI address or an interface name", "bad-name")
+            reader.problem(item_path, f"{key!r} is not a PCI address or an interface name", "bad-name")
         elif text is not None and limits.size(text) > _ALIAS_BYTES:
-            reader.problem(place, f"must be no more than {_ALIAS_BYTES} bytes", "too-long")
-        elif text in found.values():
-            reader.problem(place, f"the alias {text!r} is used for another device too", "duplicate")
+            reader.problem(item_path, f"must be no more than {_ALIAS_BYTES} bytes", "too-long")
+        elif text in aliases.values():
+            reader.problem(item_path, f"the alias {text!r} is used for another device too", "duplicate")
         elif text is not None:
-            found[key] = text
-    return tuple(found.items())
+            aliases[key] = text
+    return tuple(aliases.items())
 
 
 def _locality(reader: Reader, value: object, path: str) -> tuple[ObjectView, ...]:
-    found = []
-    for item, place in reader.items(value, path):
-        before = len(reader.problems)
-        item = reader.any_mapping(item, place)
-        if len(reader.problems) > before:
+    overridden = []
+    for item, item_path in reader.items(value, path):
+        problems_before = len(reader.problems)
+        item = reader.any_mapping(item, item_path)
+        if len(reader.problems) > problems_before:
             continue
         try:
             overrides.check_overrides([item])
         except overrides.OverrideError as error:
-            where, _colon, message = str(error).partition(": ")
-            reader.problem(where.replace("locality_overrides[0]", place), message, "bad-override")
+            error_path, _colon, message = str(error).partition(": ")
+            reader.problem(error_path.replace("locality_overrides[0]", item_path), message, "bad-override")
         else:
-            found.append(item)
-    return tuple(found)
+            overridden.append(item)
+    return tuple(overridden)
 
 
 _READERS: dict[str, t.Callable[[Reader, object, str], object]] = {

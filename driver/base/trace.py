@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The steps of an operation on a claim and their durations, logged at level debug.
+"""Logs the steps of an operation on a claim and their durations, at level debug.
 
 with trace.operation("attach"):
     with trace.step("pin the namespace"):
@@ -28,12 +28,13 @@ _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", defau
 
 
 def operation(name: str) -> t.ContextManager[None]:
-    """Trace the steps in the block, and log the total duration."""
+    """Trace the steps within the block, and log the total duration."""
     return _operation(name) if log.isEnabledFor(logging.DEBUG) else _NOTHING
 
 
 def step(name: str, device: str = "") -> t.ContextManager[None]:
-    """A step of this thread's operation; steps may be nested. Outside of operations nothing is logged."""
+    """Trace the block as a step of this thread's operation; steps may be nested. Outside of operations nothing is
+    logged."""
     return _TimedStep(name, device) if _tracing.get() else _NOTHING
 
 
@@ -56,7 +57,7 @@ class _TimedStep:
         self._start = time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: t.Any) -> None:
-        taken = (time.monotonic() - self._start) * 1000
-        about = {"device": self._device} if self._device else {}
-        ended = f", failed: {error}" if error else ""
-        log.debug("%.1f ms: %s%s", taken, self._name, ended, extra={"step": self._name, **about})
+        elapsed_ms = (time.monotonic() - self._start) * 1000
+        extra = {"step": self._name, **({"device": self._device} if self._device else {})}
+        failure = f", failed: {error}" if error else ""
+        log.debug("%.1f ms: %s%s", elapsed_ms, self._name, failure, extra=extra)

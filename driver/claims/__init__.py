@@ -4,8 +4,9 @@
 
 """The life cycle of a claim on this node: prepared, attached, detached, removed.
 
-Records on disk are the source of truth; the CDI spec, device metadata, the claim's status and device health follow from
-them. This package imports all others of the driver except `hook` and `kubelet`; only `daemon` and `cli` import it.
+Records on disk are the source of truth; the CDI spec, device metadata, the claim's status and device health are derived
+from them. This package may import every other package of the driver except `hook` and `kubelet`; only `daemon` and
+`cli` import it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attaching a claim's devices when a container of its pod is about to start. Attaching never waits for the API
-server."""
+"""Attaches a claim's devices when a container of its pod is about to start, without waiting for the API server."""
 
 from __future__ import annotations
 
@@ -23,8 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class Attachment:
-    """Attaches claims. `assign` is called with the UIDs of a claim and a pod, and starts the assignment of the claim to
-    that pod; it raises Busy until that is done, and then returns (`next_pod.NextPod.ask`)."""
+    """Attaches claims.
+
+    `assign` (`next_pod.NextPod.request`) is called with the UIDs of a claim and a pod, if the claim was prepared for
+    another pod. It starts to assign the claim to that pod and raises Busy until that is done; then it returns, or
+    raises the error of the assignment.
+    """
 
     def __init__(
         self, ledger: Ledger, transfer: Transfer, leases: Leases, assign: t.Callable[[str, str], None]
@@ -35,22 +38,22 @@ class Attachment:
         self._assign = assign
 
     def attach(self, request: AttachRequest) -> None:
-        """Attach a claim for a container's hook. The claim's lock is held."""
+        """Attach a claim for a container's hook. The caller holds the claim's lock. Raises DriverError."""
         self._attach(self._ledger.load(request.uid), request, "")
         self._ledger.files.set_early(request.uid, False)
 
     def attach_early(self, request: AttachRequest) -> bool:
-        """Attach a claim before its pod's containers start, if it is prepared for it. The claim's lock is held. Returns
-        whether there was something to attach."""
+        """Attach a claim before its pod's containers start, if it is prepared for that pod. The caller holds the
+        claim's lock. Returns whether there was something to attach. Raises DriverError."""
         record = self._ledger.load(request.uid)
         if record is None or not record.held or record.phase != PREPARED or not record.is_for(request.pod_uid):
             return False
-        self._ledger.files.set_early(request.uid, True)  # before hooks can find it attached
+        self._ledger.files.set_early(request.uid, True)  # before a hook can find the claim attached
         self._attach(record, request, ", before its containers start")
         return True
 
-    def _attach(self, record: Record | None, request: AttachRequest, when: str) -> None:
-        """`when` is appended to the log line."""
+    def _attach(self, record: Record | None, request: AttachRequest, log_suffix: str) -> None:
+        """Attach a claim. `log_suffix` is appended to the log message."""
         if record is None:
             raise Refused(f"claim {request.uid} is not prepared on this node")
         if not record.held:
@@ -68,19 +71,20 @@ class Attachment:
         start = time.monotonic()
         self._move(record, request)
         devices = ", ".join(f"{one.device} as {one.interface}" if one.interface else one.device for one in record.held)
-        taken = (time.monotonic() - start) * 1000
-        log.info("attached %s to pod %s in %.0f ms%s", devices, record.pod, taken, when)
+        elapsed_ms = (time.monotonic() - start) * 1000
+        log.info("attached %s to pod %s in %.0f ms%s", devices, record.pod, elapsed_ms, log_suffix)
 
     def _check_pod(self, record: Record, request: AttachRequest) -> None:
-        """Raises Refused if a claim is not for the container's pod, Busy while its current pod is looked up."""
+        """Raises Refused if the claim is not for the container's pod, and Busy while the current pod is looked up."""
         if request.contradiction:
             raise Refused(
-                f"the container's annotations {request.contradiction} differ: the pod itself must not set them"
+                f"the container's annotations {request.contradiction} differ: the pod must not set them itself"
             )
         if not request.pod_uid:
             raise Refused("the container runtime does not report which pod the container belongs to")
         if not record.is_for(request.pod_uid):
             self._assign(record.uid, request.pod_uid)
+            # `assign` has returned: the claim was assigned to this pod, but by now it is assigned to another one
             raise Refused(f"claim {record.claim} is not for the pod {request.pod_uid}")
 
     def _move(self, record: Record, request: AttachRequest) -> None:
@@ -94,8 +98,8 @@ class Attachment:
             try:
                 with self._ledger.devices(record):
                     self._transfer.to_node(record)
-            except DriverError as second:
-                log.error("could not take back what the failed attach had moved: %s", second.message)
+            except DriverError as rollback_error:
+                log.error("could not move the devices back after the failed attach: %s", rollback_error.message)
             self._ledger.put_status(record, message)
             raise
         self._ledger.put_status(record)

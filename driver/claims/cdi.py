@@ -4,11 +4,13 @@
 
 """The CDI spec of a claim: the changes that a container runtime makes to containers that use it.
 
-One file per claim. Each allocated device is a CDI device, with its device nodes and the mount of its request's
-metadata. The createRuntime hook, which requests the driver to attach the claim's interfaces, is outside of the devices:
-runtimes add that part once per container, however many of the devices the container has.
-Only fields of CDI 0.5.0 are used, so containerd since 1.7.0 and every CRI-O with CDI support can read it: the library
-refuses specs of a newer version than its own.
+There is one file per claim. Each allocated device is a CDI device, with its device nodes and the mount of its request's
+metadata. The createRuntime hook, which asks the driver to attach the claim's devices, is not part of these devices but
+of the spec: runtimes add that part once per container, however many of the devices the container has.
+
+Only fields of CDI 0.5.0 are used, so containerd from 1.7.0 on and every CRI-O with CDI support can read the spec. The
+CDI library rejects specs of a newer version than its own.
+
 Source: tags.cncf.io/container-device-interface (SPEC.md, pkg/cdi, specs-go/version.go).
 """
 
@@ -27,15 +29,15 @@ from ..dra.config.interface_config import DRIVER
 VERSION = "0.5.0"
 KIND = f"k8s.{DRIVER}/claim"
 
-#: Seconds that a hook waits for the driver and its work.
-HOOK_WAIT = 30
+#: Seconds for which a hook waits until the devices are attached.
+HOOK_WAIT_SECONDS = 30
 #: Additional seconds until the runtime kills the hook, so that the hook can report why it gave up.
-HOOK_GRACE = 5
+HOOK_GRACE_SECONDS = 5
 
 #: The node's POSIX shell, which runs hook.sh.
 SHELL = "/bin/sh"
 
-#: The environment of hooks, instead of the runtime's.
+#: The environment of hooks, which do not inherit that of the runtime.
 _ENVIRONMENT = ["LC_ALL=C.UTF-8"]
 
 
@@ -43,7 +45,7 @@ _ENVIRONMENT = ["LC_ALL=C.UTF-8"]
 class DeviceNode:
     """A character device that the containers of a request get, such as /dev/infiniband/uverbs0.
 
-    `path` is the same on node and in container. The runtime uses the numbers unchecked, so they must be current.
+    `path` is the same on the node and in the container. Runtimes do not check the numbers, so these must be current.
     """
 
     path: str
@@ -64,8 +66,8 @@ class Mount:
 class Device:
     """An allocated device: `request` as in the allocation's result, `device` as published.
 
-    `share_id` distinguishes shares of one device. The CDI library refuses a device without changes: one without `nodes`
-    needs `mounts` (`metadata.write` returns one for each request).
+    `share_id` distinguishes shares of one device. The CDI library rejects a device without edits: a device without
+    `nodes` needs `mounts` (`metadata.write` returns one for each request).
     """
 
     request: str
@@ -82,7 +84,8 @@ def identifier(uid: str, device: Device) -> str:
 
 @dataclass(frozen=True)
 class CommonEdits:
-    """The changes to every container of a claim, whichever of its requests it has. A variable is `NAME=value`."""
+    """The edits of every container that uses the claim, whichever requests the container references. `variables` are
+    environment variables, each `NAME=value`."""
 
     variables: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -94,18 +97,18 @@ _NOTHING = CommonEdits()
 def write(
     paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: CommonEdits = _NOTHING
 ) -> list[str]:
-    """Write the spec of claim `uid` atomically, and only if it differs. Returns the CDI IDs in the devices' order.
+    """Write the spec of claim `uid` atomically, and only if it differs. Returns the CDI IDs in the order of `devices`.
 
-    `hook` is False if no device is to be attached (admin access only). Without devices there is no file, because the
-    library refuses an empty spec. Raises ValueError for a device without changes and for a duplicate ID, and OSError.
+    `hook` is False if no device is to be attached (admin access only). Without devices the file is removed, because the
+    CDI library rejects an empty spec. Raises ValueError for a device without edits and for a duplicate ID, and OSError.
     """
     path = paths.cdi_spec(uid)
     if not devices:
         files.remove(path)
         return []
     spec = specification(paths, uid, devices, hook, common)
-    # /run is empty after a power cut, and the driver writes every claim's spec again when it starts;
-    # without indentation json encodes in C
+    # /run is empty after a power cut, and the driver writes the specs of all claims again when it starts;
+    # json encodes in C only without indentation
     files.replace(path, (json.dumps(spec) + "\n").encode(), 0o644, files.PowerCut.MAY_EMPTY)
     return [identifier(uid, device) for device in devices]
 
@@ -113,7 +116,7 @@ def write(
 def specification(
     paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: CommonEdits = _NOTHING
 ) -> Object:
-    """The content of the spec."""
+    """The content of the spec. Raises ValueError as `write`."""
     names = [_name(uid, device) for device in devices]
     if len(set(names)) != len(names):
         raise ValueError(f"claim {uid}: a request has the same device twice")
@@ -138,19 +141,19 @@ def specification(
 
 
 def remove(paths: Paths, uid: str) -> None:
-    """Remove the spec of claim `uid`, if there is one. Raises OSError."""
+    """Remove the spec of claim `uid` if it exists. Raises OSError."""
     files.remove(paths.cdi_spec(uid))
 
 
 def written(paths: Paths) -> set[str]:
     """The UIDs of all claims with a spec. Removes unfinished files of killed writers. Raises OSError."""
-    before, after = paths.cdi_spec("*").name.split("*")
-    files.sweep(paths.cdi_dir, before)
-    return {entry.name[len(before) : -len(after)] for entry in paths.cdi_dir.glob(f"{before}*{after}")}
+    prefix, suffix = paths.cdi_spec("*").name.split("*")
+    files.sweep(paths.cdi_dir, prefix)
+    return {entry.name[len(prefix) : -len(suffix)] for entry in paths.cdi_dir.glob(f"{prefix}*{suffix}")}
 
 
 def hook_command(paths: Paths, uid: str) -> list[str]:
-    """The command line of the hook."""
+    """The command line of the hook of claim `uid`."""
     return [
         SHELL,
         str(paths.hook_script),
@@ -158,7 +161,7 @@ def hook_command(paths: Paths, uid: str) -> list[str]:
         str(paths.hook_program),
         str(paths.hook_socket),
         uid,
-        str(HOOK_WAIT),
+        str(HOOK_WAIT_SECONDS),
     ]
 
 
@@ -169,7 +172,7 @@ def _hook(paths: Paths, uid: str) -> Object:
         "path": command[0],
         "args": command,
         "env": _ENVIRONMENT,
-        "timeout": HOOK_WAIT + HOOK_GRACE,
+        "timeout": HOOK_WAIT_SECONDS + HOOK_GRACE_SECONDS,
     }
 
 

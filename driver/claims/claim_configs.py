@@ -2,11 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The configurations of a claim: what its classes and the claim itself set for lanewise.dev, and whether the claim may
-set it.
+"""Reads the configurations of a claim for lanewise.dev, and checks whether the claim may set what it sets.
 
-The scheduler copies the configurations of classes into the allocation. They are the site's; those of the claim are a
-tenant's.
+The scheduler copies the configurations of the DeviceClasses and of the claim into the allocation. Those of classes were
+written by the site; those of the claim were written by a tenant.
 """
 
 from __future__ import annotations
@@ -24,18 +23,20 @@ from ..dra.kube.problems import Problem
 from .claim_fields import allocated, get, mapping
 
 DRIVER = interface_config.DRIVER
-#: Maximum bytes of all our configurations of a claim together. The API allows 32 in the claim with 10 KiB each, and the
-#: longest valid one has less than 20 KiB.
-CONFIG_BYTES = 128 * 1024
+#: Maximum bytes of all our configurations of a claim together. The API allows 32 configurations of 10 KiB in a claim,
+#: and the longest valid configuration has less than 20 KiB.
+MAX_CONFIG_BYTES = 128 * 1024
 _CONFIG = "status.allocation.devices.config"
-#: Configurations that were found valid, by (is a policy, JSON): pods of one template have the same configurations.
+#: Configurations that were found valid. The key is whether it is a policy, and its JSON. Pods of one template have the
+#: same configurations, so the result is kept for the next pod.
 _valid: dict[tuple[bool, str], None] = {}
-_REMEMBERED = 256
+_MAX_REMEMBERED = 256
 
 
 @dataclass
 class Config:
-    """One configuration of a claim: its path, the requests that it is for (empty: all), and its fields."""
+    """One configuration of a claim: its path, the requests for which it is (empty: all), its fields, and whether it is
+    from a DeviceClass."""
 
     path: str
     requests: list[str]
@@ -43,13 +44,14 @@ class Config:
     of_class: bool
 
     def covers(self, request: str) -> bool:
+        """Whether the configuration is for this request or subrequest."""
         return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
 
 
 @dataclass
 class Configs:
-    """The InterfaceConfigs in the order in which they apply, those of classes first, and the InterfacePolicies of
-    classes."""
+    """`settings`: the InterfaceConfigs in the order in which they apply, those of classes first. `policies`: the
+    InterfacePolicies of classes."""
 
     settings: list[Config] = field(default_factory=list)
     policies: list[Config] = field(default_factory=list)
@@ -57,8 +59,8 @@ class Configs:
 
 @dataclass
 class AllocatedDevice:
-    """One allocated device: the path of its result, its request, whether it is for admin access, and whether it is one
-    of this driver's devices."""
+    """One allocated device: the path of its result, its request, whether it is for admin access, and whether it belongs
+    to this driver."""
 
     path: str
     request: str
@@ -67,11 +69,11 @@ class AllocatedDevice:
 
 
 def read(claim: Object) -> Configs:
-    """Our configurations. Raises Refused."""
+    """The configurations of a claim for this driver. Raises Refused."""
     of_claim: list[Config] = []
-    found = Configs()
-    written = _of_spec(claim)
-    number = 0  # index in the claim's spec: the scheduler copies its configurations in this order
+    configs = Configs()
+    opaque_in_spec = _opaque_in_spec(claim)
+    spec_index = 0  # the scheduler copies the configurations of the claim's spec in the order of that list
     for index, value in enumerate(get(allocated(claim), "config", list, "status.allocation.devices", [])):
         path = f"{_CONFIG}[{index}]"
         entry = mapping(value, path)
@@ -79,9 +81,9 @@ def read(claim: Object) -> Configs:
         if source not in ("FromClass", "FromClaim"):
             raise Refused(f"{path}.source: must be FromClass or FromClaim")
         if source == "FromClaim":
-            if number < len(written) and written[number] == entry.get("opaque"):
-                path = f"spec.devices.config[{number}]"
-            number += 1
+            if spec_index < len(opaque_in_spec) and opaque_in_spec[spec_index] == entry.get("opaque"):
+                path = f"spec.devices.config[{spec_index}]"
+            spec_index += 1
         opaque = entry.get("opaque")
         if opaque is None:
             continue
@@ -94,12 +96,12 @@ def read(claim: Object) -> Configs:
         if not config.of_class:
             of_claim.append(config)
         else:
-            (found.policies if tenancy.is_policy(config.fields) else found.settings).append(config)
-    found.settings += of_claim
-    return found
+            (configs.policies if tenancy.is_policy(config.fields) else configs.settings).append(config)
+    configs.settings += of_claim
+    return configs
 
 
-def _of_spec(claim: Object) -> list[t.Any]:
+def _opaque_in_spec(claim: Object) -> list[t.Any]:
     """The opaque configurations in the claim's spec. Unexpected content only makes paths in messages less precise."""
     spec = claim.get("spec")
     devices = spec.get("devices") if isinstance(spec, dict) else None
@@ -110,7 +112,7 @@ def _of_spec(claim: Object) -> list[t.Any]:
 
 
 def refusal(problems: t.Sequence[Problem]) -> Refused:
-    """One error with the first MAX_PROBLEMS problems."""
+    """One error with the texts of the first MAX_PROBLEMS problems."""
     texts = [str(problem) for problem in problems[:MAX_PROBLEMS]]
     if len(problems) > len(texts):
         texts.append(f"there are more errors than these {len(texts)}")
@@ -118,8 +120,8 @@ def refusal(problems: t.Sequence[Problem]) -> Refused:
 
 
 def check(devices: t.Sequence[AllocatedDevice], configs: Configs, namespace: str) -> None:
-    """Check the configurations, and whether the classes let a claim of this namespace set what it sets. Configurations
-    of the claim that cover no request with a device of ours are ignored. Raises Refused."""
+    """Check the configurations, and whether the classes permit what a claim of this namespace sets. Configurations of
+    the claim are ignored if they cover no request with a device of this driver. Raises Refused."""
     held = [one for one in devices if not one.admin]
     ours = [one for one in held if one.ours]
     problems: list[Problem] = []
@@ -128,57 +130,61 @@ def check(devices: t.Sequence[AllocatedDevice], configs: Configs, namespace: str
         if not any(config.covers(one.request) for one in (held if config.of_class else ours)):
             continue
         size += limits.opaque_size(config.fields)
-        if size > CONFIG_BYTES:
-            raise Refused(f"{config.path}: the claim's configurations have more than {CONFIG_BYTES} bytes together")
+        if size > MAX_CONFIG_BYTES:
+            raise Refused(f"{config.path}: the claim's configurations have more than {MAX_CONFIG_BYTES} bytes together")
         problems += _problems(config)
         if len(problems) > MAX_PROBLEMS:
             break
     if not problems:
         of_claim = [
-            config for config in configs.settings if not config.of_class and any(config.covers(o.request) for o in ours)
+            config
+            for config in configs.settings
+            if not config.of_class and any(config.covers(one.request) for one in ours)
         ]
-        for one in held:
-            problems += _tenancy(one, configs, of_claim, namespace)
+        for device in held:
+            problems += _tenancy_problems(device, configs, of_claim, namespace)
     if problems:
         raise refusal(problems)
 
 
 def _problems(config: Config) -> list[Problem]:
+    """The problems of one configuration by itself."""
     policy = config.of_class and tenancy.is_policy(config.fields)
-    content = (policy, json.dumps(config.fields))
-    if content in _valid:
+    key = (policy, json.dumps(config.fields))
+    if key in _valid:
         return []
     validate = tenancy.validate if policy else interface_config.validate
-    found = validate(config.fields, config.path)
-    if not found:
-        while len(_valid) >= _REMEMBERED:
-            _valid.clear()  # atomic: other threads may be here too
-        _valid[content] = None
-    return found
+    problems = validate(config.fields, config.path)
+    if not problems:
+        while len(_valid) >= _MAX_REMEMBERED:
+            _valid.clear()  # atomic: other threads may do the same
+        _valid[key] = None
+    return problems
 
 
-def _tenancy(one: AllocatedDevice, configs: Configs, of_claim: list[Config], namespace: str) -> list[Problem]:
-    """What the DeviceClass of a request refuses. All configurations are valid."""
-    policies = [config for config in configs.policies if config.covers(one.request)]
+def _tenancy_problems(
+    device: AllocatedDevice, configs: Configs, of_claim: list[Config], namespace: str
+) -> list[Problem]:
+    """What the DeviceClass of a device's request does not permit. All configurations are valid."""
+    class_text = f"the DeviceClass of request {device.request}"
+    policies = [config for config in configs.policies if config.covers(device.request)]
     if len(policies) > 1:
-        return [
-            Problem(policies[1].path, f"the DeviceClass of request {one.request} has more than one policy", "tenancy")
-        ]
+        return [Problem(policies[1].path, f"{class_text} has more than one policy", "tenancy")]
     allow = tenancy.allowed_settings(policies[0].fields if policies else None, namespace)
     if allow is None:
-        says = f"the DeviceClass of request {one.request} is not for claims of namespace {namespace}"
-        return [Problem(one.path, says, "tenancy", "use another class")]
+        message = f"{class_text} is not for claims of namespace {namespace}"
+        return [Problem(device.path, message, "tenancy", "use another class")]
     of_class = tenancy.class_settings(
-        config.fields for config in configs.settings if config.of_class and config.covers(one.request)
+        config.fields for config in configs.settings if config.of_class and config.covers(device.request)
     )
     return [
         Problem(
             f"{config.path}.{name}",
-            f"the DeviceClass of request {one.request} {says}",
+            f"{class_text} {reason}",
             "tenancy",
-            f"leave {name} out of the claim, or use another class",
+            f"remove {name} from the claim, or use another class",
         )
         for config in of_claim
-        if config.covers(one.request)
-        for name, says in tenancy.refused_fields(allow, of_class, config.fields)
+        if config.covers(device.request)
+        for name, reason in tenancy.refused_fields(allow, of_class, config.fields)
     ]

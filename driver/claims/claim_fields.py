@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reading the fields of a claim, which others wrote: a field of another type is refused with its path."""
+"""Reads the fields of claims and pods, which tenants can write: a field of the wrong type is refused, with its path."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ _T = t.TypeVar("_T")
 
 
 def mapping(value: t.Any, path: str) -> Object:
-    """A mapping at a path. Raises Refused for anything else."""
+    """`value`, which is at `path`, as a mapping. Raises Refused for any other type."""
     if not isinstance(value, dict):
         raise Refused(f"{path or 'claim'}: must be a mapping")
     return value
 
 
-_WORDS = {str: "a string", bool: "true or false", list: "a list", dict: "a mapping"}
+_TYPE_NAMES = {str: "a string", bool: "true or false", list: "a list", dict: "a mapping"}
 
 
 def get(holder: Object, key: str, form: type[_T], path: str, default: _T | None = None) -> _T:
-    """A field of the given type. Without a default it is required, and a string must not be empty. Raises Refused."""
+    """The field `key` of the mapping `holder` at `path`, of the type `form`. Without a value (missing, null, or an
+    empty string) the default. Raises Refused for another type, and for a missing value if there is no default."""
     value = holder.get(key)
-    where = f"{path}.{key}" if path else key
+    field_path = f"{path}.{key}" if path else key
     if value is None or (value == "" and form is str):
         if default is None:
-            raise Refused(f"{where}: is missing")
+            raise Refused(f"{field_path}: is missing")
         return default
     if not isinstance(value, form):
-        raise Refused(f"{where}: must be {_WORDS[form]}")
+        raise Refused(f"{field_path}: must be {_TYPE_NAMES[form]}")
     return value
 
 
 def allocated(claim: Object) -> Object:
-    """What is allocated to a claim: results and configurations."""
+    """What is allocated to a claim: results and configurations. Raises Refused."""
     allocation = get(get(claim, "status", dict, ""), "allocation", dict, "status")
     return get(allocation, "devices", dict, "status.allocation", {})

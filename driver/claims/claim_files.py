@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A prepared claim's files beside its record: metadata, the CDI spec, the pin of its pod's network namespace."""
+"""The files of a prepared claim besides its record: metadata, the CDI spec, the pin of its pod's network namespace, and
+markers."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class ClaimFiles:
-    """The files of all claims. Callers hold the claim's lock. `mounts` is the mount namespace for pins, `management`
-    returns whether pods get the devices for management datagrams, `node` is the Node's name.
+    """The files of all claims. Callers hold the claim's lock.
 
-    All methods raise DriverError.
+    `mounts` is the mount namespace for pins (`netns.pin`), `management` returns whether pods get the character devices
+    for management datagrams (umad, issm), `node` is the Node's name. All methods raise DriverError.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ClaimFiles:
         self._node = node
 
     def write(self, record: Record) -> list[PreparedDevice]:
-        """Write a claim's metadata files and CDI spec if they differ."""
+        """Write a claim's metadata files and CDI spec if they differ. Returns the devices for kubelet."""
         mounts = self.write_metadata(record)
         devices = [
             cdi.Device(
@@ -51,28 +52,28 @@ class ClaimFiles:
             )
             for device in record.devices
         ]
-        with _disk():
-            ids = cdi.write(self.paths, record.uid, devices, bool(record.held), self._common(record))
+        with _disk_errors():
+            ids = cdi.write(self.paths, record.uid, devices, bool(record.held), self._common_edits(record))
         return [
             PreparedDevice(device.pool, device.device, (device.request,), (name,), device.share_id or None)
             for device, name in zip(record.devices, ids, strict=True)
         ]
 
     def read_facts(self, record: Record) -> None:
-        """Add to a record the data that is stored beside it. Without that data its pod has no map."""
-        with _disk():
+        """Add to a record the data that is stored beside it (pod_facts). Without this data the pod gets no map."""
+        with _disk_errors():
             try:
                 add_facts(record, self.paths.pod_facts(record.uid).read_bytes())
             except FileNotFoundError:
-                record.mapped = self.paths.pod_map(record.uid).exists()  # of a claim that needs no facts
+                record.mapped = self.paths.pod_map(record.uid).exists()  # True for a claim that needs no facts
             except ValueError as error:
                 log.warning("the pod of claim %s has no map of its devices: %s", record.claim, error)
 
     def write_facts(self, record: Record) -> None:
-        """Store what `read_facts` adds."""
+        """Store the data that `read_facts` adds."""
         content = encode_facts(record)
         path = self.paths.pod_facts(record.uid)
-        with _disk():
+        with _disk_errors():
             if content:
                 # after a power cut the claim is prepared again before any container starts
                 files.replace(path, content, 0o600, files.PowerCut.MAY_EMPTY)
@@ -80,12 +81,12 @@ class ClaimFiles:
                 files.remove(path)
 
     def write_nccl_topology(self, text: str) -> None:
-        """Write the node's topology file for NCCL. Running pods keep their previous one."""
-        with _disk():
+        """Write the node's topology file for NCCL. Running pods keep the file that they have mounted."""
+        with _disk_errors():
             files.replace(self.paths.nccl_topology, text.encode(), 0o644, files.PowerCut.MAY_EMPTY)
 
-    def _common(self, record: Record) -> cdi.CommonEdits:
-        """The variables of a claim's map, and the files that they name."""
+    def _common_edits(self, record: Record) -> cdi.CommonEdits:
+        """The variables of a claim's map, and the mounts of the files that they name."""
         if not record.mapped:
             return cdi.CommonEdits()
         mounts = [cdi.Mount(self.paths.pod_map(record.uid), pod_map.container_path(record))]
@@ -94,7 +95,7 @@ class ClaimFiles:
         return cdi.CommonEdits(tuple(pod_map.variables(record)), tuple(mounts))
 
     def write_metadata(self, record: Record) -> dict[str, cdi.Mount]:
-        """Write the metadata files and the map only. Returns what to mount, by main request."""
+        """Write only the metadata files and the map. Returns the mount of each main request."""
         entries = [
             metadata.DeviceMetadata(
                 request=device.request,
@@ -105,22 +106,22 @@ class ClaimFiles:
             )
             for device in record.devices
         ]
-        with _disk():
+        with _disk_errors():
             if record.mapped:
                 metadata.write_file(self.paths.pod_map(record.uid), pod_map.encode(record, self._node))
             return metadata.write(self.paths, record.claim, entries, record.pod_claim_name or None)
 
     def live_nodes(self, device: DeviceRecord) -> list[cdi.DeviceNode]:
-        """The character devices of a device on the node; rdma_cm, which all RDMA devices share, once."""
-        found = {
+        """The character devices of a device on the node. rdma_cm, which all RDMA devices share, is listed once."""
+        nodes = {
             node.path: cdi.DeviceNode(node.path, node.major, node.minor)
             for link in device.known.rdma_devices
             for node in rdma.char_devices(link, management=self._management())
         }
-        return list(found.values())
+        return list(nodes.values())
 
     def _nodes(self, device: DeviceRecord) -> tuple[cdi.DeviceNode, ...]:
-        """The character devices of containers with this device; none for admin access, which only observes."""
+        """The character devices that containers with this device get; none for admin access, which only observes."""
         if device.admin:
             return ()
         if device.rdma:  # in the pod, or about to move there
@@ -128,9 +129,9 @@ class ClaimFiles:
         return tuple(self.live_nodes(device))
 
     def set_attached(self, uid: str, attached: bool) -> None:
-        """Mark the claim's devices as attached in its pinned namespace, so that hooks need not contact the driver. The
-        mark is removed before any of the devices is changed."""
-        with _disk():
+        """Create the marker that the claim's devices are configured in its pinned namespace, so that hooks need not
+        contact the driver; or remove it. It must be removed before any of the devices is changed."""
+        with _disk_errors():
             if attached:
                 self.paths.attached_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.paths.attached(uid).touch(mode=0o600)
@@ -139,8 +140,8 @@ class ClaimFiles:
                 self.paths.early(uid).unlink(missing_ok=True)
 
     def set_early(self, uid: str, early: bool) -> None:
-        """Mark the claim as attached before any container has started, or remove that mark. Hooks that find the devices
-        attached update the mark themselves. It is only used to find out why a pod does not start."""
+        """Create the marker that the claim was attached before any container has started, or remove it. Hooks that find
+        the devices attached write to the marker. It only serves to find out why a pod does not start."""
         with contextlib.suppress(OSError):
             if early:
                 self.paths.early_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,29 +152,30 @@ class ClaimFiles:
     def remove(self, uid: str) -> None:
         """Remove all files of a claim."""
         self.set_attached(uid, False)
-        with _disk():
+        with _disk_errors():
             cdi.remove(self.paths, uid)
             metadata.remove(self.paths, uid)
         self.unpin(uid)
 
     def pin(self, uid: str, namespace: Path) -> None:
-        """Keep the network namespace of the claim's pod alive until its devices are taken back."""
+        """Pin the network namespace of the claim's pod: it stays alive until the devices are back on the node."""
         netns.pin(namespace, self.paths.pin(uid), self.mounts)
 
     def unpin(self, uid: str) -> None:
+        """Remove the pin of the claim's pod, if there is one."""
         netns.unpin(self.paths.pin(uid), self.mounts)
 
     def claims(self) -> set[str]:
-        """The UIDs of claims that have any file or a pin."""
-        with _disk():
-            found = cdi.written(self.paths) | metadata.written(self.paths)
+        """The UIDs of claims that have any of these files."""
+        with _disk_errors():
+            uids = cdi.written(self.paths) | metadata.written(self.paths)
             for folder in (self.paths.netns_dir, self.paths.attached_dir, self.paths.early_dir):
-                found |= set(os.listdir(folder)) if folder.is_dir() else set()
-            return found
+                uids |= set(os.listdir(folder)) if folder.is_dir() else set()
+            return uids
 
 
-def awaited(paths: Paths, uid: str) -> bool:
-    """Whether a claim was attached early, and no container has started yet."""
+def awaits_container(paths: Paths, uid: str) -> bool:
+    """Whether a claim was attached early, and no container has started since."""
     try:
         return paths.early(uid).stat().st_size == 0
     except OSError:
@@ -181,8 +183,8 @@ def awaited(paths: Paths, uid: str) -> bool:
 
 
 @contextlib.contextmanager
-def _disk() -> t.Iterator[None]:
-    """Turn OSErrors into DriverErrors: a full disk is not a bug in the driver."""
+def _disk_errors() -> t.Iterator[None]:
+    """Turn an OSError into a DriverError: a full disk is not a bug in the driver."""
     try:
         yield
     except OSError as error:

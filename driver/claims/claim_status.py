@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The status of a claim's devices, and the thread that writes it and retries until the API server accepts it."""
+"""The status of a claim's devices, and the thread that writes it to the API server and retries after errors."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ READY = "Ready"
 NETWORK_READY = "NetworkReady"
 RDMA_READY = "RDMAReady"
 
-#: Seconds between a change and its request: attach follows prepare so soon that one request can report both.
-SETTLE = 0.5
-#: Seconds for which a status without a problem waits while other pods start or end, and seconds between two checks.
-BUSY_SECONDS, BUSY_STEP = 5.0, 0.1
-#: HTTP statuses of a server that is busy or starting, or while the token is being renewed.
-_TEMPORARY = (401, 409, 429, 500, 502, 503, 504)
-#: Maximum number of claims that are remembered as refused.
-_REMEMBERED = 1000
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 60.0
+#: Seconds between a change and its request: attach often follows prepare so soon that one request reports both.
+SETTLE_SECONDS = 0.5
+#: Maximum seconds for which a status without a problem waits while other pods start or end, and seconds between two
+#: checks.
+BUSY_SECONDS, BUSY_POLL_SECONDS = 5.0, 0.1
+#: HTTP statuses while the server is busy or starting, the claim is changed by others, or the token is being renewed.
+_TEMPORARY_STATUSES = (401, 409, 429, 500, 502, 503, 504)
+#: Maximum number of claims that are remembered as rejected.
+_MAX_REJECTED = 1000
+#: Seconds between two attempts after errors.
+_MIN_DELAY, _MAX_DELAY = 1.0, 60.0
+#: Maximum bytes of a condition's message.
 _MESSAGE_BYTES = 1024
 #: Maximum addresses of a device in the API (NetworkDeviceDataMaxIPs in pkg/apis/resource/types.go).
 MAX_ADDRESSES = 16
-#: The API server compares the old allocation with the new one, opaque configurations byte by byte, but writes these
-#: without blanks: a configuration that was stored with blanks then counts as changed, whatever the patch is.
+#: The field in the API server's message if a claim's opaque configuration contains blanks. The server compares the old
+#: allocation with the new one, opaque configurations byte by byte. But it writes these without blanks, so a
+#: configuration that was stored with blanks always counts as changed, whatever the patch is.
 _ALLOCATION = "status.allocation"
 _BLANKS = (
-    "its opaque configuration, or that of its DeviceClass, was stored with blanks between the JSON tokens, so the API "
-    "server refuses every change of the claim's status; the pod still gets its devices"
+    "the opaque configuration of the claim, or of its DeviceClass, was stored with blanks between the JSON tokens, so "
+    "the API server rejects every change of the claim's status; the pod still gets its devices"
 )
-_WITHOUT_BLANKS = "To get a status, write claims, templates and classes with 'kubectl apply --server-side'."
-_LEFT_OUT = "The pod still has its devices; 'lanewise-driver status' on the node shows them."
+_FIX_BLANKS = "To get a status, write claims, templates and classes with 'kubectl apply --server-side'."
+_FIX_REJECTED = "The pod still has its devices; 'lanewise-driver status' on the node shows them."
 
 
 class Api(t.Protocol):
@@ -80,16 +83,16 @@ def devices(
     shares: t.Mapping[str, Object] | None = None,
 ) -> list[Object]:
     """The v1 AllocatedDeviceStatus of each device of a claim. `failure` is why the claim is not ready, `problems` are
-    those of devices in the pod, by device or share, `shares` what is in force for shares, by their IDs."""
-    found = []
+    those of devices in the pod, by device or share, `shares` is the data about shares in force, by share ID."""
+    statuses = []
     for device in record.devices:
         status = _device(record, device, failure, (problems or {}).get(device.key))
         if device.share:
             alone = DividedBandwidth.recorded([device.share])
-            as_allocated = device.share.shown(alone, alone.guarantees([device.share])[0])
+            as_allocated = device.share.status_data(alone, alone.guarantees([device.share])[0])
             status["data"] = {"share": (shares or {}).get(device.share_id, as_allocated)}
-        found.append(status)
-    return found
+        statuses.append(status)
+    return statuses
 
 
 def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthProblem | None) -> Object:
@@ -97,26 +100,26 @@ def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthP
     if failure:
         ready, reason, message = False, "Failed", failure.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
     elif device.admin:
-        ready, reason, message = True, "AdminAccess", "the device stays where it is"
+        ready, reason, message = True, "AdminAccess", "the device is not moved"
     elif record.phase == ATTACHED and problem:
         ready, reason, message, since = False, "Unhealthy", problem.message, problem.since
     elif record.phase == ATTACHED:
-        ready, reason, message = True, "Attached", "the device is in the pod" + _left_out(device.network)
+        ready, reason, message = True, "Attached", "the device is in the pod" + _truncation(device.network)
     else:
-        ready, reason, message = False, "Prepared", "the device goes to the pod when its first container starts"
+        ready, reason, message = False, "Prepared", "the device is moved to the pod when the first container starts"
     types = [READY]
     if not device.admin:
         types += [NETWORK_READY] if device.interface else []
         types += [RDMA_READY] if device.known.rdma_devices else []
     conditions = [
         {
-            "type": kind,
+            "type": condition_type,
             "status": str(ready),
             "reason": reason,
             "message": message,
             "lastTransitionTime": since or now(),
         }
-        for kind in types
+        for condition_type in types
     ]
     status: Object = {"driver": DRIVER, "pool": device.pool, "device": device.device, "conditions": conditions}
     if device.share_id:
@@ -131,39 +134,43 @@ def _addresses(network: NetworkData) -> list[str]:
 
 
 def _within_limits(network: NetworkData) -> Object:
-    """Network data within the limit of the API server, which refuses the whole status because of one more address."""
+    """Network data within the limit of the API server, which rejects the whole status if there are more addresses."""
     addresses = _addresses(network)[:MAX_ADDRESSES]
-    kept = {name: value for name, value in network.items() if name != "ips"}
-    return {**kept, "ips": addresses} if addresses else kept
+    other_fields = {name: value for name, value in network.items() if name != "ips"}
+    return {**other_fields, "ips": addresses} if addresses else other_fields
 
 
-def _left_out(network: NetworkData | None) -> str:
-    found = len(_addresses(network)) if network else 0
-    return f"; {MAX_ADDRESSES} of its {found} addresses are listed" if found > MAX_ADDRESSES else ""
+def _truncation(network: NetworkData | None) -> str:
+    """The part of a condition's message about addresses that are not listed."""
+    count = len(_addresses(network)) if network else 0
+    return f"; {MAX_ADDRESSES} of its {count} addresses are listed" if count > MAX_ADDRESSES else ""
 
 
 @dataclass
 class _PendingStatus:
+    """A status to write: from the monotonic time `due` on, and from `latest` on even while pods start or end. `delay`
+    is the number of seconds before the next attempt after an error."""
+
     claim: ClaimRef
     devices: list[Object] = field(default_factory=list)
     due: float = 0.0
     latest: float = 0.0
     done: t.Callable[[], None] | None = None
-    pause: float = _FIRST_PAUSE
+    delay: float = _MIN_DELAY
 
 
 class Writer:
     """Writes the latest status of each claim, and retries while the API server does not answer.
 
-    `busy` returns whether pods start or end. No pod waits for a status, and each costs time of the API server and of
-    all clients that watch claims. What is not written when the process ends is computed from the records at the next
-    start.
+    `busy` returns whether pods start or end. No pod waits for a status, and each request costs time of the API server
+    and of all clients that watch claims. A status that is not written when the process ends is computed from the
+    records at the next start.
     """
 
     def __init__(
         self,
         cluster: Api,
-        settle: float = SETTLE,
+        settle: float = SETTLE_SECONDS,
         reporter: events.Reporter | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -172,13 +179,13 @@ class Writer:
         self._reporter = reporter
         self._metrics = metrics
         self._settle = settle
-        self._waiting: dict[str, _PendingStatus] = {}
+        self._pending: dict[str, _PendingStatus] = {}
         self._changed = threading.Condition()
         self._stopping = False
-        self._busy = False
+        self._writing = False
         self._thread: threading.Thread | None = None
-        #: Claims whose status the server always refuses: no more requests for these.
-        self._refused: dict[str, None] = {}
+        #: The UIDs of claims whose status the server always rejects: no more requests are sent for these.
+        self._rejected: dict[str, None] = {}
         #: Errors of requests that are repeated, by claim.
         self._conditions = logs.Conditions(log)
 
@@ -190,15 +197,16 @@ class Writer:
         settle: float | None = None,
         urgent: bool = False,
     ) -> None:
-        """Set our devices in the claim's status; an empty list removes them. Never blocks, never raises. `settle` is
-        for how many seconds to wait for a later change; an `urgent` status does not wait while pods start or end.
+        """Set this driver's devices in the claim's status; an empty list removes them. Does not wait for the API
+        server, and never raises. `settle` is the number of seconds to wait for a later change. An `urgent` status does
+        not wait while pods start or end.
 
-        `done` is called in the writer's thread when the status is written, or can never be.
+        `done` is called in the writer's thread when the status is written, or when it turns out that it never can be.
         """
         with self._changed:
             due = time.monotonic() + (self._settle if settle is None else settle)
             latest = due if urgent else due + BUSY_SECONDS
-            self._waiting[claim.uid] = _PendingStatus(claim, devices, due, latest, done)
+            self._pending[claim.uid] = _PendingStatus(claim, devices, due, latest, done)
             self._changed.notify_all()
 
     def start(self) -> None:
@@ -207,10 +215,10 @@ class Writer:
         self._thread.start()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Write what is waiting, within the timeout, and end."""
+        """Write pending statuses for at most `timeout` seconds, then end the thread."""
         with self._changed:
-            for waiting in self._waiting.values():
-                waiting.due = waiting.latest = 0.0
+            for pending in self._pending.values():
+                pending.due = pending.latest = 0.0
             self._changed.notify_all()
         self.wait(timeout)
         with self._changed:
@@ -218,57 +226,58 @@ class Writer:
             self._changed.notify_all()
 
     def wait(self, timeout: float) -> bool:
-        """Whether everything was written before the timeout."""
+        """Wait until everything is written, at most `timeout` seconds. Returns whether it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout)
+            return self._changed.wait_for(lambda: not self._pending and not self._writing, timeout)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                uid, left = self._next()
+                uid, seconds = self._next()
                 while not uid and not self._stopping:
-                    self._changed.wait(left)
-                    uid, left = self._next()
+                    self._changed.wait(seconds)
+                    uid, seconds = self._next()
                 if self._stopping:
                     return
-                waiting = self._waiting.pop(uid)
-                self._busy = True
-            again = self._write(waiting)
-            if not again and waiting.done:
+                pending = self._pending.pop(uid)
+                self._writing = True
+            retry = self._write(pending)
+            if not retry and pending.done:
                 try:
-                    waiting.done()
+                    pending.done()
                 except Exception:
                     log.exception("unexpected error after a status was written: this is a bug in the driver")
             with self._changed:
-                self._busy = False
-                if again and uid not in self._waiting:
-                    waiting.due = time.monotonic() + waiting.pause
-                    waiting.pause = min(waiting.pause * 2, _LONGEST_PAUSE)
-                    self._waiting[uid] = waiting
+                self._writing = False
+                if retry and uid not in self._pending:
+                    pending.due = time.monotonic() + pending.delay
+                    pending.delay = min(pending.delay * 2, _MAX_DELAY)
+                    self._pending[uid] = pending
                 self._changed.notify_all()
 
     def _next(self) -> tuple[str, float | None]:
-        """The UID of the claim whose status is written next; otherwise the seconds until the next check."""
+        """The UID of the claim whose status is due, or an empty string; and the seconds until the next check (None:
+        until a change)."""
         now = time.monotonic()
-        due = {uid: waiting for uid, waiting in self._waiting.items() if waiting.due <= now}
+        due = {uid: pending for uid, pending in self._pending.items() if pending.due <= now}
         if not due:
-            return "", min((waiting.due - now for waiting in self._waiting.values()), default=None)
+            return "", min((pending.due - now for pending in self._pending.values()), default=None)
         if self.busy():
-            due = {uid: waiting for uid, waiting in due.items() if waiting.latest <= now}
-        return min(due, key=lambda uid: due[uid].due, default=""), BUSY_STEP
+            due = {uid: pending for uid, pending in due.items() if pending.latest <= now}
+        return min(due, key=lambda uid: due[uid].due, default=""), BUSY_POLL_SECONDS
 
-    def _write(self, waiting: _PendingStatus) -> bool:
+    def _write(self, pending: _PendingStatus) -> bool:
         """Write a status. Returns whether to try again."""
-        claim = waiting.claim
-        if claim.uid in self._refused:
-            if not waiting.devices:
-                self._refused.pop(claim.uid, None)
+        claim = pending.claim
+        if claim.uid in self._rejected:
+            if not pending.devices:
+                self._rejected.pop(claim.uid, None)
             return False
         with logs.context(claim=claim.uid, claim_name=str(claim)):
             try:
-                self._cluster.set_claim_devices(claim.namespace, claim.name, claim.uid, waiting.devices)
+                self._cluster.set_claim_devices(claim.namespace, claim.name, claim.uid, pending.devices)
             except ApiError as error:
-                return self._refused_by_server(waiting, error)
+                return self._handle_api_error(pending, error)
             except DriverError as error:
                 self._log_retry(claim, error)
                 return True
@@ -279,27 +288,27 @@ class Writer:
         self._conditions.clear(claim.uid)
         return False
 
-    def _refused_by_server(self, waiting: _PendingStatus, error: ApiError) -> bool:
+    def _handle_api_error(self, pending: _PendingStatus, error: ApiError) -> bool:
         """Log and report an error of the server. Returns whether to try again."""
-        claim = waiting.claim
-        if error.status in _TEMPORARY:
+        claim = pending.claim
+        if error.status in _TEMPORARY_STATUSES:
             self._log_retry(claim, error)
             return True
         if error.status == 404:
-            log.info("the claim's status is not written, as the claim is gone: %s", error.message)
+            log.info("the claim's status is not written, because the claim no longer exists: %s", error.message)
             return False
         self._count_error()
-        if error.status == 422 and _ALLOCATION in error.message and waiting.devices:
-            self._refused[claim.uid] = None
-            while len(self._refused) > _REMEMBERED:
-                self._refused.pop(next(iter(self._refused)))
-            what, fix = _BLANKS, _WITHOUT_BLANKS
+        if error.status == 422 and _ALLOCATION in error.message and pending.devices:
+            self._rejected[claim.uid] = None
+            while len(self._rejected) > _MAX_REJECTED:
+                self._rejected.pop(next(iter(self._rejected)))
+            what, fix = _BLANKS, _FIX_BLANKS
         else:
-            what, fix = f"the API server refuses the claim's status: {error.message}", _LEFT_OUT
+            what, fix = f"the API server rejects the claim's status: {error.message}", _FIX_REJECTED
         self._conditions.report(claim.uid, logging.ERROR, f"could not write the claim's status: {what}. {fix}")
         if self._reporter:
             self._reporter.send(events.claim(claim), events.STATUS, what, fix)
-        # a status that is invalid stays so; a missing permission may be granted
+        # an invalid status stays invalid; a missing permission may be granted later
         return error.status not in (400, 422)
 
     def _log_retry(self, claim: ClaimRef, error: DriverError) -> None:

@@ -35,8 +35,8 @@ class Devices:
         self._errors = logs.Conditions(log)
 
     def held(self) -> list[Device]:
-        """The devices that claims hold exclusively, as they were at allocation. Those of an earlier boot are on the
-        node again, and may be different now."""
+        """The devices that claims hold exclusively, as they were when they were allocated. Records of an earlier boot
+        are left out: their devices are on the node, and may have changed."""
         records = [record for record in self._ledger.records() if record.boot == self._ledger.boot]
         return [device.known for record in records for device in record.held if device.share is None]
 
@@ -46,7 +46,7 @@ class Devices:
         return health.devices(self._ledger.node, self._inventory.publication, records, self._ledger.problems)
 
     def check_pods(self) -> bool:
-        """Check the devices in pods, and report in claims' status what has changed. Returns whether anything has."""
+        """Check the devices in pods, and report changes in the claims' status. Returns whether there were any."""
         changed = False
         for record in self._ledger.store.all()[0]:
             if record.phase != ATTACHED:
@@ -55,7 +55,7 @@ class Devices:
                 try:
                     changed |= self._check(record)
                 except Busy:
-                    pass  # it may be about to be detached
+                    pass  # an operation on the claim is running
                 except Exception:
                     log.exception("the devices in the pod could not be checked")  # continue with other pods
                     if self._metrics:
@@ -63,56 +63,56 @@ class Devices:
         return changed
 
     def _check(self, record: Record) -> bool:
-        """Whether the health of a claim's devices has changed."""
+        """Check a claim's devices. Returns whether their health has changed. Raises Busy."""
         if self._changed_health(record) is None:
             return False
         with self._ledger.claim_if_free(record.uid):
-            again = self._ledger.load(record.uid)
-            changed = self._changed_health(again) if again and again.phase == ATTACHED else None
-            if again is None or changed is None:
+            current = self._ledger.load(record.uid)
+            problems = self._changed_health(current) if current and current.phase == ATTACHED else None
+            if current is None or problems is None:
                 return False
-            known = self._ledger.problems.get(again.uid, {})
-            self._ledger.problems[again.uid] = changed
-            self._ledger.put_status(again)
-            _log_changes(again, known, changed)
+            previous = self._ledger.problems.get(current.uid, {})
+            self._ledger.problems[current.uid] = problems
+            self._ledger.put_status(current)
+            _log_changes(current, previous, problems)
             return True
 
     def _changed_health(self, record: Record) -> dict[DeviceKey, HealthProblem] | None:
         """The problems of a claim's devices in its pod; None if they have not changed."""
-        known = self._ledger.problems.get(record.uid, {})
-        found = health.in_pod(record, self._ledger.paths.pin(record.uid), known)
-        return found if found != known else None
+        previous = self._ledger.problems.get(record.uid, {})
+        problems = health.in_pod(record, self._ledger.paths.pin(record.uid), previous)
+        return problems if problems != previous else None
 
     def retry_unclean(self) -> bool:
-        """Try again to restore the devices whose original state could not be restored. Returns whether one was."""
-        changed = False
+        """Try again to restore the devices that are not in their original state. Returns whether any was restored."""
+        restored = False
         for name, entry in self._ledger.unclean.all().items():
             with contextlib.suppress(Busy):
                 try:
                     with self._ledger.device_if_free(entry.lock):
                         if self._may_be_in_pod(name) and not entry.config:
-                            continue  # an entry with `config` is for a parent: claims may have other children of it
+                            continue  # an entry with `config` is for a parent, of which claims may have other children
                         siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
-                        changed |= self._ledger.unclean.retry(entry, siblings)
+                        restored |= self._ledger.unclean.retry(entry, siblings)
                 except KernelError as error:
                     message = f"the original state of {name} could still not be restored: {error.message}"
                     self._errors.report(name, logging.ERROR, message)
-        return changed
+        return restored
 
     def _may_be_in_pod(self, name: str) -> bool:
         """Whether a device may be in a pod. The caller holds the device's lock."""
-        given = [record for record in self._ledger.store.all()[0] if record.phase != PREPARED]
-        return any(device.own_name == name for record in given for device in record.held)
+        moved = [record for record in self._ledger.store.all()[0] if record.phase != PREPARED]
+        return any(device.own_name == name for record in moved for device in record.held)
 
 
 def _log_changes(
-    record: Record, known: t.Mapping[DeviceKey, HealthProblem], changed: t.Mapping[DeviceKey, HealthProblem]
+    record: Record, previous: t.Mapping[DeviceKey, HealthProblem], current: t.Mapping[DeviceKey, HealthProblem]
 ) -> None:
-    for key, problem in changed.items():
-        if known.get(key) != problem:
+    for key, problem in current.items():
+        if previous.get(key) != problem:
             text = problem.message
             log.warning("%s in pod %s is unhealthy: %s", _device_text(key), record.pod, text, extra={"device": key[0]})
-    for key in known.keys() - changed.keys():
+    for key in previous.keys() - current.keys():
         log.info("%s in pod %s is healthy again", _device_text(key), record.pod, extra={"device": key[0]})
 
 

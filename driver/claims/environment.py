@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which variables of the setting `pod_environment` a claim's pod gets.
+"""Decides which variables of the setting `pod_environment` a claim's pod gets.
 
-A variable of a library applies to a whole container, so it must be right for all claims of the pod: a list of RDMA
-devices includes those of the other claims. If they are unknown, the variable is left out, with the reason.
+A library's variable applies to a whole container, so it must be right for all claims of the pod: a list of RDMA devices
+includes those of the other claims. If the other claims' devices are unknown, the variable is omitted, with the reason.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from . import peers
 from .protocols import Cluster, Inventory
 from .records import Record
 
-#: Maximum number of other claims of the pod that are read. Each costs a request.
-MOST_CLAIMS = 16
-#: Variables that name devices, and so depend on the pod's other claims.
+#: Maximum number of the pod's other claims that are read. Each costs a request.
+MAX_CLAIMS = 16
+#: Variables that list devices, and so depend on the pod's other claims.
 _DEVICE_LISTS = ("nccl", "ucx", "vllm")
 
 
 @dataclass
 class Choice:
-    """`variables` by their names in the setting, `left_out` why some are not set, `beside` the RDMA devices that the
-    pod has from other claims."""
+    """`variables` are the variables by their names in the setting, `left_out` has the reasons why some of them are not
+    set, `beside` are the RDMA devices that the pod has from other claims."""
 
     variables: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -38,16 +38,16 @@ class Choice:
 
 
 def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluster, inventory: Inventory) -> Choice:
-    """The variables for a claim whose pod is `pod`. Raises Unreachable if the API server does not answer, and
-    DriverError if the node cannot be probed."""
+    """Choose the variables for a claim whose pod is `pod`, from those in the setting (`wanted`). Raises Unreachable if
+    the API server does not answer, and DriverError if the node cannot be probed."""
     choice = Choice(list(wanted))
-    naming = [name for name in wanted if name in _DEVICE_LISTS]
-    if naming:
-        reason, gpus = _add_other_claims(choice, record, pod, cluster, inventory)
-        if reason:
-            choice.left_out = dict.fromkeys(naming, reason)
-        elif gpus and "vllm" in naming:
-            choice.left_out["vllm"] = gpus
+    lists = [name for name in wanted if name in _DEVICE_LISTS]
+    if lists:
+        unknown, no_vllm = _add_other_claims(choice, record, pod, cluster, inventory)
+        if unknown:
+            choice.left_out = dict.fromkeys(lists, unknown)
+        elif no_vllm and "vllm" in lists:
+            choice.left_out["vllm"] = no_vllm
     if "nccl_topology" in wanted:
         places = inventory.places
         if not places.nccl:
@@ -58,13 +58,13 @@ def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluste
 def _add_other_claims(
     choice: Choice, record: Record, pod: Object, cluster: Cluster, inventory: Inventory
 ) -> tuple[str, str]:
-    """Add the RDMA devices of the pod's other claims to `choice`. Returns why they are unknown, and why the pod may
-    have more GPUs than the claim; each is empty if that is not the case."""
+    """Add the RDMA devices of the pod's other claims to `choice`. Returns why these are unknown, and why vLLM cannot
+    get its variables because of another claim; each is empty if that is not the case."""
     names = claims_of(pod)
-    if names is None or len(names - {record.name}) > MOST_CLAIMS:
-        return f"the pod's claims are unknown, or more than {MOST_CLAIMS + 1}", ""
-    found: set[str] = set()
-    gpus = ""
+    if names is None or len(names - {record.name}) > MAX_CLAIMS:
+        return f"the pod's claims are unknown, or more than {MAX_CLAIMS + 1}", ""
+    rdma_devices: set[str] = set()
+    no_vllm = ""
     for name in sorted(names - {record.name}):
         claim = cluster.claim(record.namespace, name)
         for result in peers.results(claim or {}):
@@ -73,32 +73,33 @@ def _add_other_claims(
                 known = inventory.device(device) if isinstance(device, str) else None
                 if known is None or result.get("pool") != cluster.node:
                     return f"it is unknown which devices claim {name} of the pod has", ""
-                found.update(_rdma_devices(known))
-                gpus = gpus or f"claim {name} of the pod has NICs too, and vLLM needs all in one claim"
+                rdma_devices.update(_rdma_devices(known))
+                no_vllm = no_vllm or f"claim {name} of the pod has NICs too, and vLLM needs all in one claim"
             elif driver != DRIVER:
-                gpus = gpus or f"claim {name} of the pod may have GPUs, and vLLM needs all in one claim"
+                no_vllm = no_vllm or f"claim {name} of the pod may have GPUs, and vLLM needs all in one claim"
         if claim is None:
             return f"claim {name} of the pod does not exist", ""
-    choice.beside = sorted(found)
-    return "", gpus
+    choice.beside = sorted(rdma_devices)
+    return "", no_vllm
 
 
 def _rdma_devices(device: Device) -> list[str]:
-    """The current names of a device's RDMA devices, which the kernel may have renumbered since the last probe. They are
-    not on the node if the pod has them already; then the names of the probe."""
+    """The current names of a device's RDMA devices, because the kernel may have renumbered them since the last probe.
+    If they are not on the node, because the pod already has them, the names of the last probe."""
     return (rdma.devices(device.address) if device.address else []) or list(device.rdma_devices)
 
 
 def claims_of(pod: Object) -> set[str] | None:
-    """The names of a pod's claims, including those that Kubernetes has created for it; None if one is not known yet."""
+    """The names of a pod's claims, including those that Kubernetes has created for the pod; None if the name of one is
+    not known yet."""
     spec, status = _mapping(pod.get("spec")), _mapping(pod.get("status"))
     entries = [_mapping(one) for one in _list(spec.get("resourceClaims"))]
-    made = {one.get("name"): one.get("resourceClaimName") for one in map(_mapping, _list(status.get(_STATUSES)))}
+    created = {one.get("name"): one.get("resourceClaimName") for one in map(_mapping, _list(status.get(_STATUSES)))}
     names: set[str] = set()
     for entry in entries:
-        name = entry.get("resourceClaimName") or made.get(entry.get("name"))
-        if not name and entry.get("name") in made:
-            continue  # Kubernetes needs none for this entry
+        name = entry.get("resourceClaimName") or created.get(entry.get("name"))
+        if not name and entry.get("name") in created:
+            continue  # Kubernetes creates no claim for this entry
         if not isinstance(name, str):
             return None
         names.add(name)

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Device health: from the published state for devices on the node, from their namespaces for devices in pods."""
+"""The health of devices. For devices on the node it is derived from the publication, for devices in pods it is read
+from the pod's network namespace."""
 
 from __future__ import annotations
 
@@ -26,34 +27,37 @@ def devices(
     records: t.Iterable[Record],
     problems: t.Mapping[str, t.Mapping[DeviceKey, HealthProblem]],
 ) -> list[DeviceHealth]:
-    """The health of all devices. A device is unhealthy if its link is down, on the node or in a pod, if it is neither
-    on the node nor in its pod, or if its original state could not be restored. `problems` are those of devices in pods,
-    by claim and device or share."""
+    """The health of all devices. `problems` are those of devices in pods, by claim and by device or share.
+
+    A device is unhealthy if its link is down, on the node or in a pod, if it is neither on the node nor in its pod, or
+    if its original state could not be restored.
+    """
     now = time.time()
-    found = {}
+    by_device = {}
     for device in publication.devices:
         taints = {taint["key"] for taint in device.get("taints", ())}
-        message = "its link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
+        message = "the link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
         if publish.UNCLEAN in taints:
-            message = "its original state could not be restored after a pod had it; it is withheld from pods"
-        found[device["name"]] = _health(node, device["name"], now, message)
+            message = "the original state could not be restored after a pod used the device; it is withheld from pods"
+        by_device[device["name"]] = _health(node, device["name"], now, message)
     for record in records:
         for one in record.held:
-            if one.device in found and (record.phase == PREPARED or one.share):
+            if one.device in by_device and (record.phase == PREPARED or one.share):
                 continue  # the device is on the node, or the claim has only a share of it
-            message = "it could not be taken back to the node" if record.phase == DETACHING else ""
+            message = "the device could not be returned to the node" if record.phase == DETACHING else ""
             problem = problems.get(record.uid, {}).get(one.key)
-            found[one.device] = _health(one.pool, one.device, now, problem.message if problem else message)
-    return list(found.values())
+            by_device[one.device] = _health(one.pool, one.device, now, problem.message if problem else message)
+    return list(by_device.values())
 
 
 def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
     return DeviceHealth(pool, device, calls.UNHEALTHY if message else calls.HEALTHY, now, message)
 
 
-def in_pod(record: Record, pin: Path, known: t.Mapping[DeviceKey, HealthProblem]) -> dict[DeviceKey, HealthProblem]:
-    """The current problems of the devices in a claim's pod, by device or share; `known` are the previous ones."""
-    found: dict[DeviceKey, HealthProblem] = {}
+def in_pod(record: Record, pin: Path, previous: t.Mapping[DeviceKey, HealthProblem]) -> dict[DeviceKey, HealthProblem]:
+    """The current problems of the devices in a claim's pod, by device or share. A problem that is in `previous` keeps
+    the time since when it exists."""
+    problems: dict[DeviceKey, HealthProblem] = {}
     for device in record.held:
         if not device.interface or device.host is None:
             continue
@@ -61,7 +65,7 @@ def in_pod(record: Record, pin: Path, known: t.Mapping[DeviceKey, HealthProblem]
             message = interfaces.health_problem(device.known.identity, device.host, device.config, pin)
         except KernelError as error:
             message = error.message
-        old = known.get(device.key)
+        old = previous.get(device.key)
         if message:
-            found[device.key] = old if old and old.message == message else HealthProblem(message, claim_status.now())
-    return found
+            problems[device.key] = old if old and old.message == message else HealthProblem(message, claim_status.now())
+    return problems

@@ -30,40 +30,40 @@ class Leases:
         self._creating = threading.Lock()
 
     def close(self) -> None:
-        """End the renewal of all leases, which stay valid."""
+        """End the renewal of all leases, without releasing them."""
         if self._renewer:
             self._renewer.close()
 
     def keep(self, record: Record) -> None:
-        """Renew the leases of an attached claim from now on."""
+        """Start to renew the leases of an attached claim."""
         if record.phase != ATTACHED:
             return
         for device in record.held:
             for lease in device.leases:
                 key = _key(record, device, lease)
-                self._started().start(key, self._ledger.paths.pin(record.uid), lease, device.config)
+                self._started_renewer().start(key, self._ledger.paths.pin(record.uid), lease, device.config)
 
     def drop(self, record: Record) -> None:
         """End the renewal of a claim's leases, release them and remove them from the record. Waits for a running
         renewal, which may wait for its server, so the caller should not hold the devices' locks."""
         for device in record.held:
             for lease in device.leases:
-                renewer = self._started()
+                renewer = self._started_renewer()
                 if not renewer.stop(_key(record, device, lease)):  # for example after a failed attach
                     renewer.release(self._ledger.paths.pin(record.uid), lease)
             device.leases = []
 
-    def _started(self) -> LeaseRenewer:
-        from ..dhcp.lease_renewer import LeaseRenewer  # few claims need it
+    def _started_renewer(self) -> LeaseRenewer:
+        from ..dhcp.lease_renewer import LeaseRenewer  # imported late: few claims need it
 
         with self._creating:
             if self._renewer is None:
-                self._renewer = LeaseRenewer(self._changed)
+                self._renewer = LeaseRenewer(self._on_renewed)
             return self._renewer
 
-    def _changed(self, key: str, lease: Lease) -> None:
+    def _on_renewed(self, key: str, lease: Lease) -> None:
         """Record a renewed lease, and its address if that has changed. Called in a thread of the renewer, which tries
-        again after Busy: waiting for the claim's lock could wait for an operation that waits for this thread."""
+        again after Busy. Does not wait for the claim's lock, because its holder may wait for this thread."""
         uid, name, share, family = key.split(" ")
         try:
             with self._ledger.claim_if_free(uid):
@@ -87,7 +87,7 @@ def _key(record: Record, device: DeviceRecord, lease: Lease) -> str:
 
 
 def replace(device: DeviceRecord, family: str, lease: Lease) -> None:
-    """Replace a device's lease of a family, and its address in the network data. A lost lease has no address."""
+    """Replace a device's lease of an address family, and its address in the network data. A lost lease has none."""
     before = {old["address"] for old in device.leases if old["family"] == family}
     after = [] if lease.get("lost") else [lease["address"]]
     device.leases = [*(old for old in device.leases if old["family"] != family), lease]

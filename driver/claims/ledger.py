@@ -4,8 +4,8 @@
 
 """The ledger: the records of the claims on this node, and the reports about them.
 
-It alone reads and writes records, takes the locks of claims and devices, and reports to the claim's status, to events
-and to the publisher. It never touches a device.
+Only the ledger reads and writes records, provides the locks of claims and devices, and reports to claims' statuses, to
+events and to the publisher. It never touches a device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..base import files, logs, trace
 from ..base.activity import Activity
 from ..base.calls import ClaimRef, Pod
 from ..base.errors import DriverError
-from ..base.lock import PATIENCE, Locks
+from ..base.lock import LOCK_TIMEOUT_SECONDS, Locks
 from ..base.objects import Object
 from ..base.paths import Paths
 from ..interface import host_state
@@ -39,19 +39,19 @@ from .unclean import UncleanDevices
 
 log = logging.getLogger(__name__)
 
-#: Seconds until the status says that a claim is prepared. When many pods start at once, their devices are attached by
-#: then, and one request reports both.
-PREPARED_SETTLE = 5.0
+#: Seconds after which the status says that a claim is prepared. When many pods start at once, their devices are
+#: attached by then, and one request reports both.
+PREPARED_SETTLE_SECONDS = 5.0
 _RESERVATION = "reserve"
 
 
 @dataclass(frozen=True)
 class _SavedRecord:
-    """The parts of the last saved record of a claim that this process needs often, without reading the file again."""
+    """The parts of a claim's last saved record that this process needs often, without reading the file again."""
 
-    #: The names on the node of the interfaces that move to the pod: not those of parents, which stay.
+    #: The names, on the node, of the interfaces that move to the pod. Parents of child interfaces stay on the node.
     interfaces: frozenset[str]
-    #: The UID of the pod that its devices will move to; empty if they need not move.
+    #: The UID of the pod to which the devices will move; empty if they need not move.
     waiting_for: str
 
     @classmethod
@@ -65,8 +65,8 @@ class _SavedRecord:
 class Ledger:
     """The records of one node's claims. May be used from any thread; other processes may use the same files.
 
-    `node` is the Node's name, `boot` the ID of this boot, `patience` for how many seconds to wait for a lock, `mounts`
-    as for `ClaimFiles`.
+    `node` is the Node's name, `boot` the ID of this boot, `lock_timeout` the number of seconds to wait for a lock,
+    `mounts` as for `ClaimFiles`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Ledger:
         reporter: events.Reporter | None = None,
         mounts: str | None = None,
         boot: str | None = None,
-        patience: float = PATIENCE,
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
     ) -> None:
         self.paths = paths
         self.node = node
@@ -90,14 +90,14 @@ class Ledger:
         self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management, node)
         self.addresses = RailAddresses(paths.rail_addresses, self.boot, self.store)
         self.unclean = UncleanDevices(paths.unclean_dir, self.boot)
-        self.locks = Locks(paths.run_dir / "locks", patience)
+        self.locks = Locks(paths.run_dir / "locks", lock_timeout)
         self.activity = Activity()
-        #: By claim and device or share: the problems of devices in pods.
+        #: The problems of devices in pods, by claim, and by device or share.
         self.problems: dict[str, dict[DeviceKey, HealthProblem]] = {}
-        #: Called with the reason when a claim's devices are free again, and when a device is withheld from now on.
+        #: Called with the reason when a claim's devices become free, and when a device becomes withheld.
         self.on_released: t.Callable[[str], None] = lambda reason: None
         self.on_withheld: t.Callable[[str], None] = lambda reason: None
-        #: Returns the shares in force of a claim for its status, by their IDs; called with the claim's UID.
+        #: Called with a claim's UID. Returns its shares in force for its status, by share ID.
         self.shown_shares: t.Callable[[str], t.Mapping[str, Object]] = lambda uid: {}
         self._inventory = inventory
         self._status = status
@@ -115,7 +115,7 @@ class Ledger:
             yield
 
     def claim_if_free(self, uid: str) -> t.ContextManager[None]:
-        """Hold a claim's lock; raises Busy immediately if an operation has it."""
+        """Hold a claim's lock. Raises Busy immediately if an operation holds it."""
         return self._without_waiting.hold(f"claim-{uid}")
 
     def devices(self, record: Record) -> t.ContextManager[None]:
@@ -123,18 +123,18 @@ class Ledger:
         return self.locks.hold(*(f"device-{device.lock}" for device in record.held))
 
     def device_if_free(self, lock: str) -> t.ContextManager[None]:
-        """Hold the lock of a device; raises Busy immediately if an operation has it."""
+        """Hold the lock of a device. Raises Busy immediately if an operation holds it."""
         return self._without_waiting.hold(f"device-{lock}")
 
     def reservation(self) -> t.ContextManager[None]:
-        """Hold the lock for new records: of two claims that want one device at the same time, the second then sees the
+        """Hold the lock for new records: if two claims need the same device at the same time, the second one sees the
         record of the first. Raises Busy."""
         return self.locks.hold(_RESERVATION)
 
     # records; the caller holds the claim's lock
 
     def load(self, uid: str) -> Record | None:
-        """A claim's record, updated to this boot. None if there is none, or if it was corrupt and has been renamed.
+        """A claim's record, updated for this boot. None if there is none, or if it was corrupt and has been renamed.
         Raises Unreadable for the record of a newer driver, and if the file cannot be read."""
         try:
             record = self.store.load(uid)
@@ -154,36 +154,40 @@ class Ledger:
         return record
 
     def _refresh_devices(self, record: Record) -> None:
-        """Update a record with its devices in this boot. Devices whose drivers are not loaded yet keep their state."""
+        """Update a record with its devices as they are in this boot. Devices whose kernel drivers are not loaded yet
+        keep their recorded state."""
         for device in record.devices:
             try:
-                now = self._device_now(device)
+                current = self._current_device(device)
             except DriverError as error:
                 log.warning(
-                    "the state of %s after the reboot is unknown, its state before it stays in use: %s",
+                    "the state of %s after the reboot is unknown, so its state before the reboot stays in use: %s",
                     device.device,
                     error.message,
                     extra={"device": device.device},
                 )
                 continue
-            before = device.known
-            if now and (now.interface or not before.interface) and (now.rdma_devices or not before.rdma_devices):
-                device.known = now
+            if current is None:
+                continue
+            has_interface = bool(current.interface or not device.known.interface)
+            has_rdma = bool(current.rdma_devices or not device.known.rdma_devices)
+            if has_interface and has_rdma:
+                device.known = current
 
-    def _device_now(self, device: DeviceRecord) -> Device | None:
-        """The device of a claim according to the last probe: for a share its VF, or the parent of its macvlan. None if
-        it does not exist now."""
-        now = self._inventory.device(device.device)
-        if now is None or device.share is None:
-            return now
+    def _current_device(self, device: DeviceRecord) -> Device | None:
+        """The device of a claim according to the last probe; for a share its VF, or the parent of its macvlan
+        interface. None if it does not exist now."""
+        current = self._inventory.device(device.device)
+        if current is None or device.share is None:
+            return current
         if device.share.mechanism == MACVLAN:
-            return replace(now, rdma_devices=())
+            return replace(current, rdma_devices=())
         offer = self._inventory.offer(device.device)
         vfs = [vf for vf in offer.vfs if vf.address == device.known.address] if offer else []
-        return replace(vfs[0], name=now.name, device=now.device) if vfs else None
+        return replace(vfs[0], name=current.name, device=current.device) if vfs else None
 
     def save(self, record: Record, phase: str) -> None:
-        """Write a record in a phase. If that fails, the record in memory keeps its phase. Raises DriverError."""
+        """Write a record with a new phase. If that fails, the record in memory keeps its phase. Raises DriverError."""
         before = record.phase, record.since
         if record.phase != phase or not record.since:
             record.since = claim_status.now()
@@ -199,7 +203,7 @@ class Ledger:
     def remove(self, uid: str, pending_status: bool) -> None:
         """Remove a claim's record. `pending_status` keeps it in another folder until `clear_status` has succeeded."""
         if pending_status:
-            self.store.hand_over(uid, self.pending_status)
+            self.store.move_to(self.pending_status, uid)
         else:
             self.store.remove(uid)
         self._saved.pop(uid, None)
@@ -207,14 +211,14 @@ class Ledger:
     # addresses of rails
 
     def release_addresses(self, uid: str) -> None:
-        """Take back the addresses of a claim after its record is removed. The caller holds the claim's lock. Raises
-        Busy and DriverError."""
+        """Release the addresses of a claim after its record is removed. The caller holds the claim's lock. Raises Busy
+        and DriverError."""
         if self.addresses.has_addresses(uid):
             with self.reservation():
                 self.addresses.release(uid)
 
     def sweep_addresses(self) -> None:
-        """Take back the addresses of claims that have no record. Raises as `release_addresses`."""
+        """Release the addresses of claims that have no record. Raises as `release_addresses`."""
         if self.paths.rail_addresses.exists():
             files.sweep(self.paths.plugin_dir, self.paths.rail_addresses.name)
             with self.reservation():
@@ -223,19 +227,19 @@ class Ledger:
     # all records; without locks
 
     def records(self) -> list[Record]:
-        """All records; logs those that cannot be read. Callers must not change them."""
+        """All readable records; logs an error for each of the others. Callers must not change the records."""
         records, unreadable = self.store.all()
         for error in unreadable:
             self._unreadable.report(error.message, logging.ERROR, error.message)
         return records
 
     def waiting(self, pod_uid: str = "") -> list[str]:
-        """The UIDs of the claims that this process has prepared and not attached, of one pod or of all."""
+        """The UIDs of the claims that this process has prepared but not attached, of one pod or of all."""
         waiting = {uid: saved.waiting_for for uid, saved in list(self._saved.items()) if saved.waiting_for}
         return [uid for uid, pod in waiting.items() if not pod_uid or pod == pod_uid]
 
     def pod(self, uid: str) -> Pod | None:
-        """The pod that a claim is for, as its record says; None if that is unknown."""
+        """The pod for which a claim is, according to its record; None if that is unknown."""
         try:
             record = self.store.load(uid)
         except DriverError as error:
@@ -244,13 +248,14 @@ class Ledger:
         return record.pod if record else None
 
     def holds_interface(self, interface: str) -> bool:
-        """Whether a claim that this process has worked on has a device whose interface had this name on the node.
+        """Whether a claim whose record this process has saved has a device whose interface had this name on the node.
         Called for each netlink event of an interface."""
         return any(interface in saved.interfaces for saved in list(self._saved.values()))
 
     def siblings(self, parent: Device, uid: str = "") -> Siblings:
-        """The children of an interface in pods, by claims of this boot other than `uid`."""
-        found: dict[Key, set[int]] = {}
+        """The child interfaces of a parent that claims other than `uid` have in pods: their indexes, by network
+        namespace."""
+        siblings: dict[Key, set[int]] = {}
         for record in self.records():
             if record.uid == uid or record.boot != self.boot or record.netns is None:
                 continue
@@ -258,8 +263,8 @@ class Ledger:
                 if "child" in device.config and device.known.identity == parent.identity:
                     child = device.host.get(host_state.CHILD) if device.host else None
                     index = child.get("index", 0) if child else 0
-                    found.setdefault((record.netns[0], record.netns[1]), set()).add(index)
-        return found
+                    siblings.setdefault((record.netns[0], record.netns[1]), set()).add(index)
+        return siblings
 
     # reports
 
@@ -267,8 +272,8 @@ class Ledger:
         """Report a claim's devices in its status; `failure` is why they are not ready."""
         problems = self.problems.get(record.uid)
         devices = claim_status.devices(record, failure, problems, self.shown_shares(record.uid))
-        # `prepared` is worth a request only if the pod's containers do not start soon
-        settle = PREPARED_SETTLE if record.phase == PREPARED and record.held and not failure else None
+        # the phase `prepared` is worth a request only if the pod's containers do not start soon
+        settle = PREPARED_SETTLE_SECONDS if record.phase == PREPARED and record.held and not failure else None
         self._status.put(record.claim, devices, settle=settle, urgent=bool(failure or problems))
 
     def clear_status(self, claim: ClaimRef) -> None:

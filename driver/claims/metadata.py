@@ -4,9 +4,11 @@
 
 """Device metadata for containers (KEP-5304): a file for each request of a claim, mounted read-only.
 
-A file is a stream of JSON objects, the same DeviceMetadata once for each API version, newest first.
-A container's mounts are set up before its createRuntime hook runs, and interface names and addresses are known only
-after the hook: so files are created at prepare, and network data is written into the same files at attach.
+A file is a stream of JSON objects: the same DeviceMetadata once for each API version, the newest version first.
+
+A container's mounts are set up before its createRuntime hook runs, but interface names and addresses are known only
+after the hook. So the files are created at prepare, and network data is written into the same files at attach.
+
 Source: k8s.io/dynamic-resource-allocation api/metadata (types.go, doc.go) and kubeletplugin/metadata.go.
 """
 
@@ -35,8 +37,8 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 @dataclass(frozen=True)
 class DeviceMetadata:
-    """One allocated device. `request` is as in the allocation's result (`nic` or `nic/fast`), `attributes` as in a
-    ResourceSlice, `network` a NetworkDeviceData (interfaceName, hardwareAddress, ips) once it is known."""
+    """One allocated device. `request` is as in the allocation's result (`nic` or `nic/fast`), `attributes` are as in a
+    ResourceSlice, `network` is a NetworkDeviceData (interfaceName, hardwareAddress, ips) once it is known."""
 
     request: str
     pool: str
@@ -51,8 +53,8 @@ def write(
     """Write a claim's files at prepare, and again when network data is added or removed. Existing files keep their
     inode and get the new content with the next generation; unchanged files are not written.
 
-    `pod_claim_name` is the value of the claim's annotation POD_CLAIM_NAME, None if it has none.
-    Returns what to mount, by main request. Raises OSError.
+    `pod_claim_name` is the value of the claim's annotation POD_CLAIM_NAME, or None. Returns the mount of each main
+    request. Raises OSError.
     """
     requests: dict[str, list[DeviceMetadata]] = {}
     for device in devices:
@@ -68,14 +70,14 @@ def write(
                 new["metadata"]["generation"] = generation + 1
                 files.overwrite(path, _stream(new))
         else:
-            # the driver writes it again when it starts, before any container starts
+            # after a power cut the driver writes the file again when it starts, before any container starts
             files.replace(path, _stream(_object(claim, pod_claim_name, members, 1)), 0o644, files.PowerCut.MAY_EMPTY)
         mounts[request] = Mount(path, container_path(claim.name, request, pod_claim_name))
     return mounts
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write another file of a claim in the same way: an existing file keeps its inode. Raises OSError."""
+    """Write another file of a claim. An existing file keeps its inode, as in `write`. Raises OSError."""
     if path.exists():
         files.overwrite(path, content)
     else:
@@ -83,7 +85,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def remove(paths: Paths, uid: str) -> None:
-    """Remove a claim's files, if any. Raises OSError."""
+    """Remove a claim's files if they exist. Raises OSError."""
     try:
         shutil.rmtree(paths.metadata_dir / uid)
     except FileNotFoundError:
@@ -122,12 +124,12 @@ def _object(
 
 
 def _stream(body: Object) -> bytes:
-    kinds = ({"kind": "DeviceMetadata", "apiVersion": version, **body} for version in VERSIONS)
-    return "".join(json.dumps(text, separators=(",", ":")) + "\n" for text in kinds).encode()
+    objects = ({"kind": "DeviceMetadata", "apiVersion": version, **body} for version in VERSIONS)
+    return "".join(json.dumps(item, separators=(",", ":")) + "\n" for item in objects).encode()
 
 
 def _read(content: bytes) -> Object | None:
-    """The first object of a file, without its kind; None if a killed writer left an invalid file."""
+    """The first object of a file, without its kind and API version; None if a killed writer left an invalid file."""
     try:
         body: Object = loads(content.split(b"\n", 1)[0])
         del body["kind"], body["apiVersion"]

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""From a claim to its record: its devices with their merged configuration, or why it is refused.
+"""Derives the record of a claim: its devices with their merged configuration, or why the claim is refused.
 
-Nothing here touches the node or the cluster. Any content of a claim leads to a record or to a DriverError that names
-the field: claims are written by tenants, and only some fields are checked at admission.
+Nothing here touches the node or the cluster. Whatever a claim contains, the result is a record or a DriverError that
+names the field: tenants write claims, and only some fields are checked at admission.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from .records import DeviceRecord, Record
 
 DRIVER = interface_config.DRIVER
 
-#: Fields that differ between the devices of a pod, so that one configuration cannot be for several.
-_OWN = ("name", "addresses", "mac")
+#: Fields that must differ between the devices of a pod, so that one configuration with them cannot cover several.
+_UNIQUE_FIELDS = ("name", "addresses", "mac")
 _RESULTS = "status.allocation.devices.results"
 _SHARE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 
 
 @dataclass
 class _Result:
+    """A result of the allocation, with the device that it names and the configurations that cover it."""
+
     path: str
     request: str
     pool: str
@@ -51,13 +53,14 @@ class _Result:
 
 
 def consumer(claim: t.Any, uid: str) -> Pod | None:
-    """The pod that a claim is for; None if all of our devices in it are for admin access, which any pod may have.
+    """The pod for which a claim is; None if all its devices of this driver are for admin access, which any pod may
+    have.
 
-    Raises Refused if the claim has another UID than `uid`, is not allocated, has no device of ours, or is not reserved
-    for exactly one pod.
+    Raises Refused if the claim has another UID than `uid`, is not allocated, has no device of this driver, or is not
+    reserved for exactly one pod.
     """
     _check_claim(claim, uid)
-    results = _ours(claim)
+    results = _our_results(claim)
     if all(get(result, "adminAccess", bool, path, False) for path, result in results):
         return None
     status = get(claim, "status", dict, "", {})
@@ -67,7 +70,7 @@ def consumer(claim: t.Any, uid: str) -> Pod | None:
     if len(entries) > 1:
         raise Refused(
             f"status.reservedFor: the claim is reserved for {len(entries)} consumers, and a network device can be in "
-            "one pod only; give each pod a claim of its own by a ResourceClaimTemplate"
+            "one pod only; use a ResourceClaimTemplate to give each pod its own claim"
         )
     path = "status.reservedFor[0]"
     entry = mapping(entries[0], path)
@@ -75,7 +78,7 @@ def consumer(claim: t.Any, uid: str) -> Pod | None:
     resource = get(entry, "resource", str, path)
     if group or resource != "pods":
         name = f"{resource}.{group}" if group else resource
-        raise Refused(f"{path}.resource: the claim is reserved for one of {name}; this driver serves pods only")
+        raise Refused(f"{path}.resource: the claim is reserved for one of {name}; this driver serves only pods")
     metadata = get(claim, "metadata", dict, "")
     return Pod(
         namespace=get(metadata, "namespace", str, "metadata"),
@@ -98,11 +101,14 @@ def plan(
 ) -> Record:
     """The record of a claim that can be prepared on this node.
 
-    `claim` is a v1 ResourceClaim, whose pod :func:`check_pod` checks. `uid` is the UID that kubelet asks for, `known`
-    the devices of the pool `node` by name, `withheld` why others are not published, `others` the records of all claims,
-    including this claim's if it has one, `offers` the divided NICs by the names of the devices for shares, `unclean`
-    the names of devices that are withheld because their original state could not be restored. Raises Refused, or Busy
-    if retrying may help.
+    - `claim` is a v1 ResourceClaim; its pod is checked by `check_pod`.
+    - `uid` is the UID that kubelet requests.
+    - `known` are the devices of the pool `node` by name, `withheld` has the reasons why others are not published.
+    - `others` are the records of all claims, including that of this claim if it has one.
+    - `offers` are the divided NICs, by the names of the devices for shares.
+    - `unclean` are the names of devices that are withheld because their original state could not be restored.
+
+    Raises Refused, or Busy if a retry may help.
     """
     owner = consumer(claim, uid)
     results = _results(claim, node, known, withheld or {})
@@ -119,12 +125,12 @@ def plan(
         devices=[],
         pod_claim_name=_pod_claim_name(metadata),
     )
-    _check_shared(results, configs.settings)
+    _add_configs(results, configs.settings)
     recorded = list(others)
     others = [other for other in recorded if other.uid != uid]
-    own = [device for other in recorded if other.uid == uid for device in other.held]
-    # with the new record, because a claim may have two shares of a NIC
-    share_context = share_plan.ShareContext(offers or {}, [*others, record], own, unclean)
+    already_held = [device for other in recorded if other.uid == uid for device in other.held]
+    # including the new record, because a claim may have two shares of a NIC
+    share_context = share_plan.ShareContext(offers or {}, [*others, record], already_held, unclean)
     for result in results:
         device = _device(result)
         if result.known.device.get("allowMultipleAllocations") and not result.admin:
@@ -137,16 +143,18 @@ def plan(
 
 
 def lost_devices(claim: t.Any, record: Record) -> str:
-    """Why a claim no longer has all devices of its record, or an empty string. `claim` is the claim of that name in the
-    API server, None if there is none."""
+    """Why a claim no longer has all devices of its record, or an empty string. `claim` is the claim of the record's
+    name in the API server, None if there is none."""
     if claim is None:
         return "the claim was deleted"
     try:
         _check_claim(claim, record.uid)
-        now = {(get(one, "pool", str, path), get(one, "device", str, path)) for path, one in _ours(claim)}
+        allocated_now = {
+            (get(one, "pool", str, path), get(one, "device", str, path)) for path, one in _our_results(claim)
+        }
     except Refused as error:
         return f"the claim has lost its devices ({error.message})"
-    lost = [device.device for device in record.devices if (device.pool, device.device) not in now]
+    lost = [device.device for device in record.devices if (device.pool, device.device) not in allocated_now]
     return f"{', '.join(lost)} is no longer allocated to the claim" if lost else ""
 
 
@@ -157,56 +165,57 @@ def _check_claim(claim: t.Any, uid: str) -> None:
     if is_nested_deeper(claim):
         raise Refused(f"claim: is nested deeper than {DEPTH} levels")
     metadata = get(mapping(claim, ""), "metadata", dict, "")
-    found = get(metadata, "uid", str, "metadata")
-    if found != uid:
-        raise Refused(f"metadata.uid: the claim has UID {found} now instead of {uid}: it was deleted and created again")
+    current = get(metadata, "uid", str, "metadata")
+    if current != uid:
+        raise Refused(f"metadata.uid: the claim has UID {current} instead of {uid}: it was deleted and created again")
     status = get(claim, "status", dict, "", {})
     if status.get("allocation") is None:
         raise Refused("status.allocation: the claim is not allocated")
 
 
-def _ours(claim: Object) -> list[tuple[str, Object]]:
-    """Our results with their paths, at least one. Raises Refused."""
-    found = []
+def _our_results(claim: Object) -> list[tuple[str, Object]]:
+    """The results with devices of this driver, and their paths. Raises Refused if there are none."""
+    results = []
     for index, value in enumerate(get(allocated(claim), "results", list, "status.allocation.devices", [])):
         path = f"{_RESULTS}[{index}]"
         if get(mapping(value, path), "driver", str, path) == DRIVER:
-            found.append((path, value))
-    if not found:
+            results.append((path, value))
+    if not results:
         raise Refused(f"{_RESULTS}: no device of {DRIVER} is allocated to the claim")
-    return found
+    return results
 
 
 def _allocated_devices(claim: Object) -> list[claim_configs.AllocatedDevice]:
-    """The requests of a claim with devices of any driver."""
-    found = []
+    """The devices of any driver that are allocated to a claim. Raises Refused."""
+    devices = []
     for index, value in enumerate(get(allocated(claim), "results", list, "status.allocation.devices", [])):
         path = f"{_RESULTS}[{index}]"
         entry = mapping(value, path)
         admin = get(entry, "adminAccess", bool, path, False)
         ours = get(entry, "driver", str, path) == DRIVER
-        found.append(claim_configs.AllocatedDevice(path, get(entry, "request", str, path), admin, ours))
-    return found
+        devices.append(claim_configs.AllocatedDevice(path, get(entry, "request", str, path), admin, ours))
+    return devices
 
 
 def _pod_claim_name(metadata: Object) -> str:
-    """The value of the annotation. It becomes part of a path in containers, and tenants can set it. Raises Refused."""
+    """The value of the annotation POD_CLAIM_NAME. Tenants can set it, and it becomes part of a path in containers.
+    Raises Refused."""
     annotations = get(metadata, "annotations", dict, "metadata", {})
     name = get(annotations, POD_CLAIM_NAME, str, "metadata.annotations", "")
     if name and (wrong := limits.dns_label(name)):
         raise Refused(
-            f"metadata.annotations['{POD_CLAIM_NAME}']: {bounded(repr(name), 80)} {wrong}; Kubernetes sets it on "
-            "claims that it creates from templates; it must be left out of others"
+            f"metadata.annotations['{POD_CLAIM_NAME}']: {bounded(repr(name), 80)} {wrong}. Kubernetes sets this "
+            "annotation on claims that it creates from templates; other claims must not have it"
         )
     return name
 
 
 def _request(entry: Object, path: str) -> str:
-    """The request or subrequest, which becomes part of paths and CDI names. Raises Refused."""
+    """The request or subrequest of a result, which becomes part of paths and CDI names. Raises Refused."""
     name = get(entry, "request", str, path)
     parts = name.split("/")
     if len(parts) > 2 or any(map(limits.dns_label, parts)):
-        raise Refused(f"{path}.request: {bounded(repr(name), 80)} is not a valid name of a request")
+        raise Refused(f"{path}.request: {bounded(repr(name), 80)} is not a valid request name")
     return name
 
 
@@ -218,8 +227,8 @@ def _share_id(entry: Object, path: str) -> str:
 
 
 def check_pod(pod: t.Any, owner: Pod, node: str) -> None:
-    """Raises Refused unless `pod`, a v1 Pod or None if there is none, is the `owner` of a claim, runs on `node` and
-    does not use the node's network."""
+    """Check that `pod` is the `owner` of a claim, is bound to `node` and does not use the node's network. `pod` is a v1
+    Pod, or None if the owner does not exist. Raises Refused."""
     if pod is None:
         raise Refused(f"status.reservedFor[0]: pod {owner.namespace}/{owner.name} does not exist")
     metadata = get(mapping(pod, "pod"), "metadata", dict, "pod")
@@ -236,17 +245,17 @@ def check_pod(pod: t.Any, owner: Pod, node: str) -> None:
 
 
 def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: t.Mapping[str, str]) -> list[_Result]:
-    found: list[_Result] = []
-    for path, entry in _ours(claim):
+    results: list[_Result] = []
+    for path, entry in _our_results(claim):
         pool = get(entry, "pool", str, path)
         device = get(entry, "device", str, path)
         if pool != node:
-            raise Refused(f"{path}.pool: the device is in pool {pool}, not in that of this node, {node}")
+            raise Refused(f"{path}.pool: the device is in pool {pool}, not in the pool {node} of this node")
         if device not in known:
             reason = withheld.get(device)
-            why = f"is withheld from pods: {reason}" if reason else "is not published by this node"
-            raise Busy(f"{path}.device: {device} {why}")
-        found.append(
+            problem = f"is withheld from pods: {reason}" if reason else "is not published by this node"
+            raise Busy(f"{path}.device: {device} {problem}")
+        results.append(
             _Result(
                 path=path,
                 request=_request(entry, path),
@@ -258,15 +267,15 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
                 consumed=entry.get("consumedCapacity"),
             )
         )
-    return found
+    return results
 
 
 # checks
 
 
-def _check_shared(results: list[_Result], configs: list[Config]) -> None:
-    """Add to each result the configurations that cover it. Raises Refused for fields that several devices cannot share,
-    and for a configuration of a request with admin access."""
+def _add_configs(results: list[_Result], configs: list[Config]) -> None:
+    """Add to each result the configurations that cover it. Raises Refused for a field that several devices cannot
+    share, and for a configuration of a request with admin access."""
     for config in configs:
         covered = [result for result in results if config.covers(result.request)]
         for result in covered:
@@ -276,12 +285,12 @@ def _check_shared(results: list[_Result], configs: list[Config]) -> None:
                 )
             if not result.admin:
                 result.configs.append(config)
-        several = [result.device for result in covered if not result.admin]
-        for name in _OWN if len(several) > 1 else ():
+        devices = [result.device for result in covered if not result.admin]
+        for name in _UNIQUE_FIELDS if len(devices) > 1 else ():
             if name in config.fields:
                 raise Refused(
-                    f"{config.path}.{name}: would be the same for {', '.join(several)}; "
-                    "write one configuration for the request of each"
+                    f"{config.path}.{name}: would be the same for {', '.join(devices)}; "
+                    "write a separate configuration for each request"
                 )
 
 
@@ -289,7 +298,7 @@ def _merged(result: _Result) -> Object:
     """The merged fields of a device's configurations. Raises Refused."""
     fields = interface_config.merge_configs(config.fields for config in result.configs)
     if len(result.configs) > 1:
-        # each is valid by itself, but they may contradict each other
+        # each configuration is valid by itself, but they may contradict each other
         problems = interface_config.validate(fields, result.configs[-1].path, complete=False)
         if problems:
             others = ", ".join(config.path for config in result.configs[:-1])
@@ -306,13 +315,13 @@ def _device(result: _Result) -> DeviceRecord:
     config = {} if result.admin else _merged(result)
     interface = known.interface
     if config and not interface:
-        where = _place(result, next(iter(config)))
-        raise Refused(f"{where}: {result.device} has no network interface to configure")
+        path = _field_path(result, next(iter(config)))
+        raise Refused(f"{path}: {result.device} has no network interface to configure")
     divided = bool(known.device.get("allowMultipleAllocations"))
     if "share" in config and not divided:
-        raise Refused(f"{_place(result, 'share')}: {result.device} is given to pods as a whole, not in shares")
+        raise Refused(f"{_field_path(result, 'share')}: {result.device} is allocated as a whole, not in shares")
     if "vf" in config and known.pf is None and not divided:
-        raise Refused(f"{_place(result, 'vf')}: {result.device} is not a virtual function")
+        raise Refused(f"{_field_path(result, 'vf')}: {result.device} is not a virtual function")
     if known.link_layer == "infiniband":
         _check_infiniband(result, config)
     return DeviceRecord(
@@ -328,29 +337,29 @@ def _device(result: _Result) -> DeviceRecord:
     )
 
 
-def _place(result: _Result, name: str) -> str:
-    """The path of a field of the merged configuration in the configuration that has set it."""
+def _field_path(result: _Result, name: str) -> str:
+    """The path of a field in the configuration that sets it, the last one of those that cover the result."""
     return next(f"{config.path}.{name}" for config in reversed(result.configs) if name in config.fields)
 
 
 def _check_infiniband(result: _Result, config: Object) -> None:
     """Refuse what IP over InfiniBand does not support: its hardware addresses have 20 bytes."""
     if "mac" in config:
-        raise Refused(f"{_place(result, 'mac')}: {result.device} is InfiniBand, which has no MAC address to set")
+        raise Refused(f"{_field_path(result, 'mac')}: {result.device} is InfiniBand, which has no MAC address to set")
     if config.get("child", {}).get("type") == "macvlan":
-        where = _place(result, "child")
-        raise Refused(f"{where}.type: {result.device} is InfiniBand, which does not support macvlan; use ipvlan")
+        path = _field_path(result, "child")
+        raise Refused(f"{path}.type: {result.device} is InfiniBand, which does not support macvlan; use ipvlan")
 
 
 def _share_request(result: _Result, device: DeviceRecord, record: Record) -> share_plan.ShareRequest:
-    def place(name: str) -> str:
-        return _place(result, name) if name in device.config else result.path
+    def field_path(name: str) -> str:
+        return _field_path(result, name) if name in device.config else result.path
 
-    return share_plan.ShareRequest(result.path, record.uid, record.namespace, result.consumed, place)
+    return share_plan.ShareRequest(result.path, record.uid, record.namespace, result.consumed, field_path)
 
 
 def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t.Iterable[Record]) -> None:
-    """Refuse a device that another claim or another request has. Raises Refused and Busy."""
+    """Check that no other claim and no other request of the claim has the device. Raises Refused and Busy."""
     if result.admin:
         return
     if sum((one.device, one.share_id) == (device.device, device.share_id) for one in record.held) > 1:
@@ -363,5 +372,5 @@ def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t
 
 
 def _named_device(device: DeviceRecord, result: _Result) -> pod_names.NamedDevice:
-    name = _place(result, "name") if "name" in device.config else f"{result.path}.device"
-    return pod_names.NamedDevice(device, name, _place(result, "vrf") if "vrf" in device.config else "")
+    name_path = _field_path(result, "name") if "name" in device.config else f"{result.path}.device"
+    return pod_names.NamedDevice(device, name_path, _field_path(result, "vrf") if "vrf" in device.config else "")

@@ -4,8 +4,8 @@
 
 """The map of a claim for its pod: which GPU belongs to which NIC, RDMA device, rail and addresses.
 
-It is a file in the pod, and variables. Everything is keyed by PCI address and UUID, never by a number that a process
-assigns. What is not known is `UNKNOWN`. docs/pod-map.md describes the file and the variables.
+The map is a file in the pod, and environment variables. Devices are identified by PCI address and UUID, never by a
+number that a process assigns. Unknown values are `UNKNOWN`. docs/pod-map.md describes the file and the variables.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .records import DeviceRecord, PeerRecord, Record
 VERSION, KIND = "lanewise.dev/v1", "PodMap"
 UNKNOWN = "UNKNOWN"
 
-#: The folder in the pod with the map of each of its claims, and NCCL's topology file beside it.
+#: The folder in the pod with the maps of its claims, and the path of NCCL's topology file.
 FOLDER = "/run/lanewise/map"
 NCCL_FILE = "/run/lanewise/nccl-topology.xml"
 
-#: Names of interfaces and RDMA devices that can be in a variable.
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+#: Names of interfaces and RDMA devices that are safe in a variable.
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _RAIL, _PCIE_ROOT, _NUMA = "rail", "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
-#: The kernel driver whose RDMA devices have two ports: variables would name only one.
+#: The kernel driver whose RDMA devices can have two ports. A variable would name only one of them.
 _TWO_PORTS = "mlx4_core"
 
 
@@ -42,8 +42,8 @@ class Pair(t.NamedTuple):
 
 
 def container_path(record: Record) -> str:
-    """The path of the map in the pod. Like Kubernetes' device metadata, it contains the claim's name in the pod if the
-    claim is from a template."""
+    """The path of the map in the pod. As for Kubernetes' device metadata, it contains the claim's name in the pod if
+    the claim is from a template."""
     if record.pod_claim_name:
         return f"{FOLDER}/resourceclaimtemplates/{record.pod_claim_name}.json"
     return f"{FOLDER}/resourceclaims/{record.name}.json"
@@ -56,28 +56,29 @@ def is_gpu(peer: PeerRecord) -> bool:
 
 def pairs(record: Record) -> list[Pair]:
     """The NIC assigned to each GPU, in the order of the GPUs' addresses. Among the NICs nearest to a GPU, those of
-    its rail come first, then those with the fewest GPUs so far. GPUs whose distance to every NIC is unknown are left
-    out."""
+    the same rail are preferred, then those with the fewest GPUs so far. GPUs whose distance to every NIC is unknown are
+    left out."""
     nics = {device.device: device for device in record.held if device.known.address}
-    taken = dict.fromkeys(nics, 0)
+    gpu_counts = dict.fromkeys(nics, 0)
     chosen: dict[str, Pair] = {}
     for gpu in sorted((peer for peer in record.peers if peer.address), key=lambda peer: peer.address):
-        near, names = nearest({name: level for name, level in sorted(gpu.levels.items()) if name in nics})
+        level, names = nearest({name: level for name, level in sorted(gpu.levels.items()) if name in nics})
         if not names:
             continue
-        if gpu.address not in chosen:  # partitions of one GPU have one NIC
+        if gpu.address not in chosen:  # partitions of one GPU share a NIC
 
-            def order(name: str, gpu: PeerRecord = gpu) -> tuple[bool, int, str]:
-                return gpu.rail is None or _rail(nics[name]) != gpu.rail, taken[name], nics[name].known.address or ""
+            def preference(name: str, gpu: PeerRecord = gpu) -> tuple[bool, int, str]:
+                other_rail = gpu.rail is None or _rail(nics[name]) != gpu.rail
+                return other_rail, gpu_counts[name], nics[name].known.address or ""
 
-            name = min(names, key=order)
-            taken[name] += 1
-            chosen[gpu.address] = Pair(gpu, nics[name], near)
+            name = min(names, key=preference)
+            gpu_counts[name] += 1
+            chosen[gpu.address] = Pair(gpu, nics[name], level)
     return [chosen[address] for address in sorted(chosen)]
 
 
 def content(record: Record, node: str) -> Object:
-    """The content of the map's file. It contains addresses of interfaces once they are attached."""
+    """The content of the map's file. Addresses of interfaces are unknown until these are attached."""
     environment = dict(variable.split("=", 1) for variable in variables(record))
     claim = {"namespace": record.namespace, "name": record.name, "uid": record.uid}
     if record.pod_claim_name:
@@ -97,6 +98,7 @@ def content(record: Record, node: str) -> Object:
 
 
 def encode(record: Record, node: str) -> bytes:
+    """The map's file."""
     return (json.dumps(content(record, node)) + "\n").encode()
 
 
@@ -106,7 +108,7 @@ def _other(peer: PeerRecord) -> Object:
 
 def _gpu(peer: PeerRecord, record: Record) -> Object:
     known = {device.device: device.known.address for device in record.held if device.known.address}
-    near, names = nearest({name: level for name, level in peer.levels.items() if name in known})
+    level, names = nearest({name: level for name, level in peer.levels.items() if name in known})
     entry = {
         **_other(peer),
         "pciAddress": peer.address or UNKNOWN,
@@ -114,7 +116,7 @@ def _gpu(peer: PeerRecord, record: Record) -> Object:
         "rail": UNKNOWN if peer.rail is None else peer.rail,
         "pcieRoot": peer.pcie_root or UNKNOWN,
         "numaNode": UNKNOWN if peer.numa_node is None else peer.numa_node,
-        "nearestNICs": {"level": near, "pciAddresses": sorted(known[name] or "" for name in names)},
+        "nearestNICs": {"level": level, "pciAddresses": sorted(known[name] or "" for name in names)},
     }
     return {**entry, "reason": peer.unknown} if peer.unknown else entry
 
@@ -148,55 +150,55 @@ def _rail(device: DeviceRecord) -> int | None:
 
 
 def variables(record: Record) -> list[str]:
-    """The variables of the claim's containers, each `NAME=value`.
+    """The environment variables of the claim's containers, each `NAME=value`.
 
-    If several claims of a pod set the same variable, a runtime keeps one value. So variables of libraries are the same
-    in all claims of a pod, and variables about a single claim contain its name.
+    If several claims of a pod set the same variable, a runtime keeps one value. So the variables of libraries are the
+    same in all claims of a pod, and the name of a variable about a single claim contains the claim's name.
     """
     if not record.mapped:
         return []
-    found = [f"LANEWISE_MAP={FOLDER}", *_own_variable(record)]
+    result = [f"LANEWISE_MAP={FOLDER}", *_claim_variable(record)]
     reasons = left_out(record)
     names = _rdma_names(record)
-    for what in record.variables:
-        if what in reasons:
+    for setting in record.variables:
+        if setting in reasons:
             continue
-        if what == "nccl":
-            found.append(f"NCCL_IB_HCA=={','.join(names)}")
-        elif what == "ucx":
-            found.append(f"UCX_NET_DEVICES={','.join(f'{name}:1' for name in names)}")
-        elif what == "vllm":
-            found.append(f"VLLM_GPU_NIC_PCIE_MAPPING={','.join(_addresses(record))}")
-            found.append("VLLM_NIC_SELECTION_VARS=UCX_NET_DEVICES:1")
-        elif what == "nccl_topology":
-            found.append(f"NCCL_TOPO_FILE={NCCL_FILE}")
-    return found
+        if setting == "nccl":
+            result.append(f"NCCL_IB_HCA=={','.join(names)}")  # "=": match these names exactly
+        elif setting == "ucx":
+            result.append(f"UCX_NET_DEVICES={','.join(f'{name}:1' for name in names)}")
+        elif setting == "vllm":
+            result.append(f"VLLM_GPU_NIC_PCIE_MAPPING={','.join(_address_pairs(record))}")
+            result.append("VLLM_NIC_SELECTION_VARS=UCX_NET_DEVICES:1")
+        elif setting == "nccl_topology":
+            result.append(f"NCCL_TOPO_FILE={NCCL_FILE}")
+    return result
 
 
 def left_out(record: Record) -> dict[str, str]:
-    """Why variables of the setting `pod_environment` are left out, by the names of the setting."""
-    found = dict(record.left_out)
-    for what in record.variables:
-        reason = _REASONS[what](record) if what in _REASONS else ""
+    """Why variables of the setting `pod_environment` are left out, by their names in the setting."""
+    reasons = dict(record.left_out)
+    for setting in record.variables:
+        reason = _REASONS[setting](record) if setting in _REASONS else ""
         if reason:
-            found.setdefault(what, reason)
-    return found
+            reasons.setdefault(setting, reason)
+    return reasons
 
 
-def _no_rdma(record: Record) -> str:
+def _no_nccl_reason(record: Record) -> str:
     names = _rdma_names(record)
     if not names:
         return "no NIC of the pod has an RDMA device"
-    return "" if all(map(_PLAIN.fullmatch, names)) else "the name of an RDMA device cannot be in a variable"
+    return "" if all(map(_SAFE_NAME.fullmatch, names)) else "the name of an RDMA device cannot be in a variable"
 
 
-def _no_ports(record: Record) -> str:
-    two = [one.device for one in record.held if _attribute(one, "driver") == _TWO_PORTS]
-    return _no_rdma(record) or (f"{two[0]} may have an RDMA device with two ports" if two else "")
+def _no_ucx_reason(record: Record) -> str:
+    two_ports = [one.device for one in record.held if _attribute(one, "driver") == _TWO_PORTS]
+    return _no_nccl_reason(record) or (f"{two_ports[0]} may have an RDMA device with two ports" if two_ports else "")
 
 
-def _no_mapping(record: Record) -> str:
-    """Why vLLM gets no mapping. It stops at a GPU that is not in its mapping, so all GPUs must be in it."""
+def _no_vllm_reason(record: Record) -> str:
+    """Why vLLM gets no mapping. vLLM fails if one of its GPUs is not in the mapping, so all GPUs must be in it."""
     paired = {pair.gpu.address: pair.nic for pair in pairs(record)}
     gpus = [peer for peer in record.peers if is_gpu(peer)]
     unknown = [peer.device for peer in gpus if peer.address not in paired]
@@ -208,44 +210,46 @@ def _no_mapping(record: Record) -> str:
     return f"{several[0]} does not have exactly one RDMA device" if several else ""
 
 
-_REASONS = {"nccl": _no_rdma, "ucx": _no_ports, "vllm": _no_mapping}
+_REASONS = {"nccl": _no_nccl_reason, "ucx": _no_ucx_reason, "vllm": _no_vllm_reason}
 
 
 def _rdma_names(record: Record) -> list[str]:
-    """All RDMA devices that the claim's pod has."""
-    own = {name for device in record.held for name in device.known.rdma_devices}
-    return sorted(own.union(record.beside))
+    """The names of all RDMA devices of the claim's pod, including those of other claims."""
+    of_claim = {name for device in record.held for name in device.known.rdma_devices}
+    return sorted(of_claim.union(record.beside))
 
 
-def _addresses(record: Record) -> list[str]:
+def _address_pairs(record: Record) -> list[str]:
+    """The pairs, each `GPU=NIC` by PCI address."""
     return [f"{pair.gpu.address}={pair.nic.known.address}" for pair in pairs(record)]
 
 
-def _own_variable(record: Record) -> list[str]:
-    """The pairs of a claim, in a variable with its name; none for names with dots, which would be ambiguous."""
+def _claim_variable(record: Record) -> list[str]:
+    """The variable with the pairs of a claim, whose name contains the claim's name. There is none for claims with a dot
+    in the name, because it would be ambiguous."""
     name = record.pod_claim_name or record.name
     if "." in name:
         return []
     paired = {pair.gpu.address: pair for pair in pairs(record)}
-    words = []
+    entries = []
     for gpu in sorted((peer for peer in record.peers if peer.address), key=lambda peer: (peer.address, peer.device)):
         values: Object = {"gpu": gpu.address, "uuid": gpu.uuid or UNKNOWN, "nic": UNKNOWN}
-        if gpu.address in paired:  # partitions of one GPU have one pair
-            values.update(_nic_words(paired[gpu.address]))
-        words.append(",".join(f"{key}={value}" for key, value in values.items()))
-    lost = sum(is_gpu(peer) and not peer.address for peer in record.peers)
-    words += [f"gpu={UNKNOWN}"] * lost
+        if gpu.address in paired:  # partitions of one GPU share a pair
+            values.update(_nic_values(paired[gpu.address]))
+        entries.append(",".join(f"{key}={value}" for key, value in values.items()))
+    unknown = sum(is_gpu(peer) and not peer.address for peer in record.peers)
+    entries += [f"gpu={UNKNOWN}"] * unknown
     prefix = "LANEWISE_PAIRS_" if record.pod_claim_name else "LANEWISE_CLAIM_PAIRS_"
-    return [f"{prefix}{name.upper().replace('-', '_')}={';'.join(words)}"] if words else []
+    return [f"{prefix}{name.upper().replace('-', '_')}={';'.join(entries)}"] if entries else []
 
 
-def _nic_words(pair: Pair) -> Object:
-    """The part of a variable about the NIC of a pair."""
+def _nic_values(pair: Pair) -> Object:
+    """The values in a variable about the NIC of a pair."""
     nic, rail = pair.nic, _rail(pair.nic)
     return {
         "nic": nic.known.address,
-        "interface": (nic.interface if _PLAIN.fullmatch(nic.interface) else UNKNOWN) if nic.interface else "none",
-        "rdma": "+".join(name for name in nic.known.rdma_devices if _PLAIN.fullmatch(name)) or "none",
+        "interface": (nic.interface if _SAFE_NAME.fullmatch(nic.interface) else UNKNOWN) if nic.interface else "none",
+        "rdma": "+".join(name for name in nic.known.rdma_devices if _SAFE_NAME.fullmatch(name)) or "none",
         "rail": UNKNOWN if rail is None else rail,
         "level": pair.level,
     }

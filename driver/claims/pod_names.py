@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The names of a pod's interfaces and VRFs, which must be unique among all claims of the pod."""
+"""Checks the names of a pod's interfaces and VRFs, which must be unique among all claims of the pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLUSTER_INTERFACE = "eth0"
 
 @dataclass(frozen=True)
 class NamedDevice:
-    """A device with the fields of the claim that decide its interface's name and its VRF."""
+    """A device, and the paths of the fields that determine the name of its interface and its VRF."""
 
     device: DeviceRecord
     name_path: str
@@ -26,7 +26,8 @@ class NamedDevice:
 
 
 class _TakenNames:
-    """Names in use in the pod's namespace, each with its owner, and the tables of VRFs, which interfaces can share."""
+    """The names in use in the pod's namespace, each with its owner, and the tables of VRFs. Several interfaces can be
+    in one VRF."""
 
     def __init__(self, others: t.Iterable[Record]) -> None:
         self.names = {CLUSTER_INTERFACE: "that of the cluster's network"}
@@ -43,7 +44,7 @@ class _TakenNames:
             self.tables[vrf["name"]] = vrf["table"]
 
     def add_interface(self, one: NamedDevice) -> None:
-        """Raises Refused if the name of a device's interface is taken."""
+        """Add the name of a device's interface. Raises Refused if it is in use."""
         name = one.device.interface
         if name in self.names:
             raise Refused(
@@ -53,7 +54,8 @@ class _TakenNames:
         self.names[name] = f"that of {one.device.device}"
 
     def add_vrf(self, one: NamedDevice) -> None:
-        """Raises Refused if the VRF has another table than before, or the name of an interface."""
+        """Add the VRF of a device. Raises Refused if the VRF has another table in the pod, or the name of an
+        interface."""
         vrf = one.device.config["vrf"]
         name, table = vrf["name"], vrf["table"]
         known = self.tables.get(name)
@@ -62,7 +64,7 @@ class _TakenNames:
                 f"{one.vrf_path}.name: the pod would have two interfaces {name}: a VRF and {self.names[name]}"
             )
         if known not in (None, table):
-            raise Refused(f"{one.vrf_path}.table: VRF {name} of the pod has table {known} already")
+            raise Refused(f"{one.vrf_path}.table: VRF {name} of the pod already has table {known}")
         self.tables[name] = table
 
 

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Prepare and unprepare: creating the record and CDI spec of a claim in the API server, and removing them."""
+"""Prepares and unprepares claims: checks a claim from the API server, writes its record, metadata and CDI spec, and
+removes them."""
 
 from __future__ import annotations
 
@@ -35,14 +36,14 @@ from .transfer import Transfer
 log = logging.getLogger(__name__)
 
 #: Maximum concurrent reads of pods.
-_READS = 16
+_MAX_POD_READS = 16
 
 #: Waits for the claim's pod and returns it; raises as `check_pod`.
-Check = t.Callable[[], Object]
+PodCheck = t.Callable[[], Object]
 
 
 class Preparation:
-    """Prepares claims and removes them. Callers hold the claim's lock, except for `assign`."""
+    """Prepares and unprepares claims. Callers hold the claim's lock, except for `assign`."""
 
     def __init__(
         self, ledger: Ledger, cluster: Cluster, inventory: Inventory, transfer: Transfer, leases: Leases
@@ -52,36 +53,37 @@ class Preparation:
         self._inventory = inventory
         self._transfer = transfer
         self._leases = leases
-        #: Reads pods while their claims are checked.
-        self._reads = futures.ThreadPoolExecutor(_READS, thread_name_prefix="pod")
+        #: For reading pods while their claims are checked.
+        self._reads = futures.ThreadPoolExecutor(_MAX_POD_READS, thread_name_prefix="pod")
 
     def close(self) -> None:
+        """End the threads that read pods."""
         self._reads.shutdown(wait=False, cancel_futures=True)
 
     def prepare(self, reference: ClaimRef) -> list[PreparedDevice]:
-        """Check a claim and write its record, metadata and CDI spec. A claim that was prepared before with
-        the same allocation keeps its record. Raises DriverError after removing everything of a new claim."""
+        """Check a claim and write its record, metadata and CDI spec. A claim that is already prepared with the same
+        allocation keeps its record. If this fails for a new claim, everything of it is removed. Raises DriverError."""
         claim = self._cluster.claim(reference.namespace, reference.name, self._inventory.prefetch)
         if claim is None:
             raise Refused(f"claim {reference} does not exist")
-        check = self._check_of(consumer(claim, reference.uid))
+        check_pod_once_read = self._start_reading_pod(consumer(claim, reference.uid))
         old = self._ledger.load(reference.uid)
         if old:
-            check()  # before anything of the claim is taken back
+            check_pod_once_read()  # before any device is returned to the node
         if old and not old.same_allocation(self._plan(claim, reference.uid)):
-            log.warning("the claim's allocation or pod has changed: its devices are taken back and prepared again")
+            log.warning("the claim's allocation or pod has changed: it is unprepared and prepared again")
             self.forget(reference.uid, old)
             old = None
-        fresh = old is None or old.phase == PREPARED  # otherwise the pod has its map already
-        found = peers.peers(claim, self._cluster, lambda: self._inventory.places) if fresh else []
-        record = old or self._reserve(claim, reference, found)
+        on_node = old is None or old.phase == PREPARED  # otherwise the pod already has its map
+        found_peers = peers.peers(claim, self._cluster, lambda: self._inventory.places) if on_node else []
+        record = old or self._reserve(claim, reference, found_peers)
         try:
-            if old and fresh:
-                self._renew(old, found)
-            self._choose_variables(record, check)
+            if old and on_node:
+                self._update_peers(old, found_peers)
+            self._choose_variables(record, check_pod_once_read)
             prepared = self._write(record)
             with trace.step("wait for the pod's object"):
-                check()
+                check_pod_once_read()
         except BaseException as error:
             if record is not old:
                 self.forget(reference.uid, record)
@@ -91,12 +93,12 @@ class Preparation:
         self._ledger.put_status(record)
         if record is not old:
             devices = ", ".join(f"{device.device} (request {device.request})" for device in record.devices)
-            log.info("prepared %s for pod %s", devices, record.pod or "any, with admin access")
+            log.info("prepared %s for %s", devices, f"pod {record.pod}" if record.pod else "any pod, with admin access")
         return prepared
 
     def assign(self, uid: str, pod_uid: str) -> None:
-        """Prepare a claim again for its current pod. Takes the claim's lock. Raises Refused if that is not the pod with
-        this UID."""
+        """Prepare a claim again for its current pod. Takes the claim's lock. Raises DriverError, and Refused if the
+        current pod does not have this UID."""
         with self._ledger.claim(uid):
             record = self._ledger.load(uid)
             if record is None or record.is_for(pod_uid):
@@ -107,8 +109,8 @@ class Preparation:
                 raise Refused(f"claim {record.claim} is not for the pod {pod_uid}")
 
     def forget(self, uid: str, record: Record | None, pending_status: bool = False) -> None:
-        """Take back a claim's devices and remove all its files, the record last. `pending_status` keeps the record
-        until the claim's status in the cluster is cleared."""
+        """Unprepare a claim: return its devices to the node and remove all its files, the record last. `pending_status`
+        keeps the record until the claim's status in the cluster is cleared."""
         if record:
             self._leases.drop(record)
             with self._ledger.devices(record):
@@ -120,9 +122,8 @@ class Preparation:
         if record and record.held:
             self._ledger.on_released("a pod's devices are back on the node")
 
-    def _check_of(self, owner: Pod | None) -> Check:
-        """Start to read a claim's pod. The returned function waits for the answer, returns it, and raises as
-        `check_pod`."""
+    def _start_reading_pod(self, owner: Pod | None) -> PodCheck:
+        """Start to read a claim's pod from the API server."""
         if owner is None:
             return dict
         context = contextvars.copy_context()  # the fields of log lines
@@ -135,49 +136,47 @@ class Preparation:
 
         return check
 
-    def _renew(self, record: Record, found: list[PeerRecord]) -> None:
-        """Record the devices of other drivers in a prepared claim as they are now."""
-        if found:
-            peers.add_levels(found, record.held, self._inventory.places)
-        record.peers, record.mapped = found, True
+    def _update_peers(self, record: Record, found_peers: list[PeerRecord]) -> None:
+        """Record the claim's devices of other drivers as they are now."""
+        if found_peers:
+            peers.add_levels(found_peers, record.held, self._inventory.places)
+        record.peers, record.mapped = found_peers, True
 
-    def _choose_variables(self, record: Record, check: Check) -> None:
-        """Record which variables of the settings a claim's pod gets. By default there are none."""
+    def _choose_variables(self, record: Record, check_pod_once_read: PodCheck) -> None:
+        """Record which variables of the setting `pod_environment` a claim's pod gets. By default there are none."""
         wanted = self._inventory.settings.pod_environment
         if record.phase != PREPARED or record.pod is None or not (wanted or record.variables):
             return
-        chosen = environment.choose(wanted, record, check(), self._cluster, self._inventory)
+        chosen = environment.choose(wanted, record, check_pod_once_read(), self._cluster, self._inventory)
         if "nccl_topology" in chosen.variables and "nccl_topology" not in chosen.left_out:
             self._ledger.files.write_nccl_topology(self._inventory.places.nccl)
         record.variables, record.left_out, record.beside = chosen.variables, chosen.left_out, chosen.beside
 
-    def _reserve(self, claim: Object, reference: ClaimRef, found: list[PeerRecord]) -> Record:
-        """Write the record of a new claim."""
+    def _reserve(self, claim: Object, reference: ClaimRef, found_peers: list[PeerRecord]) -> Record:
+        """Write the record of a new claim, which reserves its devices."""
         with self._ledger.reservation():
             with trace.step("plan"):
                 record = self._plan(claim, reference.uid)
-            record.mapped = True
-            if found:
-                peers.add_levels(found, record.held, self._inventory.places)
-                record.peers = found
+            self._update_peers(record, found_peers)
             self._save_new(record)
         self._ledger.pending_status.remove(reference.uid)
         return record
 
     def _save_new(self, record: Record) -> None:
-        """Hand out the addresses of rails that a new claim asks for, and write its record. The caller holds the lock
-        for new records."""
+        """Assign the addresses of rails that a new claim requests, and write its record. The caller holds the lock for
+        new records."""
         addresses = self._ledger.addresses
         ranges = self._inventory.settings.rail_addresses
-        addresses.hand_out(record, ranges, self._ledger.records(), self._ledger.unclean.addresses())
+        addresses.assign(record, ranges, self._ledger.records(), self._ledger.unclean.addresses())
         try:
             self._ledger.save(record, PREPARED)
         except BaseException:
-            with contextlib.suppress(DriverError):  # without a record they also become free at the next start
+            with contextlib.suppress(DriverError):  # at the next start they are released, too
                 addresses.release(record.uid)
             raise
 
     def _plan(self, claim: Object, uid: str) -> Record:
+        """As `plan.plan`, with the current data of the node."""
         results = claim["status"]["allocation"]["devices"]["results"]
         names = {str(result.get("device")) for result in results if result.get("driver") == DRIVER}
         devices = {name: self._inventory.device(name) for name in sorted(names)}
@@ -194,8 +193,8 @@ class Preparation:
         )
 
     def _offers(self, names: t.Collection[str]) -> dict[str, Offer]:
-        """The divided NICs among the devices with these names. Probes again if no free VF of a NIC was on the node at
-        the last probe, because pods had them then."""
+        """The divided NICs among the devices with these names. If no free VF of a NIC was on the node at the last
+        probe, because pods had the VFs then, the node is probed again."""
         offers = self._divided(names)
         used = {device.known.address for record in self._ledger.records() for device in record.held} if offers else ()
         for offer in offers.values():
@@ -210,7 +209,7 @@ class Preparation:
         return {name: offer for name, offer in offers.items() if offer}
 
     def _write(self, record: Record) -> list[PreparedDevice]:
-        """Check the devices of a claim unless they are in its pod, and write its files."""
+        """Write a claim's files, and return its devices. First check the devices, unless they may be in the pod."""
         if record.phase == PREPARED:
             with self._ledger.devices(record):
                 self._check_devices(record)
@@ -220,34 +219,36 @@ class Preparation:
             return self._ledger.files.write(record)
 
     def _check_devices(self, record: Record) -> None:
-        """Check that the node does not need the devices and that they support their configuration. Raises Refused and
-        Busy."""
+        """Check that the node does not need the devices, and that the devices support their configuration. Raises
+        Refused and Busy."""
         check_needed(self._inventory, record)
         self._ledger.unclean.check(record)
         problems: list[Problem] = []
         for device in record.held:
-            if device.share and device.share.mechanism == MACVLAN and (says := by_class.problem(device.known.identity)):
-                raise Busy(f"{device.device}: {says}")
+            if device.share and device.share.mechanism == MACVLAN:
+                if problem := by_class.problem(device.known.identity):
+                    raise Busy(f"{device.device}: {problem}")
             if device.interface:
-                where = f"configuration of request {device.request} ({device.device})"
+                path = f"configuration of request {device.request} ({device.device})"
                 with trace.step("check the configuration", device.device):
-                    problems += interfaces.check(device.known.identity, device.config, where)
+                    problems += interfaces.check(device.known.identity, device.config, path)
         if problems:
             raise refusal(problems)
 
     def _refresh_rdma_names(self, record: Record) -> None:
-        """Update the names of RDMA devices: after the kernel has renumbered them, another function may have the
-        recorded name. Raises Busy if a device has none now: its driver is not loaded, or an ending pod has it."""
+        """Update the names of RDMA devices: after the kernel has renumbered them, another function may have a recorded
+        name. Raises Busy if a device has no RDMA device now: its kernel driver is not loaded, or an ending pod has
+        it."""
         changed = False
         for device in record.held:
             known = device.known
             if not known.address or not known.rdma_devices:
                 continue
-            now = rdma.devices(known.address)
-            if not now:
+            names = rdma.devices(known.address)
+            if not names:
                 raise Busy(f"{device.device}: its RDMA device is not on the node now")
-            if now != sorted(known.rdma_devices):
-                device.known = known.with_rdma_devices(now)
+            if names != sorted(known.rdma_devices):
+                device.known = known.with_rdma_devices(names)
                 changed = True
         if changed:
             self._ledger.save(record, PREPARED)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The protocols of the API client and the inventory that claims use, so that tests can pass other implementations."""
+"""Protocols for the API client and the inventory that claims use, so that tests can pass other implementations."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Inventory(t.Protocol):
 
 
 def check_needed(inventory: Inventory, record: Record) -> None:
-    """Check that the node itself does not need a claim's devices now. Raises Busy with the first that it needs, and
-    DriverError if the kernel does not answer."""
+    """Check that the node itself does not need a claim's devices now. Raises Busy for the first device that it needs,
+    and DriverError if the kernel does not answer."""
     with trace.step("check if the node needs the devices"):
         needed = inventory.needed_by_node([device.device for device in record.held])
     for name, reason in needed.items():

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Dataclasses to JSON and back, in the form in which records are stored.
+"""Converts dataclasses to JSON and back, in the form in which records are stored.
 
-Releases with more or fewer fields read the same file: default values are not written, and unknown fields are ignored.
+Releases with more or fewer fields can read the same file: default values are not written, and unknown fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..kernel import rdma
 from ..publish.device import Device
 from .cdi import DeviceNode
 
-#: A type as `typing.get_type_hints` gives it.
+#: A type as `typing.get_type_hints` returns it.
 _Form = t.Any
 #: Marks fields that are stored beside the record.
 BESIDE = {"beside": True}
@@ -31,17 +32,17 @@ class _Dataclass(t.Protocol):
 
 
 def encoded(value: _Dataclass, beside: bool = False) -> Object:
-    """A dataclass as JSON, without default values: other releases need not know those fields. With `beside` only the
-    fields that are stored beside the record, otherwise without them."""
-    found: Object = {}
-    for one in dataclasses.fields(value):
-        if (one.metadata == BESIDE) is not beside:
+    """A dataclass as JSON, without default values, because other releases may not know those fields. With `beside`,
+    only the fields that are stored beside the record; otherwise only the others."""
+    content: Object = {}
+    for field in dataclasses.fields(value):
+        if (field.metadata == BESIDE) is not beside:
             continue
-        item = getattr(value, one.name)
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        item = getattr(value, field.name)
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         if item != default:
-            found[one.name] = _encode_value(item)
-    return found
+            content[field.name] = _encode_value(item)
+    return content
 
 
 def _encode_value(value: object) -> object:
@@ -70,7 +71,7 @@ def _keys(form: _Form) -> dict[str, _Form]:
 
 
 def decoded(form: _Form, value: object, path: str) -> t.Any:
-    """Decode a value as `form`, one of the types that a record's fields have. Raises ValueError with the path."""
+    """Decode a JSON value as `form`, one of the types of a record's fields. Raises ValueError with the path."""
     if form in _CUSTOM_DECODERS:
         return _CUSTOM_DECODERS[form](value, path)
     if t.is_typeddict(form):
@@ -92,19 +93,20 @@ def decoded(form: _Form, value: object, path: str) -> t.Any:
 
 def _decode_dataclass(form: _Form, value: object, path: str) -> t.Any:
     hints, required = _fields(form)
-    given = {name: item for name, item in _mapping(value, path).items() if name in hints}  # others: another release's
-    _check_keys(required, given, path)
-    return form(**{name: decoded(hints[name], item, f"{path}.{name}") for name, item in given.items()})
+    # fields that are not in `hints` are those of another release
+    fields = {name: item for name, item in _mapping(value, path).items() if name in hints}
+    _check_keys(required, fields, path)
+    return form(**{name: decoded(hints[name], item, f"{path}.{name}") for name, item in fields.items()})
 
 
 def _decode_typed_dict(form: _Form, value: object, path: str) -> t.Any:
-    """The value as it is, with the keys of other releases."""
-    given = _mapping(value, path)
-    _check_keys(form.__required_keys__, given, path)
+    """Check a value and return it unchanged, with the keys of other releases."""
+    mapping = _mapping(value, path)
+    _check_keys(form.__required_keys__, mapping, path)
     hints = _keys(form)
-    for name in hints.keys() & given.keys():
-        decoded(hints[name], given[name], f"{path}.{name}")
-    return given
+    for name in hints.keys() & mapping.keys():
+        decoded(hints[name], mapping[name], f"{path}.{name}")
+    return mapping
 
 
 def _check_keys(required: t.AbstractSet[str], value: ObjectView, path: str) -> None:
@@ -124,8 +126,8 @@ def _number(value: object, path: str) -> int | float:
     return value
 
 
-#: The decoders of types that are not decoded field by field. The content of a host state and of the identity of an RDMA
-#: device is checked where it is used: it differs between releases.
+#: The decoders of types that are not decoded field by field. The content of a host state and of an RDMA device's
+#: identity is checked where it is used, because it differs between releases.
 _CUSTOM_DECODERS: dict[_Form, t.Callable[[object, str], object]] = {
     t.Any: lambda value, _path: value,
     float: _number,

@@ -4,8 +4,9 @@
 
 """The driver's records on disk: one JSON file per claim, named after its UID.
 
-A record is written before the actions that it describes, and replaced atomically: a process killed at any moment leaves
-the old content or the new. The disk is the source of truth: two instances of the driver may run during an update.
+A record is written before the actions that it describes, and it is replaced atomically: a process that is killed at any
+moment leaves the old content or the new. The disk is the source of truth, because two instances of the driver may run
+during an update.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from .cdi import DeviceNode
 from .record_forms import FORMS
 from .record_values import BESIDE, decoded, encoded
 
-#: Maximum bytes of a record. With 32 devices on a node with thousands of routes it has less than a megabyte.
-RECORD_BYTES = 16 << 20
+#: Maximum bytes of a record. A record with 32 devices on a node with thousands of routes has less than a megabyte.
+MAX_RECORD_BYTES = 16 << 20
 
 #: All devices are on the node, unchanged.
 PREPARED = "prepared"
@@ -54,7 +55,7 @@ PHASES = (PREPARED, ATTACHING, ATTACHED, DETACHING)
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SUFFIX = ".json"
-_ASIDE = ".corrupt"
+_CORRUPT = ".corrupt"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -65,15 +66,18 @@ def boot_id(path: Path = BOOT_ID) -> str:
 
 @dataclass
 class RdmaRecord:
-    """The RDMA devices of a device that may be in a pod: the character devices for containers, the names of those that
-    move with the interface, and by these names the identity that finds each again (`rdma.identify`)."""
+    """The RDMA devices of a device that may be in a pod.
+
+    `nodes` are the character devices for containers, `moves` the names of the RDMA devices that move with the
+    interface. `known` has the identity by which each of these is found again (`rdma.identify`), by name.
+    """
 
     nodes: list[DeviceNode]
     moves: list[str]
     known: dict[str, rdma.RdmaIdentity] = field(default_factory=dict)
 
 
-#: A device's name and the ID of the claim's share of it, empty without shares.
+#: The name of a device, and the ID of the claim's share of that device; the ID is empty without shares.
 DeviceKey = tuple[str, str]
 
 
@@ -81,13 +85,17 @@ DeviceKey = tuple[str, str]
 class DeviceRecord:
     """One allocated device.
 
-    `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory's Device as of
-    allocation, or of a later boot, with the RDMA device names of the last prepare; `config` has the merged fields of
-    its InterfaceConfigs, with the addresses that were handed out (`rails`). `host` (its host state) and `rdma` are set
-    while it may be in a pod; `network` and `leases` are results of attach. `interface` is the name in the pod, empty
-    for a device without network interface. `admin` devices are never moved. Operations on devices with the same `lock`
-    (functions of one port) do not run concurrently. With `share` the claim has this share of the device; `known` is
-    then the VF that it has, or the parent of its macvlan.
+    - `request` is that of the allocation (`nic`, or `nic/fast` for a subrequest).
+    - `known` is the inventory's Device as it was at the allocation, or in a later boot, with the names of RDMA devices
+    at
+      the last prepare. With `share` it is the claim's VF, or the parent of the claim's macvlan interface.
+    - `config` has the merged fields of the device's InterfaceConfigs, and the assigned addresses of rails.
+    - `interface` is the name in the pod, empty for a device without network interface.
+    - `admin` devices are never moved.
+    - Operations on devices with the same `lock` (functions of one port) do not run concurrently.
+    - `share`: the claim has this share of the device instead of the whole device.
+    - `host` (the host state) and `rdma` are set while the device may be in a pod.
+    - `network` and `leases` are results of attach.
     """
 
     device: str
@@ -107,35 +115,36 @@ class DeviceRecord:
 
     @property
     def main_request(self) -> str:
-        """The name of the main request, as kubelet knows it."""
+        """The name of the main request, which is the one that kubelet uses."""
         return self.request.partition("/")[0]
 
     @property
     def key(self) -> DeviceKey:
-        """Identifies the device in its claim, which may have several shares of one device."""
+        """Identifies the device within the claim, which may have several shares of one device."""
         return self.device, self.share_id
 
     @property
     def own_name(self) -> str:
-        """The name of the device that goes to the pod: that of the VF for a share by VFs."""
+        """The name of the device on the node: for a share by VFs, that of the VF; otherwise the published name."""
         by_vf = self.share is not None and self.share.mechanism == VFS and self.known.address is not None
         return device_name(str(self.known.address)) if by_vf else self.device
 
     @property
-    def asked_config(self) -> Object:
-        """The configuration as in the claim: without assigned addresses and the fields that a share adds."""
+    def claimed_config(self) -> Object:
+        """The configuration as in the claim: without assigned addresses and the fields that a share adds, but with the
+        bandwidth that the share consumes."""
         config = rails.as_claimed(self.config)
         if self.share is None:
             return config
         vf = {name: value for name, value in config.get("vf", {}).items() if name != "spoofchk"}
-        rest = {name: value for name, value in config.items() if name not in ("child", "vf")}
-        return {**rest, "vf": vf, "consumed": self.share.consumed}
+        other_fields = {name: value for name, value in config.items() if name not in ("child", "vf")}
+        return {**other_fields, "vf": vf, "consumed": self.share.consumed}
 
 
 @dataclass
 class PeerRecord:
-    """A device of another driver in the same claim. `address`, `uuid` and the fields below are empty or None if they
-    are unknown, with the reason in `unknown`. `levels` has the distances to the claim's NICs, by their devices' names.
+    """A device of another driver in the same claim. `address`, `uuid`, `rail`, `pcie_root` and `numa_node` are empty or
+    None if they are unknown; `unknown` is the reason. `levels` has the distances to the claim's NICs, by device name.
     """
 
     driver: str
@@ -155,15 +164,19 @@ class PeerRecord:
 class Record:
     """One claim.
 
-    `pod` is None if all devices are for admin access, for any pod. `netns` is `[st_dev, st_ino]` of the network
-    namespace that devices moved to, or were about to. `boot` is the ID of the boot: after a reboot all devices are on
-    the node. `since` is the time of the last change of phase, in the API's format. `pod_claim_name` is the name in the
-    pod of a claim from a template.
+    - `pod` is None if all devices are for admin access; then any pod may use them.
+    - `netns` is `[st_dev, st_ino]` of the network namespace to which devices were moved, or were about to be.
+    - `boot` is the ID of the boot: after a reboot all devices are on the node.
+    - `since` is the time of the last change of `phase`, in the API's format.
+    - `pod_claim_name` is the name in the pod of a claim from a template.
 
-    The other fields are for the pod's map, and are stored beside the record, because 1.0.0 refuses a record with fields
-    that it does not know. `mapped` is False for claims of releases that did not look for `peers`, the claim's devices
-    of other drivers. `variables` are those of the setting `pod_environment` that the pod gets, `left_out` has the
-    reasons for the others; `beside` are the RDMA devices that the pod has by other claims.
+    The other fields are for the pod's map. They are stored beside the record, because release 1.0.0 refuses a record
+    with unknown fields:
+
+    - `mapped` is False for claims of releases that did not read `peers`.
+    - `peers` are the claim's devices of other drivers.
+    - `variables` are those of the setting `pod_environment` that the pod gets; `left_out` has the reasons for the
+    others. - `beside` are the RDMA devices that the pod has from other claims.
     """
 
     uid: str
@@ -184,11 +197,12 @@ class Record:
 
     @property
     def held(self) -> list[DeviceRecord]:
-        """The devices that this claim has, exclusively or a share of them, without those for admin access."""
+        """The devices of which this claim has the whole or a share: all but those for admin access."""
         return [device for device in self.devices if not device.admin]
 
     @property
     def claim(self) -> ClaimRef:
+        """The reference to the claim."""
         return ClaimRef(self.namespace, self.name, self.uid)
 
     def is_for(self, pod_uid: str) -> bool:
@@ -200,14 +214,15 @@ class Record:
 
         def allocation(record: Record) -> tuple[object, ...]:
             devices = [
-                (one.pool, one.device, one.request, one.admin, one.share_id, one.asked_config) for one in record.devices
+                (one.pool, one.device, one.request, one.admin, one.share_id, one.claimed_config)
+                for one in record.devices
             ]
             return record.pod, devices, record.claim
 
         return allocation(self) == allocation(other)
 
     def clear_attachment(self) -> None:
-        """Remove what attach has recorded: the devices are on the node."""
+        """Remove what attach has recorded, because the devices are on the node."""
         self.netns = None
         for device in self.devices:
             device.host = device.rdma = device.network = None
@@ -215,34 +230,38 @@ class Record:
 
 
 class Unreadable(DriverError):
-    """A record cannot be used: it was corrupt and has been renamed, a newer driver wrote it, or reading failed."""
+    """A record cannot be used: it was corrupt and has been renamed, or only a newer driver can read it, or reading it
+    failed."""
 
 
 def encode(record: Record) -> bytes:
+    """The content of a record's file."""
     value = FORMS.write(encoded(record))
-    # without indentation json encodes in C, in a tenth of the time
+    # without indentation json encodes in C, which takes a tenth of the time
     return (json.dumps(value, sort_keys=True) + "\n").encode()
 
 
 def encode_facts(record: Record) -> bytes:
-    """What is stored beside the record; empty if there is nothing."""
-    found = encoded(record, beside=True)
-    return (json.dumps(FORMS.write(found)) + "\n").encode() if found.keys() - {"mapped"} else b""
+    """The content that is stored beside the record; empty if there is none."""
+    facts = encoded(record, beside=True)
+    return (json.dumps(FORMS.write(facts)) + "\n").encode() if facts.keys() - {"mapped"} else b""
 
 
 def add_facts(record: Record, content: bytes) -> None:
-    """Add what is stored beside a record. Raises ValueError if it is damaged or only a newer driver can read it."""
-    value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
+    """Add to a record the content that is stored beside it. Raises ValueError if the content is damaged, or if only a
+    newer driver can read it."""
+    value = FORMS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
     hints = t.get_type_hints(Record)
     names = [one.name for one in dataclasses.fields(Record) if one.metadata == BESIDE and one.name in value]
-    found = {name: decoded(hints[name], value[name], name) for name in names}
-    for name, item in found.items():
+    facts = {name: decoded(hints[name], value[name], name) for name in names}
+    for name, item in facts.items():
         setattr(record, name, item)
 
 
 def decode(content: bytes) -> Record:
-    """Raises ValueError for an invalid record, NewerForm if only a newer driver can read it."""
-    value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
+    """The record in a file's content. Raises ValueError for an invalid record, and NewerForm if only a newer driver can
+    read it."""
+    value = FORMS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
     record = t.cast(Record, decoded(Record, value, "record"))
     if record.phase not in PHASES:
         newer = value["schema"] > FORMS.newest
@@ -255,7 +274,7 @@ def decode(content: bytes) -> Record:
 
 
 def _check_config(device: DeviceRecord) -> None:
-    """Raises ValueError for content on which later code would fail, which would also affect other claims."""
+    """Raises ValueError for content with which later code would fail, because that would also affect other claims."""
     for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
         if not isinstance(device.config.get(name, {}), dict):
             raise ValueError(f"config.{name} of {device.device} must be a mapping")
@@ -272,18 +291,19 @@ def _check_share(share: ShareRecord, device: str) -> None:
     except (ValueError, ZeroDivisionError):
         factor = Fraction(0)
     if factor < 1 or min(share.asked, share.consumed, share.physical, share.ceiling) <= 0 or share.burst < 0:
-        raise ValueError(f"the share of {device} has amounts that no share can have")
+        raise ValueError(f"the share of {device} has impossible amounts")
 
 
 class Store:
-    """The records in a folder. Safe for several processes, as long as writers of one record hold its claim's lock."""
+    """The records in a folder. Safe for several processes, as long as the writer of a record holds its claim's lock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: The results of the last `all`: the files' contents and the records, by UID.
+        #: The files' contents and the records that the last `all` has read, by UID.
         self._seen: dict[str, tuple[bytes, Record]] = {}
 
     def path(self, uid: str) -> Path:
+        """The path of a claim's record. Raises DriverError for an invalid UID."""
         if not _UID.fullmatch(uid):
             raise DriverError(f"{uid!r} is not a valid claim UID")
         return self.folder / f"{uid}{_SUFFIX}"
@@ -294,8 +314,8 @@ class Store:
         return None if content is None else self._record(uid, content)
 
     def _content(self, uid: str) -> bytes | None:
-        """The content of a claim's file, None if there is none. Raises Unreadable, without reading a file whose type or
-        size is not that of a record."""
+        """The content of a claim's file, None if there is none. Raises Unreadable; a file that cannot be a record, by
+        its type or size, is not read."""
         path = self.path(uid)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -303,25 +323,27 @@ class Store:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     raise self._corrupt(path, "it is not a regular file")
-                if status.st_size > RECORD_BYTES:
-                    raise self._corrupt(path, f"it has {status.st_size} bytes; the limit is {RECORD_BYTES}")
+                if status.st_size > MAX_RECORD_BYTES:
+                    raise self._corrupt(path, f"it has {status.st_size} bytes; the limit is {MAX_RECORD_BYTES}")
                 return file.read(status.st_size + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
 
-    def _corrupt(self, path: Path, why: str) -> Unreadable:
-        return Unreadable(f"{path} is corrupt and was renamed to {self._set_aside(path)}: {why}")
+    def _corrupt(self, path: Path, reason: str) -> Unreadable:
+        return Unreadable(f"{path} is corrupt and was renamed to {self._set_aside(path)}: {reason}")
 
     def _record(self, uid: str, content: bytes) -> Record:
         path = self.path(uid)
         try:
             record = decode(content)
             if record.uid != uid:
-                raise ValueError(f"it is of claim {record.uid}")
+                raise ValueError(f"it is the record of claim {record.uid}")
         except NewerForm as error:
-            fix = "its devices stay in their pod; install the release that wrote it again (dra_driver_release)"
+            fix = (
+                "the claim's devices stay in the pod; reinstall the release that wrote the record (dra_driver_release)"
+            )
             raise Unreadable(f"{path} cannot be used: {error}; {fix}") from error
         except ValueError as error:
             raise self._corrupt(path, str(error)) from error
@@ -330,28 +352,29 @@ class Store:
     def _set_aside(self, path: Path) -> Path:
         """Rename an unreadable file to an unused name, so that an administrator can examine it."""
         number = 0
-        while (aside := path.with_name(f"{path.name}{_ASIDE}-{number}")).exists():
+        while (target := path.with_name(f"{path.name}{_CORRUPT}-{number}")).exists():
             number += 1
         try:
-            os.replace(path, aside)
+            os.replace(path, target)
         except FileNotFoundError:
-            pass  # another instance of the driver was faster
-        return aside
+            pass  # another instance of the driver has renamed it first
+        return target
 
-    def known(self, uid: str, set_aside: bool = False) -> bool:
-        """Whether a claim has a record, readable or not; `set_aside`: or a corrupt one that was renamed."""
+    def has_record(self, uid: str, include_corrupt: bool = False) -> bool:
+        """Whether a claim has a record, readable or not; with `include_corrupt`, or a corrupt one that was renamed."""
         if not _UID.fullmatch(uid):
             return False
         path = self.path(uid)
-        return path.exists() or (set_aside and path.with_name(f"{path.name}{_ASIDE}-0").exists())
+        return path.exists() or (include_corrupt and path.with_name(f"{path.name}{_CORRUPT}-0").exists())
 
     def uids(self) -> list[str]:
+        """The UIDs of all claims with a record, readable or not."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
             return []
-        found = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
-        return sorted(uid for uid in found if _UID.fullmatch(uid))
+        uids = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+        return sorted(uid for uid in uids if _UID.fullmatch(uid))
 
     def all(self) -> tuple[list[Record], list[Unreadable]]:
         """Every readable record, and an error for each of the others. Callers must not change the records: the next
@@ -374,35 +397,35 @@ class Store:
         return [record for _content, record in seen.values()], unreadable
 
     def save(self, record: Record) -> None:
-        """Write a record to disk. After the return it survives a kill of this process and, in phase `prepared`, a power
-        cut. Raises DriverError.
+        """Write a record to disk. When this returns, the record survives a kill of this process and, in phase
+        `prepared`, a power cut. Raises DriverError.
 
-        After a power cut all devices are on the node, whatever the phase was (`claims.service`), so the previous record
-        is sufficient.
+        For other phases an older record is sufficient after a power cut: all devices are then on the node, whatever the
+        phase was.
         """
         if record.phase not in PHASES:
             raise ValueError(f"phase {record.phase!r} is unknown")
         path = self.path(record.uid)
         content = encode(record)
-        if len(content) > RECORD_BYTES:
+        if len(content) > MAX_RECORD_BYTES:
             raise DriverError(
-                f"the record of claim {record.uid} has {len(content)} bytes; the limit is {RECORD_BYTES}: check if the "
-                "interfaces of its devices have very many routes or addresses on the node"
+                f"the record of claim {record.uid} has {len(content)} bytes; the limit is {MAX_RECORD_BYTES}. Check "
+                "whether the interfaces of its devices have very many routes or addresses on the node"
             )
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            kept = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
-            files.replace(path, content, 0o600, kept)
+            power_cut = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
+            files.replace(path, content, 0o600, power_cut)
         except OSError as error:
             raise DriverError(f"could not write the record of claim {record.uid}: {error}") from error
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's record; an unknown claim is not an error. After a power cut it may reappear."""
+        """Remove a claim's record; an unknown claim is not an error. After a power cut the record may reappear."""
         files.remove(self.path(uid))
 
-    def hand_over(self, uid: str, other: Store) -> None:
-        """Move a claim's record to another store, which needs no space on a full disk; if it cannot be moved, it is
+    def move_to(self, other: Store, uid: str) -> None:
+        """Move a claim's record to another store, which needs no disk space. If the record cannot be moved, it is
         removed. An unknown claim is not an error."""
         try:
             os.replace(self.path(uid), other.path(uid))
@@ -412,5 +435,5 @@ class Store:
             self.remove(uid)
 
     def sweep(self) -> None:
-        """Remove unfinished files of killed writers."""
+        """Remove unfinished files of killed writers. Raises OSError."""
         files.sweep(self.folder)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Recovery after a start: finishing or undoing interrupted operations, and dropping claims that kubelet has
+"""Recovery after a start: finishes or undoes interrupted operations, and unprepares claims that kubelet has
 forgotten."""
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Recovery:
         self._errors = logs.Conditions(log)
 
     def recover(self) -> bool:
-        """Finish or undo what the last process began, and remove files without a record. Does not contact the API
-        server.
+        """Finish or undo the operations that the last process began, and remove files without a record. Does not
+        contact the API server.
 
-        Returns False if something could not be done now, which is logged: call again. This does not include the rates
-        of shares: `Shares.settled` says whether they are set.
+        Returns False if something could not be done now, which is logged; then call this again. The result does not
+        include the rates of shares: `Shares.settled` says whether they are set.
         """
         ledger, settled = self._ledger, True
-        for leftovers in (ledger.store, ledger.pending_status, ledger.locks):
-            settled &= self._succeeds(leftovers.sweep)
+        for store in (ledger.store, ledger.pending_status, ledger.locks):
+            settled &= self._succeeds(store.sweep)
         settled &= self._succeeds(ledger.sweep_addresses)
         for uid in ledger.store.uids():
             with logs.context(claim=uid, operation="recover"):
@@ -70,9 +70,10 @@ class Recovery:
         return settled
 
     def drop_lost_claims(self) -> bool:
-        """Take back the devices of claims that were deleted or lost them, and whose pods have ended.
+        """Unprepare claims that were deleted, or whose allocation no longer contains their devices, and whose pods have
+        ended.
 
-        Kubelet unprepares such claims, unless it has forgotten them. Returns as `recover`; stops at the first request
+        Kubelet unprepares such claims, unless it has forgotten them. Returns as `recover`. Stops at the first request
         that the API server does not answer.
         """
         settled = True
@@ -88,7 +89,8 @@ class Recovery:
         return settled
 
     def _succeeds(self, function: t.Callable[..., None], *args: str) -> bool:
-        """Whether a call succeeded; logs a new error, but raises Unreachable."""
+        """Call a function. Returns whether it succeeded; logs its errors, repeated ones only at level debug. Raises
+        only Unreachable."""
         key = (function.__qualname__, *args)
         try:
             function(*args)
@@ -109,7 +111,7 @@ class Recovery:
             if record is None:
                 return
             if record.phase in (ATTACHING, DETACHING):
-                log.info("the driver stopped while the claim was %s: taking its devices back to the node", record.phase)
+                log.info("the driver stopped while the claim was %s: moving its devices back to the node", record.phase)
                 with self._ledger.devices(record):
                     self._transfer.to_node(record)
             self._ledger.files.write(record)
@@ -125,7 +127,8 @@ class Recovery:
                 self._ledger.files.remove(uid)
 
     def _clear_status(self, uid: str) -> None:
-        """Clear the status of a claim whose process was killed after unprepare."""
+        """Clear the status of a claim that was unprepared by a process that was killed before its status was
+        cleared."""
         with self._ledger.claim(uid):
             record = self._ledger.pending_status.load(uid)
             if record and self._ledger.store.load(uid) is None:
@@ -144,5 +147,6 @@ class Recovery:
                 self._preparation.forget(uid, record)
 
     def _in_use(self, record: Record) -> bool:
+        """Whether a process runs in the network namespace of the claim's pod."""
         pin = self._ledger.paths.pin(record.uid)
         return record.phase == ATTACHED and netns.alive(pin) and bool(netns.processes(pin))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Finds the claims that a changed factor of a NIC affects. Each change is reported once, even if the driver
+"""Finds the claims that are affected by a changed factor of a NIC. Each change is reported once, even if the driver
 restarts."""
 
 from __future__ import annotations
@@ -20,65 +20,67 @@ from .share_state import HeldShare, SharedNic
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 20
 
 
-def change(nic: SharedNic, one: HeldShare, before: Fraction) -> str:
-    """A sentence about what changed for a share of a NIC whose factor was `before`; empty if nothing."""
-    now, place = nic.divided.factor, nic.shares.index(one)
-    earlier = replace(nic.divided, factor=before).guarantees([other.share for other in nic.shares])[place]
-    if one.guaranteed == earlier:
+def change_text(nic: SharedNic, share: HeldShare, old_factor: Fraction) -> str:
+    """A sentence about what a changed factor of a NIC changes for a share; empty if its guarantee stays the same."""
+    index = nic.shares.index(share)
+    old_guarantee = replace(nic.divided, factor=old_factor).guarantees([one.share for one in nic.shares])[index]
+    if share.guaranteed == old_guarantee:
         return ""
+    factor = factor_text(nic.divided.factor)
     return (
-        f"{nic.name} is promised {factor_text(now)} times its bandwidth from now on, before {factor_text(before)}: "
-        f"the share of request {one.device.request} is guaranteed {quantity(one.guaranteed)}bit/s, "
-        f"before {quantity(earlier)}bit/s"
+        f"{nic.name} is now promised {factor} times its bandwidth instead of {factor_text(old_factor)} times: "
+        f"the share of request {share.device.request} is guaranteed {quantity(share.guaranteed)}bit/s instead of "
+        f"{quantity(old_guarantee)}bit/s"
     )
 
 
-def debt(nic: SharedNic) -> str:
+def debt_text(nic: SharedNic) -> str:
     """A sentence about the bandwidth that is promised beyond a NIC's capacity; empty if there is none."""
     if not nic.totals.debt:
         return ""
-    times, names = factor_text(nic.divided.factor), ", ".join(_names(nic.shares))
+    factor, claims = factor_text(nic.divided.factor), ", ".join(_claims(nic.shares))
     return (
-        f"shares of {nic.name} are promised {quantity(nic.totals.debt)}bit/s more than {times} times its bandwidth: "
-        f"{names}; they stay, and no new share is allocated until others end"
+        f"shares of {nic.name} are promised {quantity(nic.totals.debt)}bit/s more than {factor} times its bandwidth: "
+        f"{claims}; these shares stay, and no new share is allocated until some of them end"
     )
 
 
-def _names(shares: t.Iterable[HeldShare]) -> list[str]:
+def _claims(shares: t.Iterable[HeldShare]) -> list[str]:
     return sorted({str(one.record.claim) for one in shares})
 
 
 class ReportedFactors:
-    """The factors in force at the last report, by share ID, in a file that does not survive a reboot, like the
-    shares."""
+    """The factors that were last reported, by share ID, in a file. Like the shares, the file does not survive a
+    reboot."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def changed(self, nics: t.Sequence[SharedNic]) -> list[tuple[SharedNic, HeldShare, Fraction]]:
-        """The shares whose NICs have another factor than at the last call, or at their allocation if that was later,
-        each with the earlier factor. Never raises: a file that cannot be read or written only costs a report."""
-        known, shares = self._read(), [(nic, one) for nic in nics for one in nic.shares]
-        now = {one.device.share_id: factor_text(nic.divided.factor) for nic, one in shares}
-        if now != known:
-            self._write(now)
-        before = [Fraction(known.get(one.device.share_id, one.share.factor)) for _nic, one in shares]
-        return [(nic, one, earlier) for (nic, one), earlier in zip(shares, before) if earlier != nic.divided.factor]
+        """The shares whose NIC has another factor than at the last call, or at the share's allocation if that was
+        later, each with the old factor. Never raises: if the file cannot be read or written, a change may not be
+        reported."""
+        reported, shares = self._read(), [(nic, one) for nic in nics for one in nic.shares]
+        current = {one.device.share_id: factor_text(nic.divided.factor) for nic, one in shares}
+        if current != reported:
+            self._write(current)
+        old_factors = [Fraction(reported.get(one.device.share_id, one.share.factor)) for _nic, one in shares]
+        return [(nic, one, old) for (nic, one), old in zip(shares, old_factors) if old != nic.divided.factor]
 
     def _read(self) -> dict[str, str]:
         try:
-            found = json.loads(self._path.read_bytes()[:_MOST_BYTES])
-            return {str(name): factor_text(Fraction(str(factor))) for name, factor in found.items()}
+            factors = json.loads(self._path.read_bytes()[:_MAX_FILE_BYTES])
+            return {str(name): factor_text(Fraction(str(factor))) for name, factor in factors.items()}
         except (OSError, ValueError, AttributeError, ZeroDivisionError):
             return {}
 
-    def _write(self, now: t.Mapping[str, str]) -> None:
+    def _write(self, factors: t.Mapping[str, str]) -> None:
         try:
-            if now:
-                files.replace(self._path, json.dumps(now).encode(), 0o644, files.PowerCut.MAY_EMPTY)
+            if factors:
+                files.replace(self._path, json.dumps(factors).encode(), 0o644, files.PowerCut.MAY_EMPTY)
             else:
                 files.remove(self._path)
         except OSError as error:

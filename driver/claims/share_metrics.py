@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Prometheus metrics of shares, computed at each scrape: one series for each share and amount."""
+"""Prometheus metrics of shares, computed at each scrape: one series for each share and kind of amount."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .shares import Shares
 
 log = logging.getLogger(__name__)
 
-_OF_SHARE = ["nic", "namespace", "claim", "request", "share"]
+_SHARE_LABELS = ["nic", "namespace", "claim", "request", "share"]
 
 
 class ShareMetrics(Collector):
-    """The shares of the node."""
+    """Collects the metrics of the node's shares."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
@@ -34,9 +34,9 @@ class ShareMetrics(Collector):
         return _families()
 
     def collect(self) -> t.Iterable[Metric]:
-        of_nics, of_shares, used = families = _families()
-        for one_nic in self._shares.nics():
-            nic, sent = self._read(one_nic)
+        nic_rates, share_rates, sent_bytes = families = _families()
+        for planned in self._shares.nics():
+            nic, sent = self._read(planned)
             totals = nic.totals
             for amount, rate in (
                 ("physical", nic.divided.physical),
@@ -46,44 +46,45 @@ class ShareMetrics(Collector):
                 ("in_force", sum(one.force.rate for one in nic.shares if one.force)),
                 ("debt", totals.debt),
             ):
-                of_nics.add_metric([nic.name, amount], rate)
+                nic_rates.add_metric([nic.name, amount], rate)
             for one in nic.shares:
                 labels = _labels(nic, one)
                 for amount, rate in share_state.amounts(nic, one).items():
-                    of_shares.add_metric([*labels, amount], rate)
+                    share_rates.add_metric([*labels, amount], rate)
                 if one.device.share_id in sent:
-                    used.add_metric(labels, sent[one.device.share_id])
+                    sent_bytes.add_metric(labels, sent[one.device.share_id])
         return families
 
     def _read(self, nic: SharedNic) -> tuple[SharedNic, dict[str, int]]:
-        """What the kernel reports of a NIC's shares, and the bytes that they have sent."""
+        """A NIC with the rates that the kernel reports, and the bytes that its shares have sent, by share ID. If the
+        kernel does not report them, the NIC unchanged."""
         try:
-            found = share_state.as_reported(nic), share_state.sent(nic)
+            reported = share_state.as_reported(nic), share_state.sent(nic)
         except DriverError as error:
             self._errors.report(nic.name, logging.WARNING, f"{nic.name}: {error.message}")
             return nic, {}
         self._errors.clear(nic.name)
-        return found
+        return reported
 
 
 def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily]:
     return (
         GaugeMetricFamily(
             "lanewise_shared_nic_bits_per_second",
-            "Bandwidth of a NIC that pods have shares of, by amount: physical, capacity (that times the factor), "
-            "promised (of the capacity), guaranteed (the least of all shares), in_force (kept for shares now), debt "
+            "Bandwidth of a NIC of which pods have shares, by amount: physical, capacity (physical times the factor), "
+            "promised (of the capacity), guaranteed (to all shares together), in_force (reserved for shares now), debt "
             "(promised beyond the capacity).",
             labels=["nic", "amount"],
         ),
         GaugeMetricFamily(
             "lanewise_share_bits_per_second",
             "Bandwidth of a share, by amount: asked, guaranteed, in_force, ceiling.",
-            labels=[*_OF_SHARE, "amount"],
+            labels=[*_SHARE_LABELS, "amount"],
         ),
         CounterMetricFamily(
             "lanewise_share_sent_bytes",
             "Bytes that the pod of a share has sent, as far as the kernel counts them.",
-            labels=_OF_SHARE,
+            labels=_SHARE_LABELS,
         ),
     )
 

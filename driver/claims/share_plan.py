@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Computes what a claim gets for an allocated share of a NIC: the rates, and the VF or the traffic class.
+"""Computes what a claim gets for an allocated share of a NIC: the rates, and a VF or a traffic class.
 
 As in `plan`, nothing here touches the node or the cluster.
 """
@@ -24,47 +24,51 @@ from ..topology.publish_shares import MACVLAN, VFS, factor_text
 from .records import DeviceRecord, Record
 
 #: Maximum bit/s that a claim can have consumed: no NIC has a higher rate.
-_MOST = 10**15
+_MAX_RATE = 10**15
+#: The names of the capacity, without and with its domain.
 _BANDWIDTH = ("bandwidth", "lanewise.dev/bandwidth")
 
 
 @dataclass(frozen=True)
 class ShareRequest:
-    """One allocated share: the path of its result, the UID and the namespace of its claim, and what it has consumed of
-    the capacities. `place` returns the path of a field of its configuration."""
+    """One allocated share: the path of its result, the UID and the namespace of its claim, and the capacity that it
+    consumes. `field_path` returns the path of a field of its configuration."""
 
     path: str
     uid: str
     namespace: str
     consumed: t.Any
-    place: t.Callable[[str], str]
+    field_path: t.Callable[[str], str]
 
 
 @dataclass(frozen=True)
 class ShareContext:
-    """The data for assigning shares: the divided NICs by the names of the devices for shares, the records of other
-    claims and the claim's new one with the devices so far, the devices that the claim has already, and the names of
-    withheld VFs."""
+    """The data for assigning shares.
+
+    `offers` are the divided NICs, by the names of the devices for shares. `records` are those of other claims, and the
+    claim's new record with the devices that it has so far. `already_held` are the devices of the claim's existing
+    record. `unclean` are the names of withheld VFs.
+    """
 
     offers: t.Mapping[str, Offer]
-    others: t.Sequence[Record]
-    own: t.Sequence[DeviceRecord] = ()
+    records: t.Sequence[Record]
+    already_held: t.Sequence[DeviceRecord] = ()
     unclean: t.Container[str] = ()
 
 
 def divided(offer: Offer) -> DividedBandwidth:
-    """The bandwidth of a NIC that is divided now."""
+    """The divided bandwidth of a NIC, according to the settings."""
     return DividedBandwidth(offer.physical, offer.rule.factor, offer.rule.most(offer.physical))
 
 
 def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
-    """The shares of a NIC (by the name of its own device) that claims have."""
+    """The shares that claims have of the NIC whose device as a whole has the name `base`."""
     return [one for record in records for one in record.held if one.share and one.share.of == base]
 
 
 def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
-    """Whether two claims cannot have these devices at the same time: they are the same, have the same VF, or one is a
-    NIC or its VF and the other a share of that NIC."""
+    """Whether two claims cannot have these devices at the same time: both are the same device or have the same VF, or
+    one is a NIC, or a VF of that NIC, and the other is a share of the NIC."""
     if one.share and other.share:
         return one.own_name == other.own_name != one.device
     if one.share or other.share:
@@ -75,20 +79,20 @@ def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
 
 
 def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -> DeviceRecord:
-    """The device of a request to which a share is allocated. A claim that has its share already keeps it.
+    """The device record of a request, with its share. A claim that already has its share keeps it.
 
-    Raises Refused, or Busy if retrying may help.
+    Raises Refused, or Busy if a retry may help.
     """
-    for old in context.own:
+    for old in context.already_held:
         if old.share and (old.device, old.share_id) == (device.device, device.share_id):
             kept = replace(device, known=old.known, config=old.config, interface=old.interface)
             return replace(kept, lock=old.lock, share=old.share)
     offer = context.offers.get(device.device)
     if offer is None:
-        raise Busy(f"{request.path}.device: the settings of the node do not divide {device.device} now")
+        raise Busy(f"{request.path}.device: the node's settings do not divide {device.device} now")
     _check_permitted(device, request, offer)
     share = _amounts(device, request, offer)
-    held = shares_of(share.of, context.others)
+    held = shares_of(share.of, context.records)
     if divided(offer).totals([*(one.share for one in held if one.share), share]).debt:
         raise Busy(
             f"{request.path}.consumedCapacity: the shares of {share.of} would be promised more than "
@@ -104,41 +108,47 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
 
 
 def _check_permitted(device: DeviceRecord, request: ShareRequest, offer: Offer) -> None:
+    """Raises Refused if the claim may not have a share of this NIC, or not with its configuration."""
     if not device.share_id:
-        raise Refused(f"{request.path}.shareID: is missing: {device.device} is given to pods in shares only")
+        raise Refused(f"{request.path}.shareID: is missing: {device.device} is allocated in shares only")
     if offer.rule.namespace and request.namespace != offer.rule.namespace:
         raise Refused(
-            f"{request.path}.device: the settings of the node give shares of {device.device} to the namespace "
-            f"{offer.rule.namespace} only, and the claim is in {request.namespace}"
+            f"{request.path}.device: the node's settings reserve shares of {device.device} for the namespace "
+            f"{offer.rule.namespace}, and the claim is in {request.namespace}"
         )
     if "child" in device.config:
-        raise Refused(f"{request.place('child')}: is not allowed for shares, which have their own interfaces")
+        raise Refused(f"{request.field_path('child')}: is not allowed for shares, which have their own interfaces")
     for name in device.config.get("vf", {}):
         if name not in SHARE_VF_FIELDS or offer.rule.mechanism != VFS:
             allowed = f"may set {', '.join(SHARE_VF_FIELDS)} only" if offer.rule.mechanism == VFS else "has no VF"
-            raise Refused(f"{request.place('vf')}.{name}: a share of {device.device} {allowed}")
+            raise Refused(f"{request.field_path('vf')}.{name}: a share of {device.device} {allowed}")
 
 
 def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> ShareRecord:
-    given, factor = device.config.get("share", {}), offer.rule.factor
+    """The share's rates, from the claim's configuration and the consumed capacity. Raises Refused."""
+    config, factor = device.config.get("share", {}), offer.rule.factor
     consumed = _consumed(request)
-    hard = bool(given.get("hard", False))
-    asked = int(quantity.parse(given["guarantee"])) if hard else consumed
-    if hard and asked * factor > consumed:
+    hard = bool(config.get("hard", False))
+    requested = int(quantity.parse(config["guarantee"])) if hard else consumed
+    if hard and requested * factor > consumed:
         raise Refused(
-            f"{request.place('share')}.guarantee: {given['guarantee']} with the factor {factor_text(factor)} takes "
-            f"{asked * factor} bit/s of the capacity, and {consumed} were allocated; render the claim again"
+            f"{request.field_path('share')}.guarantee: {config['guarantee']} with the factor {factor_text(factor)} "
+            f"takes {requested * factor} bit/s of the capacity, and {consumed} were allocated; render the claim again"
         )
-    most = offer.physical if hard else int(offer.physical * factor)
-    if asked > most:
-        raise Refused(f"{request.path}.consumedCapacity: {asked} bit/s are more than {device.device} has, {most}")
-    burst = int(quantity.parse(given["burst"])) if "burst" in given else 0
-    if burst and burst < asked:
-        raise Refused(f"{request.place('share')}.burst: {given['burst']} is less than the share, {asked} bit/s")
+    available = offer.physical if hard else int(offer.physical * factor)
+    if requested > available:
+        raise Refused(
+            f"{request.path}.consumedCapacity: {requested} bit/s exceed the {available} bit/s of {device.device}"
+        )
+    burst = int(quantity.parse(config["burst"])) if "burst" in config else 0
+    if burst and burst < requested:
+        raise Refused(
+            f"{request.field_path('share')}.burst: {config['burst']} is less than the share, {requested} bit/s"
+        )
     return ShareRecord(
         of=offer.base.name,
         mechanism=offer.rule.mechanism,
-        asked=asked,
+        asked=requested,
         consumed=consumed,
         physical=offer.physical,
         ceiling=offer.rule.most(offer.physical),
@@ -149,18 +159,18 @@ def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> Share
 
 
 def _consumed(request: ShareRequest) -> int:
-    """The bit/s that the scheduler has allocated."""
+    """The bit/s that the scheduler has allocated. Raises Refused."""
     path = f"{request.path}.consumedCapacity"
     if not isinstance(request.consumed, dict):
         raise Refused(f"{path}: must be a mapping")
     value = next((request.consumed[name] for name in _BANDWIDTH if name in request.consumed), None)
     if value is None:
-        raise Refused(f"{path}.bandwidth: is missing: the API server does not say how large the share is")
+        raise Refused(f"{path}.bandwidth: is missing, so the size of the share is unknown")
     try:
         number = quantity.parse(value)
     except quantity.QuantityError as error:
         raise Refused(f"{path}.bandwidth: {bounded(repr(value), 80)} is not a quantity: {error}") from None
-    if not 0 < number <= _MOST:
+    if not 0 < number <= _MAX_RATE:
         raise Refused(f"{path}.bandwidth: {bounded(repr(value), 80)} is not a rate in bit/s")
     return quantity.integer(number)
 
@@ -168,14 +178,15 @@ def _consumed(request: ShareRequest) -> int:
 def _class(
     device: DeviceRecord, request: ShareRequest, offer: Offer, share: ShareRecord, held: t.Sequence[DeviceRecord]
 ) -> tuple[Device, Object]:
-    """The parent of a share's child interface, and the configuration; adds class and address to the share."""
+    """The parent of a share's macvlan interface, and the configuration. Adds the traffic class and the MAC address to
+    the share. Raises Refused and Busy."""
     share.mac = str(device.config.get("mac") or mac_of(request.uid, device.share_id)).lower()
     for one in held:
         if one.share and one.share.mac == share.mac:
-            raise Refused(f"{request.place('mac')}: another share of {share.of} has the address {share.mac}")
-    minor = free_minor((one.share.minor for one in held if one.share), htb.FIRST, htb.LAST)
+            raise Refused(f"{request.field_path('mac')}: another share of {share.of} has the address {share.mac}")
+    minor = free_minor((one.share.minor for one in held if one.share), htb.FIRST_MINOR, htb.LAST_MINOR)
     if minor is None:
-        raise Busy(f"{request.path}.device: {share.of} has no class for another share")
+        raise Busy(f"{request.path}.device: {share.of} has no traffic class for another share")
     share.minor = minor
     child = {"type": "macvlan", "mode": offer.rule.mode}
     known = replace(offer.base, name=device.device, device=offer.published, rdma_devices=())
@@ -183,8 +194,8 @@ def _class(
 
 
 def _vf(device: DeviceRecord, request: ShareRequest, offer: Offer, context: ShareContext) -> tuple[Device, Object]:
-    """A free VF, and the configuration."""
-    used = {one.known.address for record in context.others for one in record.held}
+    """A free VF, and the configuration. Raises Busy."""
+    used = {one.known.address for record in context.records for one in record.held}
     for vf in offer.vfs:
         if vf.address not in used and vf.name not in context.unclean and vf.interface:
             known = replace(vf, name=device.device, device=offer.published)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The report about shares of NICs for the node's administrator: promised, guaranteed, current and used rates."""
+"""The report about shares of NICs for the node's administrator: promised, guaranteed, current and measured rates."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from . import share_state
 from .records import Record
 from .share_state import HeldShare, SharedNic
 
-#: Seconds over which the traffic of shares is measured.
-MEASURED = 0.5
+#: Seconds for which the traffic of shares is measured.
+MEASURE_SECONDS = 0.5
 
 
 class ShareReport(t.TypedDict):
-    """A share; rates in bit/s. A rate is None if no pod has the share yet, or if the kernel does not count bytes."""
+    """A share; rates in bit/s. `inForce` is None if no pod has the share yet, `used` also if the kernel does not count
+    its bytes."""
 
     claim: str
     request: str
@@ -34,7 +35,7 @@ class ShareReport(t.TypedDict):
 
 
 class NicReport(t.TypedDict):
-    """A NIC that claims have shares of; rates in bit/s."""
+    """A NIC of which claims have shares; rates in bit/s."""
 
     nic: str
     factor: str
@@ -48,23 +49,23 @@ class NicReport(t.TypedDict):
 
 
 def shares(records: t.Sequence[Record], boot: str, offers: share_state.Offers) -> list[NicReport]:
-    """The NICs that claims have shares of. Takes MEASURED seconds if there are any."""
+    """The NICs of which claims have shares. Takes MEASURE_SECONDS if there are any."""
     nics = [_reported(nic) for nic in share_state.nics(records, boot, offers)]
     before, start = [_sent(nic) for nic in nics], time.monotonic()
     if nics:
-        time.sleep(MEASURED)
+        time.sleep(MEASURE_SECONDS)
     seconds = time.monotonic() - start
-    found = []
-    for nic, sent in zip(nics, before):
-        now = _sent(nic)
-        used = {one: (now[one] - sent[one]) * 8 / seconds for one in now if one in sent}
-        found.append(_nic(nic, used))
-    return found
+    reports = []
+    for nic, sent_before in zip(nics, before):
+        sent = _sent(nic)
+        used = {name: (sent[name] - sent_before[name]) * 8 / seconds for name in sent if name in sent_before}
+        reports.append(_nic(nic, used))
+    return reports
 
 
-def lines(found: t.Sequence[NicReport]) -> t.Iterator[str]:
-    """The report as text."""
-    for nic in found:
+def lines(reports: t.Sequence[NicReport]) -> t.Iterator[str]:
+    """The reports as lines of text."""
+    for nic in reports:
         debt = f", debt {quantity(nic['debt'])}" if nic["debt"] else ""
         yield (
             f"shares of {nic['nic']}: promised {quantity(nic['promised'])} of {quantity(nic['capacity'])} "
@@ -73,7 +74,7 @@ def lines(found: t.Sequence[NicReport]) -> t.Iterator[str]:
         )
         for one in nic["shares"]:
             force = f"in force {quantity(one['inForce'])}" if one["inForce"] is not None else "not attached"
-            used = f", uses {_short(one['used'])}" if one["used"] is not None else ""
+            used = f", uses {_rounded(one['used'])}" if one["used"] is not None else ""
             kind = "hard" if one["hard"] else "soft"
             yield (
                 f"  {one['claim']}  {one['request']}  {quantity(one['asked'])} {kind}: guaranteed "
@@ -125,8 +126,8 @@ def _share(nic: SharedNic, one: HeldShare, used: t.Mapping[str, float]) -> Share
     }
 
 
-def _short(rate: int | None) -> str:
-    """A measured rate with three significant digits."""
+def _rounded(rate: int | None) -> str:
+    """A measured rate as text with three significant digits and a unit prefix."""
     number = float(f"{float(rate or 0):.3g}")  # rounded first: 999.7 is 1k
     for suffix in ("", "k", "M", "G"):
         if number < 1000 or suffix == "G":

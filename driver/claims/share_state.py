@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The shares that claims have of each NIC, computed from the records: the promised, guaranteed and current rates."""
+"""Computes from the records which shares claims have of each NIC: the promised, guaranteed and current rates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .records import ATTACHED, ATTACHING, DeviceRecord, Record
 
 @dataclass(frozen=True)
 class HeldShare:
-    """One share that a claim has: its claim's record, its guarantee in bit/s, and what is in force for it (None while
-    it is not attached)."""
+    """One share that a claim has: the claim's record, the share's device and guarantee in bit/s, and the rates in force
+    (`force`, None while the share is not attached)."""
 
     record: Record
     device: DeviceRecord
@@ -34,7 +34,7 @@ class HeldShare:
 
 @dataclass(frozen=True)
 class SharedNic:
-    """A NIC of which claims have shares: its name, the divided bandwidth, its shares, and their sums."""
+    """A NIC of which claims have shares: its name, the divided bandwidth, the shares, and their totals."""
 
     name: str
     divided: DividedBandwidth
@@ -43,12 +43,12 @@ class SharedNic:
 
     @property
     def capacity(self) -> int:
-        """The bit/s that may be promised to its shares."""
+        """The bit/s that may be promised to the shares."""
         return int(self.divided.physical * self.divided.factor)
 
     @property
     def guaranteed(self) -> int:
-        """The guarantees of all its shares together, in bit/s."""
+        """The guarantees of all shares together, in bit/s."""
         return sum(one.guaranteed for one in self.shares)
 
 
@@ -59,82 +59,84 @@ class Offers(t.Protocol):
 
 
 def is_macvlan(device: DeviceRecord) -> bool:
-    """Whether a claim has a macvlan child as its share of this device."""
+    """Whether the claim's share of this device is a macvlan interface."""
     return device.share is not None and device.share.mechanism == MACVLAN
 
 
 def is_active(record: Record, boot: str) -> bool:
-    """Whether the shares of a claim count now: its pod runs, or is about to."""
+    """Whether the shares of a claim are in force: its devices are in the pod, or are about to be."""
     return record.boot == boot and record.phase in (ATTACHING, ATTACHED)
 
 
 def by_nic(records: t.Iterable[Record], without: str = "") -> dict[str, list[HeldShare]]:
     """All shares of the node by the names of their NICs, except those of the claim with the UID `without`."""
-    found: dict[str, list[HeldShare]] = {}
+    shares: dict[str, list[HeldShare]] = {}
     for record in records:
         for device in record.held:
             if device.share and record.uid != without:
-                found.setdefault(device.share.of, []).append(HeldShare(record, device, device.share))
-    return found
+                shares.setdefault(device.share.of, []).append(HeldShare(record, device, device.share))
+    return shares
 
 
 def held(records: t.Iterable[Record]) -> dict[str, HeldShares]:
     """The shares for the next publication, by the names of the devices for shares."""
-    found: dict[str, HeldShares] = {}
+    held_shares: dict[str, HeldShares] = {}
     for name, shares in by_nic(records).items():
         vfs = frozenset(one.device.known.address or "" for one in shares if one.share.mechanism != MACVLAN)
-        capacity_deficit = functools.partial(share_rates.capacity_deficit, shares=[one.share.asks for one in shares])
-        found[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, capacity_deficit)
-    return found
+        capacity_deficit = functools.partial(
+            share_rates.capacity_deficit, shares=[one.share.requested for one in shares]
+        )
+        held_shares[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, capacity_deficit)
+    return held_shares
 
 
 def divided(name: str, shares: t.Sequence[ShareRecord], offers: Offers) -> DividedBandwidth:
-    """The divided bandwidth of a NIC: by the settings, or as of the allocation of its shares if the settings do not
-    divide it now."""
+    """The divided bandwidth of a NIC according to the settings; if these do not divide the NIC now, as it was when its
+    shares were allocated."""
     offer = offers.offer(share_name(name))
     return share_plan.divided(offer) if offer else DividedBandwidth.recorded(shares)
 
 
 def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) -> SharedNic:
-    """A NIC with its shares, of which there is at least one."""
-    every = [one.share for one in shares]
-    division = divided(name, every, offers)
-    known = [replace(one, guaranteed=rate) for one, rate in zip(shares, division.guarantees(every))]
-    active = [one for one in known if is_active(one.record, boot)]
-    forces = division.in_force([one.share for one in active])
+    """A NIC with its shares, of which there must be at least one."""
+    all_shares = [one.share for one in shares]
+    bandwidth = divided(name, all_shares, offers)
+    guaranteed = [replace(one, guaranteed=rate) for one, rate in zip(shares, bandwidth.guarantees(all_shares))]
+    active = [one for one in guaranteed if is_active(one.record, boot)]
+    forces = bandwidth.in_force([one.share for one in active])
     with_force = [replace(one, force=force) for one, force in zip(active, forces)]
-    waiting = [one for one in known if not is_active(one.record, boot)]
-    return SharedNic(name, division, (*with_force, *waiting), division.totals(every))
+    inactive = [one for one in guaranteed if not is_active(one.record, boot)]
+    return SharedNic(name, bandwidth, (*with_force, *inactive), bandwidth.totals(all_shares))
 
 
 def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedNic]:
-    """The NICs with shares, and the rates in force of those that are attached."""
+    """The NICs with shares, and the rates in force of the attached shares."""
     return [nic_of(name, shares, boot, offers) for name, shares in sorted(by_nic(records).items())]
 
 
 def as_reported(nic: SharedNic) -> SharedNic:
-    """The NIC with the rates in force for its VFs as the kernel reports them: a card without minimum rates does
-    not lend idle capacity. Raises KernelError."""
-    places = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
-    enforced = by_vf.in_force(places.values())
-    forces = {share_id: enforced.get(place) for share_id, place in places.items()}
+    """The NIC with the rates of its VFs that the kernel reports. They differ from the computed ones for a card without
+    minimum rates, which does not lend idle capacity. Raises KernelError."""
+    addresses = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
+    enforced = by_vf.in_force(addresses.values())
+    forces = {share_id: enforced.get(address) for share_id, address in addresses.items()}
     return replace(
         nic, shares=tuple(replace(one, force=forces.get(one.device.share_id) or one.force) for one in nic.shares)
     )
 
 
 def _by_vf(one: HeldShare) -> bool:
-    """Whether a pod has this share by a VF now."""
+    """Whether a pod has this share now, as a VF."""
     return one.force is not None and one.share.mechanism != MACVLAN
 
 
 def amounts(nic: SharedNic, one: HeldShare) -> dict[str, int]:
-    """The current amounts of a share in bit/s, by name; without `in_force` while no pod has it."""
-    found = {"asked": one.share.asked, "guaranteed": one.guaranteed}
+    """The current amounts of a share in bit/s, by name; without `in_force` while no pod has the share."""
+    rates = {"asked": one.share.asked, "guaranteed": one.guaranteed}
     if one.force:
-        found["in_force"] = one.force.rate
-    most = one.share.asks.burst or nic.divided.ceiling
-    return {**found, "ceiling": one.force.ceiling if one.force else min(most, nic.divided.ceiling)}
+        rates["in_force"] = one.force.rate
+    ceiling = one.share.requested.burst or nic.divided.ceiling
+    return {**rates, "ceiling": one.force.ceiling if one.force else min(ceiling, nic.divided.ceiling)}
 
 
 def sent(nic: SharedNic) -> dict[str, int]:
@@ -143,9 +145,9 @@ def sent(nic: SharedNic) -> dict[str, int]:
     active = [one for one in nic.shares if one.force is not None]
     children = [one for one in active if one.share.mechanism == MACVLAN]
     counted = by_class.sent(children[0].device.known.identity) if children else {}
-    found = {one.device.share_id: counted[one.share.minor] for one in children if one.share.minor in counted}
+    sent_bytes = {one.device.share_id: counted[one.share.minor] for one in children if one.share.minor in counted}
     for one in filter(_by_vf, active):
         bytes_sent = by_vf.sent(str(one.device.known.address))
         if bytes_sent is not None:
-            found[one.device.share_id] = bytes_sent
-    return found
+            sent_bytes[one.device.share_id] = bytes_sent
+    return sent_bytes

@@ -4,8 +4,8 @@
 
 """The shares of NICs that claims have, and the kernel's settings that enforce them.
 
-The records are the source of truth: what is in force follows from the records of attached claims. It is set again after
-each attach and detach, after each publication, and after a start.
+The records are the source of truth: the rates in force are computed from the records of attached claims. They are set
+again at each attach and detach, after each publication, and after a start.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Shares:
         self._factors = share_factors.ReportedFactors(ledger.paths.share_factors)
         self._errors = logs.Conditions(log)
         self._refreshing = threading.Lock()
-        #: Whether the last `refresh` set the rates of all shares, and the errors for which waiting does not help.
+        #: Whether the last `refresh` has set the rates of all shares, and its errors other than Busy.
         self.settled = True
         self.problems: tuple[str, ...] = ()
-        #: The shares as last written to the claims' status, by claim UID and share ID.
+        #: The data about shares for the claims' status, by claim UID and share ID.
         self._shown: dict[str, dict[str, Object]] = {}
         ledger.shown_shares = lambda uid: dict(self._shown.get(uid, {}))
 
@@ -56,43 +56,43 @@ class Shares:
         return share_state.held(self._ledger.records())
 
     def nics(self) -> list[SharedNic]:
-        """The NICs with shares, and the rates in force of those that are attached."""
+        """The NICs with shares, and the rates in force of the attached shares."""
         return share_state.nics(self._ledger.records(), self._ledger.boot, self._inventory)
 
     def _by_nic(self, without: str = "") -> dict[str, list[HeldShare]]:
         return share_state.by_nic(self._ledger.records(), without)
 
-    # what is in force; callers hold the NIC's lock
+    # the rates in force; callers hold the NIC's lock
 
     def apply(self, name: str, ending: DeviceRecord | None = None, uid: str = "") -> None:
-        """Set the rates of a NIC's shares from the records. `ending` is a share of the claim `uid` that ends and no
-        longer has a class. Raises DriverError."""
-        every = self._by_nic(without=uid if ending else "").get(name, [])
-        held = [one for one in every if share_state.is_active(one.record, self._ledger.boot)]
-        shares = [one.share for one in held]
-        known = shares or [ending.share for ending in (ending,) if ending and ending.share]
+        """Set the rates of a NIC's shares from the records. `ending` is a share of the claim `uid` that ends; its
+        traffic class is removed. Raises DriverError."""
+        all_shares = self._by_nic(without=uid if ending else "").get(name, [])
+        active = [one for one in all_shares if share_state.is_active(one.record, self._ledger.boot)]
+        shares = [one.share for one in active]
+        known = shares or ([ending.share] if ending and ending.share else [])
         if not known:
             return
-        divided = share_state.divided(name, shares, self._inventory) if held else DividedBandwidth.recorded(known)
-        forces = list(zip(held, divided.in_force(shares)))
+        divided = share_state.divided(name, shares, self._inventory) if active else DividedBandwidth.recorded(known)
+        forces = list(zip(active, divided.in_force(shares)))
         classes = [(one, force) for one, force in forces if one.share.mechanism == MACVLAN]
-        parents = [one.device for one, _force in classes] + [one for one in (ending,) if one and is_macvlan(one)]
+        parents = [one.device for one, _force in classes] + ([ending] if ending and is_macvlan(ending) else [])
         if parents:
             wanted = {one.share.minor: htb.Class(one.share.mac, force.rate, force.ceiling) for one, force in classes}
             by_class.set_classes(parents[0].known.identity, divided.physical, wanted)
         rates = {str(one.device.known.address): force for one, force in forces if one.share.mechanism != MACVLAN}
         if ending:
             self._shown.pop(uid, None)
-        real = by_vf.set_rates(rates)
-        forces = [(one, real.get(str(one.device.known.address), force)) for one, force in forces]
-        promised = [one.share for one in every]
-        guaranteed = {one.device.share_id: rate for one, rate in zip(every, divided.guarantees(promised))}
+        enforced = by_vf.set_rates(rates)
+        forces = [(one, enforced.get(str(one.device.known.address), force)) for one, force in forces]
+        promised = [one.share for one in all_shares]
+        guaranteed = {one.device.share_id: rate for one, rate in zip(all_shares, divided.guarantees(promised))}
         self._show(divided, forces, guaranteed, divided.totals(promised).debt)
 
     @staticmethod
     def release(device: DeviceRecord) -> None:
         """Remove the rates of a share that ends, before its interface is restored and compared: the interface of the
-        physical function may report rates that were set by devlink. Raises KernelError."""
+        physical function may report rates that were set through devlink. Raises KernelError."""
         if device.share and not is_macvlan(device):
             by_vf.clear(str(device.known.address))
 
@@ -103,23 +103,24 @@ class Shares:
         guaranteed: t.Mapping[str, int],
         debt: int,
     ) -> None:
-        """Report what has changed in the status of the claims. The guarantees are by the IDs of the shares."""
+        """Report changed rates in the status of the claims. `guaranteed` are the guarantees by share ID, `debt` is the
+        bandwidth that is promised beyond the NIC's capacity; all in bit/s."""
         changed = {}
         for one, force in forces:
             name, of_claim = one.device.share_id, self._shown.setdefault(one.record.uid, {})
-            shown = one.share.shown(divided, guaranteed[name], force, debt)
+            shown = one.share.status_data(divided, guaranteed[name], force, debt)
             if of_claim.get(name) != shown:
                 of_claim[name] = shown
                 changed[one.record.uid] = one.record
         for record in changed.values():
-            if record.phase == ATTACHED:  # else attach reports it
+            if record.phase == ATTACHED:  # otherwise attach reports the rates
                 self._ledger.put_status(record)
 
     # after publications and starts
 
     def refresh(self) -> bool:
-        """Set the rates of all NICs' shares from records and settings. Returns False if that failed for one, which is
-        logged: call again. `settled` and `problems` are those of the last call."""
+        """Set the rates of all NICs' shares from records and settings. Returns False if that failed for a NIC, which is
+        logged; then call this again. Sets `settled` and `problems`."""
         with self._refreshing:
             settled, problems = True, []
             for name, held in self._by_nic().items():
@@ -137,13 +138,12 @@ class Shares:
     def _report_factors(self) -> None:
         """Report changed factors to the claims that they affect, and log the debt that a lowered factor leaves."""
         nics = self.nics()
-        for nic, one, before in self._factors.changed(nics):
-            if text := share_factors.change(nic, one, before):
-                about = {"claim": one.record.uid, "claim_name": str(one.record.claim)}
-                log.info("%s", text, extra=about)
+        for nic, one, old_factor in self._factors.changed(nics):
+            if text := share_factors.change_text(nic, one, old_factor):
+                log.info("%s", text, extra={"claim": one.record.uid, "claim_name": str(one.record.claim)})
                 self._ledger.event(events.claim(one.record.claim), events.SHARE, ShareChanged(text))
         for nic in nics:
-            if debt := share_factors.debt(nic):
+            if debt := share_factors.debt_text(nic):
                 self._errors.report(f"debt of {nic.name}", logging.WARNING, debt)
             else:
                 self._errors.clear(f"debt of {nic.name}")
@@ -153,8 +153,8 @@ class Shares:
             self.apply(name)
 
     def recover(self) -> bool:
-        """`refresh`, and remove classes of NICs that no attached claim has a share of. Returns False if that removal
-        failed, which is logged: call again. Whether the rates are set is `settled`."""
+        """`refresh`, and remove the traffic classes of NICs of which no attached claim has a share. Returns False if
+        that removal failed, which is logged; then call this again. `settled` says whether the rates are set."""
         self.refresh()
         done, _problem = self._try("classes", "classes without a claim could not be removed", self._sweep)
         return done
@@ -164,7 +164,7 @@ class Shares:
             names = {link.name, *link.altnames}
             if any(self._is_active(record) for record, _device in self._children(names)):
                 continue
-            with self._ledger.reservation():  # no other claim gets a share of the NIC meanwhile
+            with self._ledger.reservation():  # so that no claim gets a share of the NIC meanwhile
                 locks = {device.lock for _record, device in self._children(names)}
                 with self._ledger.locks.hold(*(f"device-{lock}" for lock in locks)):
                     if not any(self._is_active(record) for record, _device in self._children(names)):
@@ -175,18 +175,19 @@ class Shares:
         return share_state.is_active(record, self._ledger.boot)
 
     def _children(self, names: t.Container[str | None]) -> list[tuple[Record, DeviceRecord]]:
-        """The shares by macvlan of the NIC whose interface has one of these names."""
-        every = [(record, device) for record in self._ledger.records() for device in record.held]
-        return [(record, one) for record, one in every if is_macvlan(one) and one.known.interface in names]
+        """The macvlan shares of the NIC whose interface has one of these names."""
+        held = [(record, device) for record in self._ledger.records() for device in record.held]
+        return [(record, one) for record, one in held if is_macvlan(one) and one.known.interface in names]
 
-    def _try(self, key: str, failed: str, function: t.Callable[[], None]) -> tuple[bool, str]:
-        """Whether a call succeeded, and its error unless that is Busy. The error is logged; it begins with `failed`."""
+    def _try(self, key: str, failure: str, function: t.Callable[[], None]) -> tuple[bool, str]:
+        """Call a function. Returns whether it succeeded, and its error unless that is Busy. The error begins with
+        `failure` and is logged."""
         try:
             function()
         except Busy:
             return False, ""
         except DriverError as error:
-            problem = f"{failed}: {error.message}"
+            problem = f"{failure}: {error.message}"
             self._errors.report(key, logging.ERROR, problem)
             return False, problem
         self._errors.clear(key)
@@ -194,6 +195,6 @@ class Shares:
 
 
 class ShareChanged(DriverError):
-    """The setting of the node changes what a claim is guaranteed."""
+    """A changed setting of the node changes what a claim is guaranteed."""
 
-    fix = "A hard share, or one of NICs with another factor, is not affected."
+    fix = "Hard shares, and shares of NICs with another factor, are not affected."

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Moving a claim's devices from the node into its pod, and back."""
+"""Moves a claim's devices from the node into its pod, and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class Transfer:
     """Moves devices. Callers hold the claim's lock.
 
-    The record is written before each move: after a crash at any moment, `to_node` takes back whatever was moved.
+    The record is written before each move: after a crash at any moment, `to_node` moves everything back.
     """
 
     def __init__(
@@ -44,22 +44,22 @@ class Transfer:
     # to the pod
 
     def to_pod(self, record: Record, namespace: Path) -> None:
-        """Move all devices of a prepared claim into a network namespace and configure them. Raises DriverError; the
-        devices are then where the failure left them."""
+        """Move all devices of a prepared claim into a network namespace and configure them. After a DriverError, some
+        of the devices may be in the namespace."""
         pin = self._ledger.paths.pin(record.uid)
         with self._ledger.devices(record):
-            # minutes may have passed since prepare, and the pod may have had the devices before
+            # minutes may have passed since prepare, and an earlier sandbox of the pod may have had the devices
             check_needed(self._inventory, record)
             self._ledger.unclean.check(record)
             self._move_in(record, namespace, pin)
-        # without the devices' locks: other functions of the card need not wait for a DHCP server
+        # without the devices' locks, so that other functions of the card need not wait for a DHCP server
         for device in record.held:
             if device.config.get("dhcp") and device.host is not None:
                 with trace.step("request leases", device.device):
-                    _record_attachment(device, interfaces.take_leases(device.host, device.config, pin))
-        asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
+                    _record_attachment(device, interfaces.request_leases(device.host, device.config, pin))
+        requested = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
         with trace.step("wait until addresses can be used"):
-            notes = interfaces.wait_for_dad(pin, asked)
+            notes = interfaces.wait_for_dad(pin, requested)
         for note in notes:
             log.info("%s", note)
         with trace.step("write metadata"):
@@ -96,10 +96,10 @@ class Transfer:
 
     def to_node(self, record: Record, last: bool = False) -> None:
         """Move all devices back to the node, whatever their state is. The caller holds the devices' locks. Tries every
-        device before it raises the first DriverError; the record then stays `detaching`.
+        device before the first DriverError is raised; the record then stays `detaching`.
 
-        Works on a full disk: a reader of the older record later finds the interface on the node. `last`: the record is
-        about to be removed, so it is not written again.
+        This works on a full disk, too: with the older record, a later attempt finds the interfaces on the node. `last`:
+        the record is about to be removed, so it is not written again.
         """
         if record.phase == PREPARED:
             return
@@ -110,7 +110,7 @@ class Transfer:
             self._save_detaching(record)
             self._ledger.files.set_attached(record.uid, False)
             self._leases.drop(record)
-            taken = self._take_back_all(record)
+            results = self._take_back_all(record)
             for device in record.held:
                 if device.share:
                     with trace.step("set rates of the NIC's other shares", device.device):
@@ -123,22 +123,23 @@ class Transfer:
             else:
                 self._ledger.files.write_metadata(record)
                 self._ledger.save(record, PREPARED)
-        seconds = time.monotonic() - start
-        log.info("detached in %.0f ms: %s", seconds * 1000, ", ".join(f"{name} ({how})" for name, how in taken.items()))
+        elapsed_ms = (time.monotonic() - start) * 1000
+        devices = ", ".join(f"{name} ({result})" for name, result in results.items())
+        log.info("detached in %.0f ms: %s", elapsed_ms, devices)
 
     def _save_detaching(self, record: Record) -> None:
         try:
             self._ledger.save(record, DETACHING)
         except DriverError as error:
-            log.warning("taking back the devices although the record could not be written: %s", error.message)
+            log.warning("moving the devices back although the record could not be written: %s", error.message)
             record.phase = DETACHING
 
     def _take_back_all(self, record: Record) -> dict[str, str]:
-        """Returns how each device was taken back, for the log. Raises the first error after all devices were tried; the
-        caller logs that one."""
+        """Move all devices back. Returns the result for each device, for the log. Raises the first error after all
+        devices were tried; the others are logged."""
         pin = self._ledger.paths.pin(record.uid)
         failures: list[DriverError] = []
-        taken: dict[str, str] = {}
+        results: dict[str, str] = {}
         for device in reversed(record.held):
             try:
                 with trace.step("take back", device.device):
@@ -146,7 +147,7 @@ class Transfer:
                     try:
                         self._shares.release(device)
                     finally:
-                        taken[device.device] = self._take_back_interface(record, device, pin)
+                        results[device.device] = self._take_back_interface(record, device, pin)
             except DriverError as error:
                 failures.append(error)
         if failures:
@@ -154,7 +155,7 @@ class Transfer:
                 log.error("%s", failure.message)
             self._ledger.event(events.claim(record.claim), events.DETACH, failures[0])
             raise failures[0]
-        return taken
+        return results
 
     @staticmethod
     def _take_back_rdma(device: DeviceRecord, pin: Path) -> None:
@@ -173,16 +174,16 @@ class Transfer:
                 log.warning("RDMA device %s was not found: %s", link, error.message, extra={"device": device.device})
 
     def _take_back_interface(self, record: Record, device: DeviceRecord, pin: Path) -> str:
-        """Move a device's interface back to the node, restore it and compare it. Returns the result for the log. An
-        interface that still differs is withheld from other pods."""
+        """Move a device's interface back to the node, restore it and compare it with its original state. Returns the
+        result for the log. An interface that still differs is withheld from other pods."""
         if device.host is None:
             return "back on the node" if device.rdma and device.rdma.moves else "not moved"
-        inside = pin if netns.alive(pin) else None
+        namespace = pin if netns.alive(pin) else None
         policy = self._inventory.settings.reset
         is_child = "child" in device.config
         siblings = self._ledger.siblings(device.known, record.uid) if is_child else {}
         outcome = take_back.take_back(
-            device.known.identity, device.host, inside, device.config, policy, siblings=siblings
+            device.known.identity, device.host, namespace, device.config, policy, siblings=siblings
         )
         for note in outcome.notes:
             log.warning("%s", note, extra={"device": device.device})

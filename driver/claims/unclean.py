@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Devices whose original state could not be restored after a pod had them. They are withheld from pods, with the
-reason, until it is restored.
+"""Devices whose original state could not be restored after a pod used them. They are withheld from pods, with the
+reason, until that state is restored.
 
 There is one JSON file for each such device, written before its claim's record is removed. After a reboot every
-interface is new, so files of an earlier boot are removed. While an ended pod could still use a device, the addresses of
-rails that its claim had are in its file and are not assigned again.
+interface is new, so files of an earlier boot are removed. While an ended pod could still use a device, the device's
+file contains the addresses of rails that the claim had, and these are not assigned again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _OPTIONAL: Object = {"config": {}, "addresses": []}
 
 @dataclass
 class UncleanDevice:
-    """One device. `word` is the reason in one word, for the taint. `known` is the device as it was published and `host`
-    its original state; both are None if the file cannot be read, and it is not restored then. `config` is the
-    configuration of a claim that had a child of the device, `addresses` those that are not handed out."""
+    """One device. `word` is the reason in one word, for the taint. `known` is the device as it was published, and
+    `host` its original state; both are None if the file cannot be read, and then the device cannot be restored.
+    `config` is the configuration of a claim that had a child of the device, `addresses` are the addresses that are not
+    assigned."""
 
     device: str
     word: str
@@ -63,34 +64,35 @@ class UncleanDevice:
 
     @property
     def lock(self) -> str:
-        """The lock of operations on the device (`records.DeviceRecord.lock`)."""
+        """The name of the lock for operations on the device (`records.DeviceRecord.lock`)."""
         return (self.known and (self.known.pf or self.known.address)) or self.device
 
     @property
     def text(self) -> str:
         """The reasons, as one line."""
         more = f" (and {len(self.reasons) - 3} more)" if len(self.reasons) > 3 else ""
-        kept = f"; until then not handed out: {', '.join(self.addresses)}" if self.addresses else ""
-        return "; ".join(self.reasons[:3]) + more + kept
+        withheld = f"; until then not assigned: {', '.join(self.addresses)}" if self.addresses else ""
+        return "; ".join(self.reasons[:3]) + more + withheld
 
     def as_json(self) -> Object:
-        found = {**asdict(self), "known": self.known.as_json() if self.known else {}}
-        return {name: value for name, value in found.items() if value or name not in _OPTIONAL}
+        """The content of the device's file."""
+        content = {**asdict(self), "known": self.known.as_json() if self.known else {}}
+        return {name: value for name, value in content.items() if value or name not in _OPTIONAL}
 
 
 def _read(content: bytes) -> UncleanDevice:
-    """An entry of this release or another, without fields that this one does not know. Raises ValueError."""
+    """The entry in a file of this or another release; unknown fields are ignored. Raises ValueError."""
     value = _FORMS.read(loads(content))
     fields = {"device": str, "word": str, "reasons": list, "known": dict, "host": dict, "boot": str}
     if not all(isinstance(value.get(name), form) for name, form in fields.items()):
         raise ValueError(f"it must have the fields {', '.join(fields)}")
-    more: Object = {name: value.get(name, empty) for name, empty in _OPTIONAL.items()}
-    if not all(isinstance(more[name], type(empty)) for name, empty in _OPTIONAL.items()):
+    optional: Object = {name: value.get(name, empty) for name, empty in _OPTIONAL.items()}
+    if not all(isinstance(optional[name], type(empty)) for name, empty in _OPTIONAL.items()):
         raise ValueError("config must be a mapping, and addresses a list")
-    if not all(isinstance(text, str) for texts in (value["reasons"], more["addresses"]) for text in texts):
+    if not all(isinstance(text, str) for texts in (value["reasons"], optional["addresses"]) for text in texts):
         raise ValueError("reasons and addresses must be lists of strings")
     required: Object = {name: value[name] for name in fields}
-    return UncleanDevice(**{**required, **more, "known": Device.from_json(value["known"])})
+    return UncleanDevice(**{**required, **optional, "known": Device.from_json(value["known"])})
 
 
 class UncleanDevices:
@@ -111,31 +113,31 @@ class UncleanDevices:
         config: ObjectView | None = None,
         addresses: t.Sequence[str] = (),
     ) -> str:
-        """Record the outcome of taking a device back, or with `config` a child of it; its claim had these `addresses`
-        of rails. Returns why it is withheld from pods now, or an empty string. A record with an older host state stays,
-        whatever the outcome is. Raises DriverError."""
+        """Record the outcome of taking back a device, or with `config` a child of the device. `addresses` are those of
+        rails that the claim had. Returns why the device is withheld from pods now, or an empty string. An entry with an
+        older host state stays, whatever the outcome is. Raises DriverError."""
         path = self._path(device)
-        before = self._older_entry(device, host, config)
+        older = self._older_entry(device, host, config)
         if not outcome.reasons:
-            if before is None:
+            if older is None:
                 files.remove(path)
             return ""  # `retry` checks whether the existing entry still applies
         reasons = [reason.text for reason in outcome.reasons[:_MAX_REASONS]]
         entry = UncleanDevice(device, outcome.reasons[0].word, reasons, known, host, self._boot, dict(config or {}))
         if entry.word == take_back.STACKED:
             entry.addresses = list(addresses)
-        if before is not None:
-            if before.host is None:
-                return before.text  # the older host state cannot be read
+        if older is not None:
+            if older.host is None:
+                return older.text  # the older host state cannot be read
             # keep the older host state: the newer one includes the changes since then
-            entry.host, entry.config = before.host, before.config
-            entry.addresses = list(dict.fromkeys([*before.addresses, *entry.addresses]))
+            entry.host, entry.config = older.host, older.config
+            entry.addresses = list(dict.fromkeys([*older.addresses, *entry.addresses]))
         return self._write(entry, path)
 
     def _older_entry(self, device: str, host: HostState, config: ObjectView | None) -> UncleanDevice | None:
-        """The existing entry of a device, None if there is none or if it is about the same host state.
+        """The existing entry of a device; None if there is none, or if it has the same host state.
 
-        An entry because of a child is always returned: the child may have belonged to another claim.
+        With `config`, an existing entry for a child is always returned: the child may have belonged to another claim.
         """
         entry = self.all().get(device)
         if entry is None or (entry.host == json.loads(json.dumps(host)) and not (config and entry.config)):
@@ -143,6 +145,7 @@ class UncleanDevices:
         return entry
 
     def _write(self, entry: UncleanDevice, path: Path) -> str:
+        """Write an entry and return its text. Raises DriverError."""
         try:
             files.replace(path, json.dumps(_FORMS.write(entry.as_json()), sort_keys=True, indent=1).encode(), 0o600)
         except OSError as error:
@@ -152,12 +155,12 @@ class UncleanDevices:
         return entry.text
 
     def all(self) -> dict[str, UncleanDevice]:
-        """The entries by device. A device whose file cannot be read is withheld, too."""
+        """The entries by device name, including an entry for each file that cannot be read."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
             return {}
-        found = {}
+        entries = {}
         for name in names:
             device = name.removesuffix(_SUFFIX)
             if not name.endswith(_SUFFIX) or not _NAME.fullmatch(device):
@@ -170,13 +173,13 @@ class UncleanDevices:
                 reason = f"{self._folder / name} cannot be read: {error}; reboot the node, then remove the file"
                 entry = UncleanDevice(device, take_back.CHANGED, [reason], None, None, self._boot)
             if entry.boot == self._boot:
-                found[device] = entry
+                entries[device] = entry
             else:
                 files.remove(self._folder / name)
-        return found
+        return entries
 
     def check(self, record: Record) -> None:
-        """Check that none of a claim's devices is withheld. Raises Busy with the first that is."""
+        """Check that none of a claim's devices is withheld. Raises Busy for the first one that is."""
         entries = self.all()
         for device in record.held:
             if device.own_name in entries:
@@ -184,25 +187,25 @@ class UncleanDevices:
                 raise Busy(f"{device.device} is withheld from pods until its original state is restored: {reason}")
 
     def addresses(self) -> set[str]:
-        """The addresses of rails that ended pods could still use, although their claims have ended."""
+        """The addresses of rails that ended pods could still use, although no claim has them."""
         return {address for entry in self.all().values() for address in entry.addresses}
 
     def retry(self, entry: UncleanDevice, siblings: Siblings | None = None) -> bool:
-        """Try to restore a device. No claim may hold it, but claims may have children of it: `siblings`. Returns
-        whether its state is restored; False without an attempt if the last one was less than _INTERVAL ago, or if the
-        file could not be read. Raises KernelError."""
+        """Try to restore a device. No claim may hold the device, but claims may have children of it (`siblings`).
+        Returns whether its state is restored. Does not try, and returns False, if the last attempt was less than
+        _INTERVAL seconds ago or if the file could not be read. Raises KernelError."""
         now = time.monotonic()
         if entry.known is None or entry.host is None or now - self._tried.get(entry.device, -_INTERVAL) < _INTERVAL:
             return False
         self._tried[entry.device] = now
-        outcome = take_back.take_back(  # without patience, as there is a next attempt
-            entry.known.identity, entry.host, None, entry.config, patience=0, siblings=siblings or {}
+        outcome = take_back.take_back(  # without a timeout, as there is a next attempt
+            entry.known.identity, entry.host, None, entry.config, timeout=0, siblings=siblings or {}
         )
         if outcome.reasons:
             self.record_outcome(entry.device, entry.known, entry.host, outcome, entry.config, entry.addresses)
             return False
         files.remove(self._path(entry.device))
-        log.info("%s has its original state again and is available to pods", entry.device)
+        log.info("the original state of %s is restored; it is available to pods again", entry.device)
         return True
 
     def _path(self, device: str) -> Path:

@@ -4,7 +4,7 @@
 
 """DHCP for the interfaces of pods: getting a lease, and renewing it while the pod runs.
 
-This package imports `base` and `kernel`. It does not depend on claims: a lease is a value that its caller stores.
+This package imports `base` and `kernel`. It does not depend on claims: a lease is a value that the caller stores.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 """Leases for interfaces of pods: DHCPv4 (RFC 2131, 2132, 3442) and addresses of DHCPv6 (RFC 8415).
 
-Routes are those of option 121, without a default route: the pod's own network has that. For IPv6, routes and prefixes
-come from router advertisements. Sockets are created in the pod's namespace; no thread stays there.
+Routes are those of option 121, without a default route, because the pod's own network has one. For IPv6, routes and
+prefixes come from router advertisements. Sockets are created in the pod's namespace; no thread stays there.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ _ETH_P_IP = 0x0800
 _BROADCAST = b"\xff" * 6
 _ANY, _ALL = "0.0.0.0", "255.255.255.255"
 _SERVER_PORT, _CLIENT_PORT = 67, 68
-_MAGIC = b"\x63\x82\x53\x63"
+_MAGIC_COOKIE = b"\x63\x82\x53\x63"
 _BOOTP = struct.Struct("!BBBBIHH4s4s4s4s16s64s128s")
 _MASK, _MTU, _REQUESTED, _LEASE_TIME, _TYPE, _SERVER, _PARAMETERS = 1, 26, 50, 51, 53, 54, 55
 _RENEW_TIME, _REBIND_TIME, _CLIENT_ID, _CLASSLESS, _END = 58, 59, 61, 121, 255
 _DISCOVER, _OFFER, _REQUEST, _ACK, _NAK, _RELEASE = 1, 2, 3, 5, 6, 7
-FOREVER = 2**32 - 1  # as a lifetime
-#: The minimum seconds before a lease is renewed.
-_MIN_RENEWAL = 5
-#: Seconds until a request is sent again; the last value repeats.
-_RETRIES = (0.5, 1.0, 2.0, 4.0)
+#: The lifetime of a lease that does not expire.
+FOREVER = 2**32 - 1
+#: The minimum time until a lease is renewed.
+_MIN_RENEWAL_SECONDS = 5
+#: The time until a request is sent again; the last value repeats.
+_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)
 
 _SERVERS6 = "ff02::1:2"
 _SERVER_PORT6, _CLIENT_PORT6 = 547, 546
@@ -65,7 +66,8 @@ class Refusal(NoLease):
 
 
 def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
-    """Request a lease for an interface that is up, without configuring it. Raises NoLease after `timeout` seconds."""
+    """Request a lease for an interface that is up, without configuring the lease. Raises NoLease after `timeout`
+    seconds, and KernelError."""
     end = time.monotonic() + timeout
     with step(f"request an {family} lease on {name}"):
         if family == "ipv6":
@@ -76,7 +78,8 @@ def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
 
 
 def renew(netns: Path, lease: Lease, rebind: bool, timeout: float) -> Lease:
-    """Renew a lease: from its server, or with `rebind` from any server. Raises Refusal if the lease has ended."""
+    """Renew a lease with the server that granted it, or with `rebind` with any server. Raises Refusal if a server
+    revoked the lease, NoLease after `timeout` seconds, and KernelError."""
     end = time.monotonic() + timeout
     with step(f"renew the {lease['family']} lease of {lease['interface']}"):
         if lease["family"] == "ipv6":
@@ -87,7 +90,7 @@ def renew(netns: Path, lease: Lease, rebind: bool, timeout: float) -> Lease:
 
 
 def release(netns: Path, lease: Lease) -> None:
-    """Release a lease if the server can be reached. Call this before the interface leaves the pod."""
+    """Release a lease, if possible; a failure is only logged. Call this before the interface leaves the pod."""
     try:
         if lease["family"] == "ipv6":
             with _Client6(netns, lease["interface"], time.monotonic()) as client6:
@@ -107,14 +110,15 @@ def age(lease: Lease) -> float:
 
 
 def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView) -> None:
-    """Configure a lease; may be called again with a renewed lease."""
+    """Configure the lease's address, MTU and routes on the interface `index`. May be called again with a renewed lease.
+    Raises KernelError."""
     name = lease["interface"]
     with step(f"add the leased address {lease['address']} to {name}"):
         entry: addresses.AddressState = {"address": lease["address"]}
         if lease["lifetime"] != FOREVER:
-            now = addresses.boottime() - age(lease)
-            entry["validBoottime"] = now + lease["lifetime"]
-            entry["preferredBoottime"] = now + min(lease.get("preferred", lease["lifetime"]), lease["lifetime"])
+            obtained = addresses.boottime() - age(lease)
+            entry["validBoottime"] = obtained + lease["lifetime"]
+            entry["preferredBoottime"] = obtained + min(lease.get("preferred", lease["lifetime"]), lease["lifetime"])
         addresses.add(connection, index, entry, renew=True)
     if "mtu" in lease and "mtu" not in config:
         link = links.get(connection, index=index)
@@ -130,7 +134,7 @@ def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView) -> 
 
 
 class _Client4:
-    """DHCPv4 on one interface by a packet socket, which works before the interface has an address."""
+    """DHCPv4 on one interface, through a packet socket, which works before the interface has an address."""
 
     def __init__(self, netns: Path, name: str) -> None:
         self._netns, self._name = netns, name
@@ -140,7 +144,7 @@ class _Client4:
             raise OSError(errno.ENODEV, f"the pod has no interface {name}")
         self._mac = links.mac_bytes(link.mac)
         if len(self._mac) != 6:
-            raise OSError(errno.EOPNOTSUPP, "DHCPv4 is for Ethernet interfaces")
+            raise OSError(errno.EOPNOTSUPP, "DHCPv4 is supported on Ethernet interfaces only")
         self._socket = namespaces.run(netns, socket.socket, socket.AF_PACKET, socket.SOCK_DGRAM, 0)
         try:
             _attach_filter(self._socket)  # before binding: until then the socket receives nothing
@@ -157,9 +161,9 @@ class _Client4:
 
     def acquire(self, end: float) -> Lease:
         number = secrets.randbits(32)
-        offer = self._ask(number, {_TYPE: bytes([_DISCOVER])}, _OFFER, end)
-        asked = {_TYPE: bytes([_REQUEST]), _REQUESTED: offer.address, _SERVER: offer.options[_SERVER]}
-        return self._lease(self._ask(number, asked, _ACK, end))
+        offer = self._request(number, {_TYPE: bytes([_DISCOVER])}, _OFFER, end)
+        options = {_TYPE: bytes([_REQUEST]), _REQUESTED: offer.address, _SERVER: offer.options[_SERVER]}
+        return self._lease(self._request(number, options, _ACK, end))
 
     def renew(self, lease: Lease, rebind: bool, end: float) -> Lease:
         client_address = socket.inet_aton(lease["address"].split("/")[0])
@@ -167,7 +171,7 @@ class _Client4:
         if rebind:
             reply = self._exchange(number, lambda: self._broadcast(message), _ACK, end, self._receive_packet)
             return self._lease(reply)
-        with self._datagrams(lease) as server:
+        with self._server_socket(lease) as server:
             return self._lease(
                 self._exchange(number, lambda: server.send(message), _ACK, end, lambda left: _datagram(server, left))
             )
@@ -175,23 +179,24 @@ class _Client4:
     def release(self, lease: Lease) -> None:
         client_address = socket.inet_aton(lease["address"].split("/")[0])
         options = {_TYPE: bytes([_RELEASE]), _SERVER: socket.inet_aton(lease["server"])}
-        with self._datagrams(lease) as server:
+        with self._server_socket(lease) as server:
             server.send(self._message(secrets.randbits(32), options, client_address))
 
-    def _datagrams(self, lease: Lease) -> socket.socket:
-        """A socket from the leased address to the lease's server."""
-        made = namespaces.run(self._netns, socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
+    def _server_socket(self, lease: Lease) -> socket.socket:
+        """A UDP socket from the leased address to the lease's server."""
+        connection = namespaces.run(self._netns, socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._name.encode())
-            made.bind((lease["address"].split("/")[0], _CLIENT_PORT))
-            made.connect((lease["server"], _SERVER_PORT))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._name.encode())
+            connection.bind((lease["address"].split("/")[0], _CLIENT_PORT))
+            connection.connect((lease["server"], _SERVER_PORT))
         except OSError:
-            made.close()
+            connection.close()
             raise
-        return made
+        return connection
 
-    def _ask(self, number: int, options: dict[int, bytes], wanted: int, end: float) -> _Reply4:
+    def _request(self, number: int, options: dict[int, bytes], wanted: int, end: float) -> _Reply4:
+        """Broadcast a request, and return the reply of the type `wanted`."""
         message = self._message(number, options)
         return self._exchange(number, lambda: self._broadcast(message), wanted, end, self._receive_packet)
 
@@ -203,6 +208,9 @@ class _Client4:
         end: float,
         receive: t.Callable[[float], bytes | None],
     ) -> _Reply4:
+        """Call `send` repeatedly until `receive` returns a reply of the type `wanted` to the transaction `number`.
+
+        Raises Refusal if a server refuses the request, and NoLease at the time `end`."""
         for again in _send_repeatedly(send, end):
             while (left := again - time.monotonic()) > 0:
                 data = receive(left)
@@ -215,12 +223,12 @@ class _Client4:
 
     def _message(self, number: int, options: dict[int, bytes], client_address: bytes = bytes(4)) -> bytes:
         head = _BOOTP.pack(1, 1, 6, 0, number, 0, 0, client_address, bytes(4), bytes(4), bytes(4), self._mac, b"", b"")
-        asked = bytes((_MASK, _MTU, _LEASE_TIME, _RENEW_TIME, _REBIND_TIME, _CLASSLESS))
+        parameters = bytes((_MASK, _MTU, _LEASE_TIME, _RENEW_TIME, _REBIND_TIME, _CLASSLESS))
         all_options = {**options, _CLIENT_ID: b"\x01" + self._mac}
         if options[_TYPE] != bytes([_RELEASE]):
-            all_options[_PARAMETERS] = asked
+            all_options[_PARAMETERS] = parameters
         body = b"".join(bytes((kind, len(value))) + value for kind, value in all_options.items() if value)
-        return (head + _MAGIC + body + bytes((_END,))).ljust(300, b"\0")
+        return (head + _MAGIC_COOKIE + body + bytes((_END,))).ljust(300, b"\0")
 
     def _broadcast(self, message: bytes) -> None:
         source, target = socket.inet_aton(_ANY), socket.inet_aton(_ALL)
@@ -267,39 +275,40 @@ class _Reply4:
 
 def _reply4(data: bytes, number: int, mac: bytes) -> _Reply4 | None:
     """A server's reply to the transaction `number`; None for any other packet."""
-    if len(data) < _BOOTP.size + 4 or data[0] != 2 or data[_BOOTP.size : _BOOTP.size + 4] != _MAGIC:
+    if len(data) < _BOOTP.size + 4 or data[0] != 2 or data[_BOOTP.size : _BOOTP.size + 4] != _MAGIC_COOKIE:
         return None
     fields = _BOOTP.unpack_from(data)
     if fields[4] != number or fields[11][:6] != mac:
         return None
     options: dict[int, bytes] = {}
-    place = _BOOTP.size + 4
-    while place < len(data) and data[place] != _END:
-        if not data[place]:
-            place += 1
+    offset = _BOOTP.size + 4
+    while offset < len(data) and data[offset] != _END:
+        if not data[offset]:
+            offset += 1
             continue
-        if place + 2 > len(data) or place + 2 + data[place + 1] > len(data):
+        if offset + 2 > len(data) or offset + 2 + data[offset + 1] > len(data):
             return None
-        value = data[place + 2 : place + 2 + data[place + 1]]
-        # an option longer than 255 bytes comes in pieces (RFC 3396)
-        options[data[place]] = options.get(data[place], b"") + value
-        place += 2 + len(value)
+        value = data[offset + 2 : offset + 2 + data[offset + 1]]
+        # an option longer than 255 bytes is split into several (RFC 3396)
+        options[data[offset]] = options.get(data[offset], b"") + value
+        offset += 2 + len(value)
     kind = options.get(_TYPE, b"")
-    if len(kind) != 1 or len(options.get(_SERVER, b"")) != 4:  # each reply names its server
+    if len(kind) != 1 or len(options.get(_SERVER, b"")) != 4:  # each reply must identify the server
         return None
     return _Reply4(kind[0], fields[8], options)
 
 
 def _classless_routes(value: bytes) -> t.Iterator[Object]:
-    place = 0
-    while place < len(value):
-        prefix = value[place]
+    """The routes of option 121, without a default route, in the form of an InterfaceConfig."""
+    offset = 0
+    while offset < len(value):
+        prefix = value[offset]
         size = (prefix + 7) // 8
-        if prefix > 32 or place + 1 + size + 4 > len(value):
+        if prefix > 32 or offset + 1 + size + 4 > len(value):
             return
-        network = int.from_bytes(value[place + 1 : place + 1 + size].ljust(4, b"\0"), "big")
-        gateway = socket.inet_ntoa(value[place + 1 + size : place + 5 + size])
-        place += 5 + size
+        network = int.from_bytes(value[offset + 1 : offset + 1 + size].ljust(4, b"\0"), "big")
+        gateway = socket.inet_ntoa(value[offset + 1 + size : offset + 5 + size])
+        offset += 5 + size
         if not prefix:
             continue
         destination = str(ipaddress.ip_network((network, prefix), strict=False))
@@ -307,11 +316,11 @@ def _classless_routes(value: bytes) -> t.Iterator[Object]:
 
 
 def _lease(family: str, name: str, address: str, lifetime: int, renew_time: int, rebind_time: int) -> Lease:
-    """A lease that was obtained now. Its times are the server's if they are in order, otherwise the usual fractions of
-    its lifetime. It is never renewed immediately, whatever the server says."""
+    """A lease that was obtained now. The renewal times are the server's if they are in the right order, and otherwise
+    the fractions of the lifetime that the RFCs recommend. No lease is renewed immediately, whatever the server says."""
     if not 0 < renew_time < rebind_time < lifetime:
-        share = 7 / 8 if family == "ipv4" else 4 / 5
-        renew_time, rebind_time = lifetime // 2, int(lifetime * share)
+        fraction = 7 / 8 if family == "ipv4" else 4 / 5
+        renew_time, rebind_time = lifetime // 2, int(lifetime * fraction)
     return {
         "family": family,
         "interface": name,
@@ -319,8 +328,8 @@ def _lease(family: str, name: str, address: str, lifetime: int, renew_time: int,
         "obtained": int(time.time()),
         "boottime": round(addresses.boottime(), 3),
         "lifetime": lifetime,
-        "renew": max(renew_time, _MIN_RENEWAL),
-        "rebind": max(rebind_time, _MIN_RENEWAL),
+        "renew": max(renew_time, _MIN_RENEWAL_SECONDS),
+        "rebind": max(rebind_time, _MIN_RENEWAL_SECONDS),
     }
 
 
@@ -334,8 +343,8 @@ def _checksum(data: bytes) -> int:
     return int(~((total & 0xFFFF) + (total >> 16)) & 0xFFFF)
 
 
-#: The packet socket's filter (linux/bpf_common.h, linux/filter.h): code, jumps, constant. Accepts unfragmented UDP to
-#: the client's port; the driver does not see the rest of a pod's traffic.
+#: The packet socket's filter (linux/bpf_common.h, linux/filter.h): code, jumps, constant. It accepts unfragmented UDP
+#: packets to the client's port, so that the driver does not receive the rest of a pod's traffic.
 _FILTER = (
     (0x30, 0, 0, 9),  # load the protocol
     (0x15, 0, 6, socket.IPPROTO_UDP),
@@ -351,7 +360,7 @@ _SO_ATTACH_FILTER = 26
 
 
 def _attach_filter(packets: socket.socket) -> None:
-    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in _FILTER))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *instruction) for instruction in _FILTER))
     # struct sock_fprog; the kernel copies the program
     packets.setsockopt(
         socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(_FILTER), ctypes.addressof(program))
@@ -359,6 +368,7 @@ def _attach_filter(packets: socket.socket) -> None:
 
 
 def _datagram(connection: socket.socket, left: float) -> bytes | None:
+    """The next packet; None if there is none within `left` seconds."""
     ready = select.select([connection], [], [], max(0.0, left))[0]
     if not ready:
         return None
@@ -369,13 +379,13 @@ def _datagram(connection: socket.socket, left: float) -> bytes | None:
 
 
 def _send_repeatedly(send: t.Callable[[], object], end: float) -> t.Iterator[float]:
-    """Sends repeatedly, and yields the time until which to wait for a reply before the next attempt."""
-    for turn in range(1000):
+    """Send repeatedly until the time `end`. After each attempt, yields the time until which to wait for a reply."""
+    for attempt in range(1000):
         now = time.monotonic()
-        if turn and now >= end:
+        if attempt and now >= end:
             return
         send()
-        yield min(end, now + _RETRIES[min(turn, len(_RETRIES) - 1)])
+        yield min(end, now + _RETRY_SECONDS[min(attempt, len(_RETRY_SECONDS) - 1)])
 
 
 class _Client6:
@@ -416,13 +426,13 @@ class _Client6:
         self._socket.close()
 
     def acquire(self, end: float) -> Lease:
-        offered = self._ask(_SOLICIT, b"", b"", _ADVERTISE, end)
-        return self._lease(self._ask(_REQUEST6, offered[_O_SERVER], offered[_O_IA], _REPLY, end))
+        offered = self._request(_SOLICIT, b"", b"", _ADVERTISE, end)
+        return self._lease(self._request(_REQUEST6, offered[_O_SERVER], offered[_O_IA], _REPLY, end))
 
     def renew(self, lease: Lease, rebind: bool, end: float) -> Lease:
         server = b"" if rebind else bytes.fromhex(lease["serverDuid"])
         ia = struct.pack("!III", _IAID, 0, 0) + self._address(lease)
-        return self._lease(self._ask(_REBIND6 if rebind else _RENEW6, server, ia, _REPLY, end))
+        return self._lease(self._request(_REBIND6 if rebind else _RENEW6, server, ia, _REPLY, end))
 
     def release(self, lease: Lease) -> None:
         ia = struct.pack("!III", _IAID, 0, 0) + self._address(lease)
@@ -440,7 +450,9 @@ class _Client6:
         body += _option(_O_ELAPSED, bytes(2)) + _option(_O_IA, ia or struct.pack("!III", _IAID, 0, 0))
         return bytes((kind,)) + number + body
 
-    def _ask(self, kind: int, server: bytes, ia: bytes, wanted: int, end: float) -> dict[int, bytes]:
+    def _request(self, kind: int, server: bytes, ia: bytes, wanted: int, end: float) -> dict[int, bytes]:
+        """Send a request repeatedly, and return the options of the reply of the type `wanted`. Raises Refusal if the
+        server refuses the request, and NoLease at the time `end`."""
         number = secrets.token_bytes(3)
         message = self._message(kind, number, server, ia)
         for again in _send_repeatedly(lambda: self._socket.sendto(message, self._target), end):
@@ -456,8 +468,8 @@ class _Client6:
                     dict(_options(options.get(_O_IA, b"")[12:])).get(_O_STATUS, b""),
                 ):
                     if len(part) >= 2 and struct.unpack_from("!H", part)[0]:
-                        words = part[2:].decode(errors="replace")
-                        raise Refusal(f"request a lease on {self._name}", 0, f"the server refused it: {words}")
+                        reason = part[2:].decode(errors="replace")
+                        raise Refusal(f"request a lease on {self._name}", 0, f"the server refused it: {reason}")
                 address = dict(_options(options.get(_O_IA, b"")[12:])).get(_O_ADDRESS, b"")
                 if len(address) >= 16 + _IA_TIMES.size:
                     return options
@@ -482,10 +494,10 @@ def _option(kind: int, value: bytes) -> bytes:
 
 
 def _options(data: bytes) -> t.Iterator[tuple[int, bytes]]:
-    place = 0
-    while place + 4 <= len(data):
-        kind, size = struct.unpack_from("!HH", data, place)
-        if place + 4 + size > len(data):
+    offset = 0
+    while offset + 4 <= len(data):
+        kind, size = struct.unpack_from("!HH", data, offset)
+        if offset + 4 + size > len(data):
             return
-        yield kind, data[place + 4 : place + 4 + size]
-        place += 4 + size
+        yield kind, data[offset + 4 : offset + 4 + size]
+        offset += 4 + size

@@ -12,15 +12,16 @@ from ..base.objects import Object
 
 
 class LeaseStart(t.TypedDict, total=False):
-    """When a lease was obtained: Unix time, and CLOCK_BOOTTIME at that moment. Older releases wrote only the first."""
+    """When a lease was obtained: `obtained` is Unix time, and `boottime` is CLOCK_BOOTTIME, both in seconds. Older
+    releases wrote only the first."""
 
     obtained: float
     boottime: float
 
 
 class LeaseTimes(t.TypedDict, total=False):
-    """Seconds after the start: when the lease ends (FOREVER of `dhcp.client`: never), when it is renewed from its
-    server, and when from any server."""
+    """Seconds from when the lease was obtained until it expires (FOREVER of `dhcp.client`: never), until it is renewed
+    with its server, and until it is renewed with any server (rebind)."""
 
     lifetime: float
     renew: float
@@ -33,10 +34,11 @@ class _RequiredKeys(t.TypedDict):
 
 
 class Lease(_RequiredKeys, LeaseStart, LeaseTimes, total=False):
-    """`family` is `ipv4` or `ipv6`, `interface` the name in the pod, `address` has a prefix length.
+    """A lease. `family` is `ipv4` or `ipv6`, `interface` the interface's name in the pod, and `address` includes the
+    prefix length.
 
     `preferred` is the preferred lifetime in seconds. `server` and `serverDuid` are the server's address and DUID (hex).
-    `routes` and `mtu` are what the server announced. `lost` means that the server revoked the lease.
+    `routes` and `mtu` are the ones that the server announced. `lost` means that the server revoked the lease.
     """
 
     interface: str

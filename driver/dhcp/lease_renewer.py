@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Renews the DHCP leases of running pods, and requests a new lease if a server revoked one.
+"""Renewing the DHCP leases of running pods, and requesting a new lease after a server revoked one.
 
-All times are CLOCK_BOOTTIME: the wall clock may be set while a lease lasts.
+All times are CLOCK_BOOTTIME, because the wall clock may be set while a lease is valid.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .lease import Lease
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait for a server in one renewal, and the minimum seconds until the next attempt.
+#: How long one renewal waits for a server, and the minimum time until the next attempt.
 _RENEWAL_SECONDS, _RETRY_SECONDS = 5.0, 60.0
-#: Seconds between requests for a new lease after one was lost: at first, and at most.
-_LOST_RETRY, _LOST_MAX_RETRY = 2.0, 60.0
-#: Concurrent renewals: a server that does not answer must not delay other pods' leases.
-_WORKERS = 8
+#: The first and the maximum pause between requests for a new lease after one was lost.
+_MIN_LOST_RETRY_SECONDS, _MAX_LOST_RETRY_SECONDS = 2.0, 60.0
+#: Maximum number of concurrent renewals: a server that does not answer must not delay other pods' leases.
+_MAX_RENEWALS = 8
 
 
 @dataclass
@@ -49,9 +49,9 @@ class _Renewal:
 class LeaseRenewer:
     """Renews all leases, and configures what has changed.
 
-    `on_change` is called with the key and the new lease each time, to update the record and, if the address has
-    changed, the claim's status. A lease with `lost` has no address any more. If it raises Busy, it is called again a
-    second later.
+    After each renewal, `on_change` is called with the key and the new lease, to update the record and, if the address
+    has changed, the claim's status. The address of a lease with `lost` must not be used any more. If `on_change` raises
+    Busy, it is called again a second later.
     """
 
     def __init__(self, on_change: t.Callable[[str, Lease], None]) -> None:
@@ -61,10 +61,11 @@ class LeaseRenewer:
         self._busy: set[str] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="dhcp")
+        self._workers = ThreadPoolExecutor(_MAX_RENEWALS, thread_name_prefix="dhcp")
 
     def start(self, key: str, netns: Path, lease: Lease, config: ObjectView) -> None:
-        """Start renewing a lease; one from before a restart of the driver is renewed when it is due."""
+        """Start renewing a lease. It may have been obtained before the driver restarted: it is renewed when it is
+        due."""
         with self._lock:
             self._leases[key] = _Renewal(netns, lease, config, _due(lease))
             if self._thread is None:
@@ -73,9 +74,10 @@ class LeaseRenewer:
             self._lock.notify_all()
 
     def stop(self, key: str, release_lease: bool = True) -> bool:
-        """Stop renewing a lease, and release it if `release_lease`. Call this before detach. First waits until no
-        thread uses the lease any more, for at most the duration of two renewals. Returns whether the lease was being
-        renewed."""
+        """Stop renewing a lease, and release it if `release_lease` is set. Call this before detach.
+
+        First waits until no thread uses the lease any more, for at most the duration of two renewals. Returns whether
+        the lease was being renewed."""
         with self._lock:
             renewal = self._leases.pop(key, None)
             self._lock.wait_for(lambda: key not in self._busy, timeout=2 * _RENEWAL_SECONDS + 1)
@@ -85,13 +87,13 @@ class LeaseRenewer:
 
     @staticmethod
     def release(netns: Path, lease: Lease) -> None:
-        """Release a lease that is not being renewed, unless it is lost or the namespace is gone. Call this before
-        detach."""
+        """Release a lease that is not being renewed, unless it is lost or the namespace does not exist any more. Call
+        this before detach."""
         if not lease.get("lost") and namespaces.alive(netns):
             dhcp.release(netns, lease)
 
     def close(self) -> None:
-        """End the threads; leases stay."""
+        """End the threads. Leases are not released."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -129,23 +131,24 @@ class LeaseRenewer:
                 self._lock.notify_all()
 
     def _renew(self, key: str, renewal: _Renewal) -> None:
-        """Raises DriverError and OSError if there is no lease, or none yet."""
+        """Renew a lease, or request a new one if it is lost, and configure it. Raises DriverError and OSError if that
+        fails."""
         lease = renewal.lease
         if not lease.get("lost"):
             try:
-                found = self._renewed(lease, renewal.netns)
+                new = self._renewed(lease, renewal.netns)
             except Refusal as error:
                 log.warning("the lease of %s was lost, requesting a new one: %s", lease["interface"], error.message)
                 self._lose(key, renewal)
         if renewal.lease.get("lost"):
-            found = dhcp.acquire(renewal.netns, lease["interface"], lease["family"], _RENEWAL_SECONDS)
-        if found["address"] != lease["address"]:
+            new = dhcp.acquire(renewal.netns, lease["interface"], lease["family"], _RENEWAL_SECONDS)
+        if new["address"] != lease["address"]:
             _remove(renewal.netns, lease)
         with Netlink(renewal.netns) as connection:
-            link = links.get(connection, name=found["interface"])
+            link = links.get(connection, name=new["interface"])
             if link is not None:
-                dhcp.apply(connection, link.index, found, renewal.config)
-        renewal.lease, renewal.failures = found, 0
+                dhcp.apply(connection, link.index, new, renewal.config)
+        renewal.lease, renewal.failures = new, 0
 
     @staticmethod
     def _renewed(lease: Lease, netns: Path) -> Lease:
@@ -155,16 +158,18 @@ class LeaseRenewer:
         return dhcp.renew(netns, lease, age >= lease["rebind"], _RENEWAL_SECONDS)
 
     def _lose(self, key: str, renewal: _Renewal) -> None:
-        """The pod may not use the address any more (RFC 2131 section 4.4.5), so remove it from interface and status."""
+        """Remove the address from the interface and from the claim's status, because the pod must not use it any more
+        (RFC 2131, section 4.4.5)."""
         _remove(renewal.netns, renewal.lease)
         renewal.lease, renewal.failures = {**renewal.lease, "lost": True}, 0
         try:
             self._on_change(key, renewal.lease)
         except Busy as error:
-            renewal.unreported = True  # reported a second later, unless a new lease follows immediately
+            renewal.unreported = True  # reported again a second later, unless a new lease follows immediately
             log.info("the loss of the lease of %s is not recorded yet: %s", renewal.lease["interface"], error.message)
 
     def _report(self, key: str, renewal: _Renewal) -> None:
+        """Report the current lease, and schedule its renewal."""
         renewal.unreported, renewal.next = False, _due(renewal.lease)
         try:
             self._on_change(key, renewal.lease)
@@ -173,17 +178,17 @@ class LeaseRenewer:
             renewal.unreported, renewal.next = True, min(renewal.next, addresses.boottime() + 1)
 
     def _reschedule(self, renewal: _Renewal, why: str) -> None:
-        """Schedule the next attempt: after half the time until the lease is rebound or ends, as in the RFCs, but not
-        too soon; for a lost lease after growing pauses."""
+        """Schedule the next attempt: after half the time until the lease is rebound or expires, as the RFCs say, but
+        not too soon. For a lost lease, the pauses grow."""
         lease, now = renewal.lease, addresses.boottime()
         if lease.get("lost"):
-            pause = min(_LOST_RETRY * 2 ** min(renewal.failures, 10), _LOST_MAX_RETRY)
+            pause = min(_MIN_LOST_RETRY_SECONDS * 2 ** min(renewal.failures, 10), _MAX_LOST_RETRY_SECONDS)
             renewal.next = now + (1.0 if renewal.unreported else pause)
             renewal.failures += 1
         else:
             age = dhcp.age(lease)
-            ahead = min((end - age for end in (lease["rebind"], lease["lifetime"]) if end > age), default=0.0)
-            renewal.next = now + max(ahead / 2, min(_RETRY_SECONDS, max(ahead, 1.0)))
+            left = min((end - age for end in (lease["rebind"], lease["lifetime"]) if end > age), default=0.0)
+            renewal.next = now + max(left / 2, min(_RETRY_SECONDS, max(left, 1.0)))
         wait = renewal.next - now
         log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], wait, why)
 
@@ -198,6 +203,7 @@ def _due(lease: Lease) -> float:
 
 
 def _remove(netns: Path, lease: Lease) -> None:
+    """Remove the leased address from its interface, if that still exists."""
     with Netlink(netns) as connection:
         link = links.get(connection, name=lease["interface"])
         if link is not None:

@@ -4,13 +4,14 @@
 
 """Attaches a claim's devices as soon as its pod has a network, while the runtime still creates the containers.
 
-A pod's network namespace exists some hundred milliseconds before its first container starts. Containerd records it in
-the folder of the pod's sandbox: the OCI configuration there has the pod's UID and the path of the namespace. The hook
-(hook.py) still decides whether a container starts. If the devices are attached, it does not contact the driver;
-otherwise, or if the early attach failed, it requests the attach as usual. So any failure here only costs time. Runtimes
-other than containerd do not have this folder.
+A pod's network namespace exists a few hundred milliseconds before its first container starts. Containerd records the
+namespace in the folder of the pod's sandbox: the OCI configuration there contains the pod's UID and the namespace's
+path. Only root can write to this folder. Other runtimes do not have it.
 
-Only root can write there. Source: containerd core/runtime/v2/bundle.go (NewBundle), pkg/cri annotations.
+The hook (program.py) still decides whether a container starts. If the devices are attached, the hook does not contact
+the driver; otherwise it requests the attach as usual. So a failure of an early attach only costs time.
+
+Source: containerd core/runtime/v2/bundle.go (NewBundle), pkg/cri annotations.
 """
 
 from __future__ import annotations
@@ -36,21 +37,23 @@ from ..base.objects import Object
 log = logging.getLogger(__name__)
 
 TASK_FOLDER = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
-#: Maximum pods that are handled at the same time; the hooks of further pods request the attach.
+#: Maximum sandboxes and containers that are handled at the same time; the hooks of further pods request the attach.
 WORKERS = 64
-#: Maximum attaches that compute at the same time: more would only slow each other down, because they share the
-#: interpreter and the kernel's lock of network configuration. An attach that takes longer than LONG_SECONDS waits for
-#: something else, such as a DHCP server, and no longer counts.
+#: Maximum attaches that compute at the same time: more of them would only slow each other down, because they share the
+#: interpreter and the kernel's lock for network configuration (RTNL). An attach that takes longer than LONG_SECONDS is
+#: assumed to wait for something else, such as a DHCP server, and is no longer counted.
 MAX_COMPUTING, LONG_SECONDS = 2, 0.5
-#: Seconds between two checks whether the folder exists; maximum seconds that containerd takes to write a sandbox's
-#: configuration after it has created its folder, and seconds between two attempts to read it.
-RETRY_SECONDS, WRITE_SECONDS, WRITE_STEP = 5.0, 0.5, 0.002
+#: Seconds between two checks whether TASK_FOLDER exists.
+RETRY_SECONDS = 5.0
+#: Seconds to wait for a sandbox's configuration after its folder is created, and between two attempts to read it.
+WRITE_SECONDS, WRITE_POLL_SECONDS = 0.5, 0.002
 #: Maximum bytes of a configuration.
-_CONFIGURATION_BYTES = 4 << 20
+_MAX_CONFIGURATION_BYTES = 4 << 20
 
 _IN_CREATE, _IN_MOVED_TO, _IN_DELETE_SELF, _IN_IGNORED, _IN_ONLYDIR = 0x100, 0x80, 0x400, 0x8000, 0x01000000
 _EVENT = struct.Struct("=iIII")
-_TYPE, _SANDBOX = "io.kubernetes.cri.container-type", "sandbox"
+#: The annotation with a container's type, and its value for a sandbox.
+_TYPE_ANNOTATION, _SANDBOX = "io.kubernetes.cri.container-type", "sandbox"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,15 +67,18 @@ class Service(t.Protocol):
 
 
 class EarlyAttacher:
-    """Watches `folder` in a thread. `stop` does not wait for running attaches: if the process ends before them, the
-    next start recovers as after a kill."""
+    """Watches `folder` for new sandboxes in a thread, and attaches the devices of their pods.
+
+    `stop` does not wait for running attaches. If the process ends before they do, the next start recovers, as after a
+    kill.
+    """
 
     def __init__(self, service: Service, metrics: Metrics, folder: Path = TASK_FOLDER) -> None:
         self._service = service
         self._metrics = metrics
         self._folder = folder
         self._slots = threading.BoundedSemaphore(WORKERS)
-        self._limit = _AttachLimit()
+        self._attach_limit = _AttachLimit()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="early", daemon=True)
 
@@ -87,28 +93,28 @@ class EarlyAttacher:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                watched = _watch(self._folder)
-            except OSError:  # no containerd, or not yet
+                inotify = _watch(self._folder)
+            except OSError:  # containerd is not installed, or has not started yet
                 self._stopping.wait(RETRY_SECONDS)
                 continue
             try:
-                self._follow(watched)
+                self._follow(inotify)
             except Exception:
                 log.exception("unexpected error: for now, devices are attached when their hooks request it")
                 self._stopping.wait(RETRY_SECONDS)
             finally:
-                os.close(watched)
+                os.close(inotify)
 
-    def _follow(self, watched: int) -> None:
-        """Handle the folder's events until it is removed, as by reinstalling containerd."""
+    def _follow(self, inotify: int) -> None:
+        """Handle the folder's events until the folder is removed, for example when containerd is reinstalled."""
         while not self._stopping.is_set():
-            if not select.select([watched], [], [], 0.5)[0]:
+            if not select.select([inotify], [], [], 0.5)[0]:
                 continue
-            data, at = os.read(watched, 1 << 16), 0
-            while at < len(data):
-                _watch_number, mask, _cookie, length = _EVENT.unpack_from(data, at)
-                name = os.fsdecode(data[at + _EVENT.size : at + _EVENT.size + length].split(b"\0", 1)[0])
-                at += _EVENT.size + length
+            data, offset = os.read(inotify, 1 << 16), 0
+            while offset < len(data):
+                _watch_number, mask, _cookie, length = _EVENT.unpack_from(data, offset)
+                name = os.fsdecode(data[offset + _EVENT.size : offset + _EVENT.size + length].split(b"\0", 1)[0])
+                offset += _EVENT.size + length
                 if mask & (_IN_DELETE_SELF | _IN_IGNORED):
                     return
                 if name and self._service.waiting():
@@ -134,20 +140,20 @@ class EarlyAttacher:
 
     def _attach(self, request: AttachRequest) -> None:
         try:
-            with self._limit.hold(), self._metrics.operation(ATTACH) as measurement:
-                measurement.counts = self._service.attach_early(request)
+            with self._attach_limit.hold(), self._metrics.operation(ATTACH) as measurement:
+                measurement.recorded = self._service.attach_early(request)
         except DriverError as error:
             log.info("the early attach failed, the pod's hook tries again: %s", error.message)
 
     def _requests(self, bundle: Path) -> list[AttachRequest]:
-        """What to attach to the sandbox with this folder; nothing if it is a container's folder, or if the pod has no
-        claim here or uses the node's network."""
-        found = _configuration(bundle / "config.json")
-        annotations = {name: str(value) for name, value in (found.get("annotations") or {}).items()}
-        if annotations.get(_TYPE) != _SANDBOX:
+        """What to attach to the sandbox in this folder. Empty if the folder is a container's, or if the pod has no
+        claim of this driver or uses the node's network."""
+        configuration = _read_configuration(bundle / "config.json")
+        annotations = {name: str(value) for name, value in (configuration.get("annotations") or {}).items()}
+        if annotations.get(_TYPE_ANNOTATION) != _SANDBOX:
             return []
-        spaces = found.get("linux", {}).get("namespaces") or []
-        paths = [one.get("path") for one in spaces if one.get("type") == "network" and one.get("path")]
+        namespaces = configuration.get("linux", {}).get("namespaces") or []
+        paths = [one.get("path") for one in namespaces if one.get("type") == "network" and one.get("path")]
         if len(paths) != 1:
             return []
         pod = AttachRequest("", Path(paths[0]), 0, bundle.name, annotations).pod_uid
@@ -157,7 +163,7 @@ class EarlyAttacher:
 
 
 class _AttachLimit:
-    """Limits the attaches that compute at the same time (AT_ONCE)."""
+    """Limits the attaches that compute at the same time (MAX_COMPUTING)."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -165,11 +171,11 @@ class _AttachLimit:
 
     @contextlib.contextmanager
     def hold(self) -> t.Iterator[None]:
-        """Wait for a free place, and occupy it within the block."""
+        """Wait for a free slot, and occupy it within the block."""
         token = object()
         with self._changed:
-            while (left := self._wait_seconds()) > 0:
-                self._changed.wait(left)
+            while (seconds := self._wait_seconds()) > 0:
+                self._changed.wait(seconds)
             self._started[token] = time.monotonic()
         try:
             yield
@@ -179,33 +185,33 @@ class _AttachLimit:
                 self._changed.notify()
 
     def _wait_seconds(self) -> float:
-        """How long to wait for a place if no attach ends; 0 if one is free now."""
+        """Seconds until a slot is free if no attach ends before; 0 if one is free now."""
         now = time.monotonic()
-        left = [began + LONG_SECONDS - now for began in self._started.values() if began + LONG_SECONDS > now]
-        return min(left) if len(left) >= MAX_COMPUTING else 0.0
+        remaining = [began + LONG_SECONDS - now for began in self._started.values() if began + LONG_SECONDS > now]
+        return min(remaining) if len(remaining) >= MAX_COMPUTING else 0.0
 
 
-def _configuration(path: Path) -> Object:
-    """An OCI configuration, as soon as it is complete; empty if it is not within WRITE_SECONDS."""
-    end = time.monotonic() + WRITE_SECONDS
+def _read_configuration(path: Path) -> Object:
+    """An OCI configuration, as soon as its file is complete; empty if it is not complete within WRITE_SECONDS."""
+    deadline = time.monotonic() + WRITE_SECONDS
     while True:
         try:
             with open(path, "rb") as file:
-                found = json.loads(file.read(_CONFIGURATION_BYTES))
-            return found if isinstance(found, dict) else {}
+                content = json.loads(file.read(_MAX_CONFIGURATION_BYTES))
+            return content if isinstance(content, dict) else {}
         except (OSError, ValueError, RecursionError):
-            if time.monotonic() > end or not path.parent.exists():
+            if time.monotonic() > deadline or not path.parent.exists():
                 return {}
-        time.sleep(WRITE_STEP)
+        time.sleep(WRITE_POLL_SECONDS)
 
 
 def _watch(folder: Path) -> int:
-    """An inotify descriptor for what is created in a folder. Raises OSError."""
+    """Returns an inotify descriptor for entries that are created in the folder. Raises OSError."""
     descriptor = int(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), "inotify_init1")
-    wanted = _IN_CREATE | _IN_MOVED_TO | _IN_DELETE_SELF | _IN_ONLYDIR
-    if _libc.inotify_add_watch(descriptor, os.fsencode(folder), wanted) < 0:
+    mask = _IN_CREATE | _IN_MOVED_TO | _IN_DELETE_SELF | _IN_ONLYDIR
+    if _libc.inotify_add_watch(descriptor, os.fsencode(folder), mask) < 0:
         code = ctypes.get_errno()
         os.close(descriptor)
         raise OSError(code, "inotify_add_watch")

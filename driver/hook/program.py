@@ -4,19 +4,20 @@
 
 """The createRuntime hook: asks the driver to attach a claim's devices to the container that is about to start.
 
-It is a separate program: `python -I -S hook.py SOCKET CLAIM-UID SECONDS`, with the container's OCI state on standard
-input. hook.sh runs it unless the devices are attached already. With `-I -S` it ignores the caller's environment and
-installed packages.
+It is a separate program, which the driver installs as hook.py: `python -I -S hook.py SOCKET CLAIM-UID SECONDS`, with
+the container's OCI state on standard input. hook.sh runs it unless the devices are already attached. With `-I -S`,
+Python ignores the caller's environment and installed packages.
 
-It opens the container's network namespace and sends it to the driver together with the state. If the driver restarts,
-or is busy, it repeats the request for up to SECONDS. Exit status 0: the devices are attached.
-Otherwise the container does not start, and the one line on standard error becomes part of the pod's event. If the
-driver has recorded that the claim's devices are in this namespace, no request is sent: a container that restarts, or a
-second container of the pod, does not need the driver.
+The hook opens the container's network namespace and sends the file descriptor and the state to the driver. If the
+driver restarts or is busy, the hook repeats the request for up to SECONDS. Exit status 0: the devices are attached.
+Otherwise the container does not start, and the one line on standard error becomes part of the pod's event.
+
+If the driver has recorded that the claim's devices are in this namespace, no request is sent: a container that
+restarts, or a second container of the pod, does not need the driver.
 
 Every container start waits for this program, so it imports almost nothing: json and socket would take longer than all
-the rest. The node's own Python may run it, from 3.6 on, which evaluates annotations; before 3.10, a socket's timeout is
-not a TimeoutError.
+the rest. It must run on the node's own Python from 3.6 on. That version evaluates annotations, so they are quoted; and
+before 3.10, socket.timeout is not TimeoutError.
 """
 
 import os
@@ -24,12 +25,12 @@ import sys
 import time
 
 try:
-    import _socket as socket  # the base of socket; what is used here is the same in both
+    import _socket as socket  # the base of socket; both have everything that is used here
 except ImportError:
     import socket  # type: ignore[no-redef]
 
-#: Seconds between two attempts: a restart of the driver takes seconds, and a busy device is free sooner.
-_PAUSE = 0.2
+#: Seconds between two attempts: a restart of the driver takes seconds, and a busy device is often free sooner.
+_RETRY_SECONDS = 0.2
 _DIGITS = b"0123456789"
 
 
@@ -38,7 +39,7 @@ class Failure(Exception):
 
 
 class Retry(Exception):
-    """The driver could not do it yet: request it again. The message is the reason."""
+    """The devices are not attached yet: repeat the request. The message is the reason."""
 
 
 class DriverBusy(Retry):
@@ -46,7 +47,7 @@ class DriverBusy(Retry):
 
 
 def main(arguments: "list[str]", state: bytes) -> int:
-    """Returns the exit status."""
+    """Run the hook. Returns the exit status."""
     try:
         path, uid, seconds = arguments
         deadline = time.monotonic() + float(seconds)
@@ -62,7 +63,8 @@ def main(arguments: "list[str]", state: bytes) -> int:
 
 
 def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
-    """Repeat the request until the driver has attached the devices. Raises Failure, or Retry with the last reason."""
+    """Repeat the request until the driver has attached the devices. Raises Failure, or Retry with the last reason at
+    `deadline` (monotonic)."""
     pid = process_id(state)
     if pid == 0:
         raise Failure("the container runtime did not pass the container's process id")
@@ -81,41 +83,44 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
         except socket.timeout:
             raise unfinished from None
         except Retry as reason:
-            if time.monotonic() + _PAUSE >= deadline:
+            if time.monotonic() + _RETRY_SECONDS >= deadline:
                 raise
             if isinstance(reason, DriverBusy):
                 unfinished = reason  # more helpful than a timeout of the last attempt
-        time.sleep(_PAUSE)
+        time.sleep(_RETRY_SECONDS)
 
 
 def _mark_started(folder: str, uid: str) -> None:
-    """Record that a container has started for a claim that was attached early (Paths.early)."""
+    """Record that a container has started, if the claim was attached early (Paths.early)."""
     try:
         marker = os.open(f"{folder}/early/{uid}", os.O_WRONLY | os.O_CLOEXEC)
         os.write(marker, b"started\n")
         os.close(marker)
     except OSError:
-        pass  # the claim was not attached early, or this cannot be recorded: the devices are attached anyway
+        pass  # the claim was not attached early, or the marker cannot be written: the devices are attached anyway
 
 
 def is_attached(folder: str, uid: str, netns: int) -> bool:
-    """Whether the claim's devices are configured in the container's namespace: the driver's mark exists
-    (Paths.attached, which it removes before it changes a device), and the namespace that it has pinned for the claim is
-    this one. A pin keeps its namespace alive, so no other one can have the same device and inode."""
+    """Whether the claim's devices are configured in the container's network namespace.
+
+    Two conditions: the driver's marker exists (Paths.attached, which the driver removes before it changes a device),
+    and the namespace that the driver has pinned for the claim is this one. The pin keeps that namespace alive, so no
+    other namespace can have the same device and inode.
+    """
     try:
         os.stat(f"{folder}/attached/{uid}")
         pin = os.stat(f"{folder}/netns/{uid}")
     except OSError:
         return False
-    own = os.fstat(netns)
-    return (pin.st_dev, pin.st_ino) == (own.st_dev, own.st_ino)
+    namespace = os.fstat(netns)
+    return (pin.st_dev, pin.st_ino) == (namespace.st_dev, namespace.st_ino)
 
 
 def process_id(state: bytes) -> int:
-    """The process id in an OCI state, 0 if there is none.
+    """The process ID in an OCI state; 0 if there is none.
 
-    No other key of that name has a number: annotations are strings, and a quotation mark in a string is escaped. The
-    driver parses the state as JSON, and refuses the request if the numbers differ.
+    No other key named "pid" has a number as its value: annotations are strings, and a quotation mark in a string is
+    escaped. The driver parses the state as JSON, and refuses the request if the two numbers differ.
     """
     for rest in state.split(b'"pid"')[1:]:
         colon, value = rest.lstrip()[:1], rest.lstrip()[1:].lstrip()
@@ -126,8 +131,8 @@ def process_id(state: bytes) -> int:
 
 
 def request_attach(path: str, request: bytes, netns: int, deadline: float) -> None:
-    """Send one request. Raises Failure if the driver refuses, Retry if it cannot attach now, socket.timeout at
-    `deadline`."""
+    """Send one request. Raises Failure if the driver refuses the request, Retry if it cannot attach the devices now,
+    and socket.timeout at `deadline`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
@@ -135,24 +140,24 @@ def request_attach(path: str, request: bytes, netns: int, deadline: float) -> No
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, netns.to_bytes(4, sys.byteorder))
         connection.sendall(request[connection.sendmsg([request], [rights]) :])
         connection.shutdown(socket.SHUT_WR)
-        answer = b""
-        while not answer.endswith(b"\n"):
+        response = b""
+        while not response.endswith(b"\n"):
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             part = connection.recv(65536)
             if not part:
                 raise Retry("the driver stopped before it had finished")
-            answer += part
+            response += part
     except socket.timeout:
         raise
     except OSError as error:
         raise Retry(f"the driver does not answer at {path}: {error.strerror or error}") from None
     finally:
         connection.close()
-    verdict, _unused, reason = answer.decode("utf-8", "replace").partition(" ")
+    verdict, _unused, reason = response.decode("utf-8", "replace").partition(" ")
     if verdict == "again":
         raise DriverBusy(reason)
     if verdict.strip() != "done":
-        raise Failure(reason if verdict == "refused" else "the driver sent an answer that this hook does not support")
+        raise Failure(reason if verdict == "refused" else "the driver sent a response that this hook does not support")
 
 
 def _fail(reason: str) -> int:

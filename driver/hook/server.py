@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The server for createRuntime hooks (hook.py), on a Unix socket that only root can use.
+"""The server for createRuntime hooks (program.py), on a Unix socket that only root can use.
 
-A hook sends a line with the claim's UID and the container's process id, then the container's OCI state as JSON, with an
-open file descriptor of the container's network namespace, and shuts down its side. The answer is one line: `done`,
-`again` and a reason, or `refused` and a reason.
+A hook sends a line with the claim's UID and the container's process ID, then the container's OCI state as JSON. With
+these bytes it sends an open file descriptor of the container's network namespace; then it shuts down its side. The
+response is one line: `done`, `again` and a reason, or `refused` and a reason.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ T = t.TypeVar("T")
 
 #: Hooks that are served at the same time; others wait in the socket's queue.
 WORKERS = 32
-#: Seconds for a hook to send its request, and the largest request in bytes: a pod's annotations have up to 256 KiB.
-READ_TIMEOUT = 5.0
-READ_LIMIT = 1 << 20
+#: Seconds within which a hook must send its request, and maximum bytes of the request. A pod's annotations can take
+#: 256 KiB.
+READ_TIMEOUT_SECONDS = 5.0
+MAX_REQUEST_BYTES = 1 << 20
 #: Seconds between two checks of the driver's own socket, and of whether to stop.
-WATCH_INTERVAL = 0.5
+CHECK_SECONDS = 0.5
 #: Seconds after which a socket under a temporary name is considered abandoned.
 DRAFT_SECONDS = 1.0
-#: Seconds that running attaches get to finish.
-GRACE = 30.0
+#: Seconds for which `stop` waits for running attaches.
+GRACE_SECONDS = 30.0
 
 
 class HookServer:
-    """Listens on Paths.hook_socket and calls the service's attach. `instance` as in plugin.Plugin."""
+    """Listens on Paths.hook_socket and calls the service's `attach`. `instance` as in kubelet.plugin.Plugin."""
 
     def __init__(self, paths: Paths, service: Service, metrics: Metrics, instance: str | None = None) -> None:
         self.path = paths.hook_socket
@@ -73,8 +74,8 @@ class HookServer:
         self._thread = threading.Thread(target=self._run, args=(listener,), name="hooks", daemon=True)
         self._thread.start()
 
-    def stop(self, grace: float = GRACE) -> None:
-        """Accept no more hooks, and let running ones finish within `grace` seconds. May be called again."""
+    def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Accept no more hooks, and wait at most `grace` seconds for running attaches. May be called again."""
         self._stopping.set()
         if self._thread:
             self._thread.join()
@@ -95,9 +96,9 @@ class HookServer:
             listener.bind(str(draft))
             os.chmod(draft, 0o600)
             listener.listen(128)
-            listener.settimeout(WATCH_INTERVAL)
+            listener.settimeout(CHECK_SECONDS)
             self._inode = os.stat(draft).st_ino
-            # atomic: hooks find the old socket, or this one that is listening already
+            # atomic: hooks find either the old socket, or this one, which is already listening
             os.rename(draft, self.path)
         except OSError:
             listener.close()
@@ -106,8 +107,8 @@ class HookServer:
         return listener
 
     def _run(self, listener: socket.socket) -> None:
-        """Accept hooks. Listen again if no other process does: the socket was removed, or a newer instance that had
-        replaced it has ended."""
+        """Accept hooks. Listen again if no process listens at the path: the socket was removed, or a newer instance had
+        replaced it and has ended."""
         while not self._stopping.is_set():
             try:
                 connection, _unused = listener.accept()
@@ -116,13 +117,13 @@ class HookServer:
                     continue
                 log.warning("the socket for hooks %s was removed: listening again", self.path)
                 try:
-                    fresh = self._listen()
+                    replacement = self._listen()
                 except OSError as error:
                     log.error("could not listen for hooks at %s, trying again: %s", self.path, error)
                     self.metrics.error("hooks")
                 else:
                     listener.close()
-                    listener = fresh
+                    listener = replacement
             except OSError as error:
                 # for example too many open files
                 log.error("could not accept a hook's connection, trying again: %s", error)
@@ -135,12 +136,12 @@ class HookServer:
                 self.path.unlink()
         except FileNotFoundError:
             pass
-        # the connections of hooks in the queue end, and those hooks retry
+        # this closes queued connections, and their hooks retry
         listener.close()
 
     def _serve_in_thread(self, connection: socket.socket) -> None:
-        """Serve a hook in a new thread as soon as fewer than WORKERS are running, unless the server stops before."""
-        while not self._slots.acquire(timeout=WATCH_INTERVAL):
+        """Serve a hook in a new thread as soon as fewer than WORKERS are running, unless the server stops first."""
+        while not self._slots.acquire(timeout=CHECK_SECONDS):
             if self._stopping.is_set():
                 connection.close()  # the hook retries
                 return
@@ -148,7 +149,7 @@ class HookServer:
             self._running += 1
         try:
             threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
-        except RuntimeError as error:  # no more threads: a limit of the machine or of the driver's cgroup
+        except RuntimeError as error:  # a limit of the machine or of the driver's cgroup is reached
             log.error("could not serve a hook, which retries: %s", error)
             self.metrics.error("hooks")
             connection.close()
@@ -164,15 +165,15 @@ class HookServer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                self._answer(connection)
+                self._respond(connection)
         except OSError as error:
-            log.warning("could not answer a hook: %s", error)
+            log.warning("could not respond to a hook: %s", error)
         except Exception:
             log.exception("unexpected error: this is a bug in the driver")
         finally:
             self._end()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _respond(self, connection: socket.socket) -> None:
         uid = _peer_uid(connection)
         if uid != 0:
             log.warning("refused a connection of user %d to the socket for hooks: only root may use it", uid)
@@ -180,14 +181,14 @@ class HookServer:
             return
         netns: list[int] = []
         try:
-            answer = self._reply(_receive(connection, netns), netns)
+            response = self._response(_receive(connection, netns), netns)
         finally:
             for descriptor in netns:
                 os.close(descriptor)
-        connection.settimeout(READ_TIMEOUT)
-        connection.sendall(" ".join(answer.split()).encode("utf-8", "replace") + b"\n")
+        connection.settimeout(READ_TIMEOUT_SECONDS)
+        connection.sendall(" ".join(response.split()).encode("utf-8", "replace") + b"\n")
 
-    def _reply(self, content: bytes, netns: t.Sequence[int]) -> str:
+    def _response(self, content: bytes, netns: t.Sequence[int]) -> str:
         with contextlib.ExitStack() as stack:
             try:
                 with self.metrics.operation(ATTACH):
@@ -224,11 +225,11 @@ def _log_context(request: AttachRequest) -> t.ContextManager[None]:
 
 
 def _has_listener(path: Path) -> bool:
-    """Whether a process listens on this socket. Checked by connecting a socket of another type, which a listener does
-    not notice (unix(7): EPROTOTYPE)."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as other:
+    """Whether a process listens on this socket. The check connects a socket of another type, which fails with
+    EPROTOTYPE if there is a listener, and which the listener does not notice (unix(7))."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagram_socket:
         try:
-            other.connect(str(path))
+            datagram_socket.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:
@@ -243,19 +244,21 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _receive(connection: socket.socket, netns: list[int]) -> bytes:
-    """Read a whole request; received file descriptors are added to `netns`. Raises OSError."""
-    deadline = time.monotonic() + READ_TIMEOUT
-    connection.settimeout(READ_TIMEOUT)
+    """Read a whole request; received file descriptors are added to `netns`. Raises OSError, also for a request that is
+    too long or takes too long."""
+    deadline = time.monotonic() + READ_TIMEOUT_SECONDS
+    connection.settimeout(READ_TIMEOUT_SECONDS)
     content, descriptors, _unused, _unused = socket.recv_fds(connection, 65536, 1, socket.MSG_CMSG_CLOEXEC)
     netns.extend(descriptors)
     while part := connection.recv(65536) if content else b"":
         content += part
-        if len(content) > READ_LIMIT or time.monotonic() > deadline:
-            raise OSError(f"its request exceeds {READ_LIMIT} bytes or {READ_TIMEOUT:g} s")
+        if len(content) > MAX_REQUEST_BYTES or time.monotonic() > deadline:
+            raise OSError(f"the request exceeds {MAX_REQUEST_BYTES} bytes or {READ_TIMEOUT_SECONDS:g} s")
     return content
 
 
 def _parse_request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
+    """The request that a hook has sent. Raises DriverError if it is invalid."""
     try:
         head, _unused, text = content.partition(b"\n")
         uid, pid = head.decode().split(" ")

@@ -4,9 +4,9 @@
 
 """Moving one network interface into a pod and back.
 
-Finding a device's interface, reading its state on the node, moving it into a pod, configuring it there, taking it back
-and comparing its state. This package imports `base`, `kernel`, `dhcp` and `dra`, never `claims` or `publish`: it stores
-nothing, and talks only to the kernel.
+It finds a device's interface, reads the host state, moves the interface into a pod and configures it there. Later it
+takes the interface back, restores the host state, and compares the result with it. This package imports `base`,
+`kernel`, `dhcp` and `dra`, never `claims` or `publish`: it stores nothing, and talks only to the kernel.
 """
 
 from __future__ import annotations

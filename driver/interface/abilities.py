@@ -14,14 +14,16 @@ from ..kernel import ethtool as driver_settings
 from ..kernel.ethtool import Ethtool
 from ..kernel.netlink import Netlink
 
-_LEAST_MTU = 68
+#: RFC 791: every IPv4 link carries packets of 68 bytes.
+_MIN_MTU = 68
 
 
 def problems(
     connection: Netlink, link: links.Link, address: str | None, config: ObjectView, path: str
 ) -> list[Problem]:
-    """The problems, each with the field's path below `path`. Rules: `unsupported`, `bad-value`. `link` is on the node,
-    `address` is its PCI address."""
+    """The fields of `config` that the interface does not support, each with the field's path below `path`.
+
+    `link` is on the node, and `address` is its PCI address. Rules: `unsupported`, `bad-value`."""
     found: list[Problem] = []
     _check_link(link, config, path, found)
     if "ethtool" in config:
@@ -34,35 +36,35 @@ def problems(
 
 
 def _check_link(link: links.Link, config: ObjectView, path: str, problems: list[Problem]) -> None:
-    least, most = link.number(links.IFLA_MIN_MTU), link.number(links.IFLA_MAX_MTU)
+    min_mtu, max_mtu = link.number(links.IFLA_MIN_MTU), link.number(links.IFLA_MAX_MTU)
     if "child" in config:
         # a child of either type is limited to its parent's current MTU
-        least, most = _LEAST_MTU, link.mtu
-    if "mtu" in config and ((most and config["mtu"] > most) or config["mtu"] < least):
-        problems.append(Problem(below(path, "mtu"), f"this interface supports {least} to {most}", "bad-value"))
-    for name, kind in links.SIZES.items():
+        min_mtu, max_mtu = _MIN_MTU, link.mtu
+    if "mtu" in config and ((max_mtu and config["mtu"] > max_mtu) or config["mtu"] < min_mtu):
+        problems.append(Problem(below(path, "mtu"), f"this interface supports {min_mtu} to {max_mtu}", "bad-value"))
+    for name, attribute in links.SIZES.items():
         if name not in config:
             continue
-        most = link.number(links.IFLA_TSO_MAX_SIZE) if name.startswith("gso") else 0
-        if kind not in link.raw:
-            problems.append(Problem(below(path, name), "this kernel does not have it", "unsupported"))
-        elif most and config[name] > most:
-            problems.append(Problem(below(path, name), f"this interface takes up to {most}", "bad-value"))
+        max_size = link.number(links.IFLA_TSO_MAX_SIZE) if name.startswith("gso") else 0
+        if attribute not in link.raw:
+            problems.append(Problem(below(path, name), "this kernel does not support it", "unsupported"))
+        elif max_size and config[name] > max_size:
+            problems.append(Problem(below(path, name), f"this interface supports up to {max_size}", "bad-value"))
     ethernet = len(link.raw.get(links.IFLA_ADDRESS, b"")) == 6
     if not ethernet and "mac" in config:
         problems.append(Problem(below(path, "mac"), "this interface has no MAC address", "unsupported"))
     if not ethernet and config.get("child", {}).get("type") == "macvlan":
-        message = "this interface is not an Ethernet interface; use ipvlan, which works on any"
+        message = "this interface is not an Ethernet interface; use ipvlan, which works on any interface"
         problems.append(Problem(below(below(path, "child"), "type"), message, "unsupported"))
 
 
 def _check_ethtool(name: str, config: ObjectView, path: str, problems: list[Problem]) -> None:
     with Ethtool() as tool:
         wanted = config.get("features", {})
-        lacking = driver_settings.resolve(wanted, tool.features(name), tool.fixed_features(name))[1] if wanted else []
+        missing = driver_settings.resolve(wanted, tool.features(name), tool.fixed_features(name))[1] if wanted else []
         flags = tool.private_flags(name)
-        _unused, most = tool.rings(name)
-    for feature in lacking:
+        _sizes, max_sizes = tool.rings(name)
+    for feature in missing:
         at = below(below(path, "features"), feature)
         problems.append(Problem(at, "this interface has no such feature that can be changed", "unsupported"))
     for flag in config.get("privateFlags", {}):
@@ -71,32 +73,36 @@ def _check_ethtool(name: str, config: ObjectView, path: str, problems: list[Prob
             problems.append(Problem(below(below(path, "privateFlags"), flag), message, "unsupported"))
     for ring, size in config.get("rings", {}).items():
         at = below(below(path, "rings"), ring)
-        if ring not in most:
+        if ring not in max_sizes:
             problems.append(Problem(at, "this interface has no such ring whose size can be set", "unsupported"))
-        elif size > most[ring]:
-            problems.append(Problem(at, f"this interface takes up to {most[ring]}", "bad-value"))
+        elif size > max_sizes[ring]:
+            problems.append(Problem(at, f"this interface supports up to {max_sizes[ring]}", "bad-value"))
 
 
 def _check_ipv6(config: ObjectView, path: str, problems: list[Problem]) -> None:
     if sysctls.have_ipv6():
         if config.get("dad") == dad.OPTIMISTIC and not dad.supported():
-            message = "the node's kernel has no optimistic duplicate address detection; use wait, which works on any"
+            message = (
+                "the node's kernel has no optimistic duplicate address detection; use wait, which works on every kernel"
+            )
             problems.append(Problem(below(path, "dad"), message, "unsupported"))
         return
-    for name, asked in (
-        ("addresses", any(":" in one for one in config.get("addresses", ()))),
+    for name, requested in (
+        ("addresses", any(":" in address for address in config.get("addresses", ()))),
         ("dhcp", "ipv6" in config.get("dhcp", ())),
     ):
-        if asked:
+        if requested:
             problems.append(Problem(below(path, name), "the node's kernel has no IPv6", "unsupported"))
 
 
 def _check_sysctls(link: links.Link, config: ObjectView, path: str, problems: list[Problem]) -> None:
-    small = config.get("mtu", link.mtu) < 1280
+    without_ipv6 = config.get("mtu", link.mtu) < 1280  # the kernel then removes the IPv6 sysctls
     for key in config.get("sysctls", {}):
-        if not (small and ".ipv6." in key) and sysctls.get(link.name, key) is None and sysctls.get("lo", key) is None:
+        if without_ipv6 and ".ipv6." in key:
+            continue
+        if sysctls.get(link.name, key) is None and sysctls.get("lo", key) is None:
             at = below(below(path, "sysctls"), key)
-            problems.append(Problem(at, "this kernel does not have it", "unsupported"))
+            problems.append(Problem(at, "this kernel does not have this sysctl", "unsupported"))
 
 
 def _check_vf(connection: Netlink, address: str | None, config: ObjectView, path: str, problems: list[Problem]) -> None:

@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Child interfaces for a pod, whose parent stays on the node: macvlan and ipvlan.
+"""Child interfaces (macvlan, ipvlan) that are created in a pod while their parent interface stays on the node.
 
-A pod with NET_ADMIN and without a user namespace can move its child, and what it made on it, to another namespace. So
-when a claim ends, all namespaces are searched for upper interfaces of the parent. The claim's own child is removed
-wherever it is. The kernel does not report who created the others. Unless they belong to the node or to another claim,
-or existed before the claim, the parent is withheld until they are gone.
+A pod with NET_ADMIN and without a user namespace can move its child interface to another namespace, and also interfaces
+that it created on top of the child. So when a claim ends, all namespaces are searched for upper interfaces of the
+parent. The claim's own child is removed wherever it is. The kernel does not report who created the others. Unless they
+belong to the node or to another claim, or existed before the claim, the parent is withheld until they are gone.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MACVLAN = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 _IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
 _UNLISTED = "in a network namespace that no process or mount refers to"
 
-#: The children of the same parent that other claims have: their indexes by the namespaces of their pods; 0 for a child
-#: whose index is not recorded.
+#: The children that other claims have on the same parent: interface indexes by the namespace of the pod. The index is 0
+#: if the claim's record does not contain it.
 Siblings = t.Mapping[node_namespaces.Key, t.Collection[int]]
 
 
-def make(
+def create(
     identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str, attributes: t.Iterable[bytes]
 ) -> int:
-    """Create a macvlan or ipvlan with these attributes in the pod's namespace. The parent stays on the node and is set
-    up. Adds what identifies the child to the host state, and returns the child's index."""
+    """Create a macvlan or ipvlan with these attributes in the pod's namespace. The parent stays on the node and is
+    brought up. Stores the identity of the child in `host` and returns the child's index. Raises KernelError."""
     child = config["child"]
     kind = child["type"]
     with Netlink() as outside:
@@ -48,9 +48,9 @@ def make(
             parent = find(outside, identity, None)
             if parent is None:
                 raise OSError(errno.ENODEV, "not found")
-        with step(f"set {parent.name} up"):
+        with step(f"bring {parent.name} up"):
             if not parent.up:
-                links.set_up(outside, parent.index, True)
+                links.set_link_state(outside, parent.index, up=True)
             known: host_state.Child = {"received": sorted(stacked.received(outside, parent))}
         if kind == "macvlan":
             mode = netlink.u32(1, _MACVLAN[child.get("mode", "bridge")])
@@ -72,17 +72,17 @@ def make(
                 except OSError as error:
                     if error.errno != errno.EEXIST or get(netns, config, name, parent) is None:
                         raise
-                found = get(netns, config, name, parent)
-                if found is None:
-                    raise OSError(errno.ENODEV, "it did not appear")
+                created = get(netns, config, name, parent)
+                if created is None:
+                    raise OSError(errno.ENODEV, "the kernel reported success, but there is no such interface")
         finally:
             os.close(descriptor)
-    host[host_state.CHILD] = {**known, "index": found.index, "mac": found.mac}
-    return found.index
+    host[host_state.CHILD] = {**known, "index": created.index, "mac": created.mac}
+    return created.index
 
 
 def get(netns: Path, config: ObjectView, name: str, parent: links.Link | None = None) -> links.Link | None:
-    """The child in a pod, of this parent or of any; None if there is none."""
+    """The child in a pod, of the given parent or of any parent; None if there is none."""
     with Netlink(netns) as connection:
         link = links.get(connection, name=name)
     if link is None or link.kind != config["child"]["type"]:
@@ -96,11 +96,11 @@ def remove(
     netns: Path | None,
     config: ObjectView,
     siblings: Siblings | None = None,
-    patience: float = node_namespaces.DESTRUCTION_SECONDS,
+    timeout: float = node_namespaces.DESTRUCTION_SECONDS,
 ) -> str:
-    """Remove the child. With `siblings`, also remove other upper interfaces of its parent in the pod, unless they are
-    another claim's, and look for such interfaces in other namespaces. Returns why the parent must be withheld; empty if
-    it need not be."""
+    """Remove the child. With `siblings`, also remove other upper interfaces of the parent in the pod, unless they
+    belong to another claim, and look for such interfaces in other namespaces for up to `timeout` seconds. Returns why
+    the parent must be withheld; empty if there is no reason. Raises KernelError."""
     name = pod_interface_name(config, host["name"])
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
@@ -111,13 +111,13 @@ def remove(
         if parent is None:
             return ""
         with step(f"look for upper interfaces of {parent.name}"):
-            reason = "" if siblings is None else _remaining_uppers(outside, parent, host, config, siblings, patience)
+            reason = "" if siblings is None else _remaining_uppers(outside, parent, host, config, siblings, timeout)
         if parent.up and not host["up"] and not reason:
-            with step(f"set {parent.name} down again"):
-                # upper interfaces in the pod may be about to end with its namespace
+            with step(f"bring {parent.name} down again"):
+                # the kernel may be about to destroy upper interfaces together with the pod's namespace
                 used, _uppers = stacked.lasting_evidence(outside, parent)
                 if not used:
-                    links.set_up(outside, parent.index, False)
+                    links.set_link_state(outside, parent.index, up=False)
         if not reason:
             return ""
         return f"{parent.name}: {reason}, so a pod whose claim has ended could still use its addresses"
@@ -126,66 +126,66 @@ def remove(
 def _remove_inside(
     netns: Path, parent: links.Link | None, host: HostState, config: ObjectView, siblings: Siblings | None
 ) -> None:
-    """Remove the child from the pod, whatever its name is now. With `siblings` also other upper interfaces of its
-    parent, unless another claim has them, or may have them because the index of its child is not recorded."""
+    """Remove the child from the pod, whatever its current name. With `siblings`, also remove other upper interfaces of
+    the parent. Those of other claims stay, and all stay if the index of another claim's child is not recorded."""
     child = get(netns, config, pod_interface_name(config, host["name"]), parent)
-    others = siblings.get(namespaces.identity(netns), ()) if siblings is not None else (0,)
-    ours = {child.index} if child else set()
+    other_claims = siblings.get(namespaces.identity(netns), ()) if siblings is not None else (0,)
+    removed = {child.index} if child else set()
     with Netlink(netns) as connection:
         if parent is not None:
-            here = {one.index for one in stacked.inside(connection, parent, from_node=True)}
-            ours |= here & {host.get(host_state.CHILD, {}).get("index", 0)} if 0 in others else here
-        for index in sorted(ours - set(others)):
+            uppers = {link.index for link in stacked.inside(connection, parent, from_node=True)}
+            removed |= uppers & {host.get(host_state.CHILD, {}).get("index", 0)} if 0 in other_claims else uppers
+        for index in sorted(removed - set(other_claims)):
             links.delete(connection, index)
 
 
 def _remaining_uppers(
-    outside: Netlink, parent: links.Link, host: HostState, config: ObjectView, siblings: Siblings, patience: float
+    outside: Netlink, parent: links.Link, host: HostState, config: ObjectView, siblings: Siblings, timeout: float
 ) -> str:
-    """Remove the child wherever it is now, and look for other upper interfaces of its parent, until there are none or
-    `patience` seconds are over. Returns who has some, as a short text."""
+    """Remove the child wherever it is now, and look for other upper interfaces of the parent, until there are none or
+    `timeout` seconds have passed. Returns what uses the parent, as a short text."""
     reason = ""
-    for _turn in node_namespaces.attempts(patience):
+    for _attempt in node_namespaces.attempts(timeout):
         if parent.master or not stacked.evidence(outside, parent):
             return ""
-        here = stacked.list_uppers(outside, parent)
-        own = [one for one in here if _is_own_child(one, host, config, siblings)]
-        if own:
-            stacked.remove(outside, own)
-            here = stacked.list_uppers(outside, parent)
-        reason = _unknown_uppers(outside, parent, host, here, siblings)
+        uppers = stacked.list_uppers(outside, parent)
+        children = [upper for upper in uppers if _is_child_of_claim(upper, host, config, siblings)]
+        if children:
+            stacked.remove(outside, children)
+            uppers = stacked.list_uppers(outside, parent)
+        reason = _unknown_uppers(outside, parent, host, uppers, siblings)
         if not reason:
             break
     return reason
 
 
-def _is_own_child(one: stacked.Upper, host: HostState, config: ObjectView, siblings: Siblings) -> bool:
-    """Whether an upper interface of the parent is the claim's child: no two macvlans of a parent that are up have the
-    same MAC address. An ipvlan has the address of its parent, so it cannot be distinguished from another ipvlan."""
+def _is_child_of_claim(upper: stacked.Upper, host: HostState, config: ObjectView, siblings: Siblings) -> bool:
+    """Whether an upper interface of the parent is the claim's child, by its MAC address: no two macvlans of a parent
+    that are up have the same one. Every ipvlan has the parent's address, so ipvlans cannot be distinguished."""
     mac = host.get(host_state.CHILD, {}).get("mac")
-    if not mac or one.mac != mac or one.kind != config["child"]["type"] or one.kind != "macvlan":
+    if not mac or upper.mac != mac or upper.kind != config["child"]["type"] or upper.kind != "macvlan":
         return False
-    if stacked.mark_of(one) in host.get(host_state.UPPERS, ()):
+    if stacked.mark_of(upper) in host.get(host_state.UPPERS, ()):
         return False
-    others = siblings.get(one.key, ()) if one.key else ()
-    return one.ifindex not in others and 0 not in others
+    other_claims = siblings.get(upper.key, ()) if upper.key else ()
+    return upper.ifindex not in other_claims and 0 not in other_claims
 
 
 def _unknown_uppers(
-    outside: Netlink, parent: links.Link, host: HostState, here: t.Sequence[stacked.Upper], siblings: Siblings
+    outside: Netlink, parent: links.Link, host: HostState, uppers: t.Sequence[stacked.Upper], siblings: Siblings
 ) -> str:
-    """Who has upper interfaces of the parent that are neither the node's nor another claim's, and did not exist before
-    the claim's child; empty if nobody has any. `here` are those that can be listed."""
+    """The upper interfaces of the parent that belong neither to the node nor to another claim, and did not exist before
+    the claim's child, as a short text; empty if there are none. `uppers` are those that can be listed."""
     before = host.get(host_state.UPPERS, ())
-    strange = [str(one) for one in here if one.key and one.key not in siblings and stacked.mark_of(one) not in before]
-    if strange:
-        return f"{', '.join(strange[:4])} uses it"
-    if not here:
+    unknown = [str(one) for one in uppers if one.key and one.key not in siblings and stacked.mark_of(one) not in before]
+    if unknown:
+        return f"{', '.join(unknown[:4])} uses it"
+    if not uppers:
         reason = stacked.evidence(outside, parent)
         return f"{reason}, {_UNLISTED}" if reason else ""
     child = host.get(host_state.CHILD)
-    if child is None:  # it was not made, or an older driver made it
+    if child is None:  # it was not created, or it was created by an older driver
         return ""
-    known = {mac for one in here for mac in (one.mac, *one.received)}
+    known = {mac for one in uppers for mac in (one.mac, *one.received)}
     hidden = stacked.received(outside, parent) - known - set(child["received"])
-    return f"it receives for {min(hidden)}, which is not the address of a listed interface" if hidden else ""
+    return f"it receives packets for {min(hidden)}, which is not the address of a listed interface" if hidden else ""

@@ -17,26 +17,27 @@ from ..kernel.links import step
 from ..kernel.netlink import Netlink
 from ..kernel.routes import Route
 
-#: Seconds between two checks of the addresses.
-_STEP = 0.02
-#: Seconds to wait for an IPv6 address that a route needs, including the time that the hardware's link needs to come up.
-_SOURCE_TIME = 6.0
+#: Pause between two checks of the addresses.
+_CHECK_SECONDS = 0.02
+#: How long to wait for an IPv6 address that a route needs, including the time until the hardware's link comes up.
+_SOURCE_TIMEOUT_SECONDS = 6.0
 
 
 def wait_for_dad(netns: Path, requested: t.Mapping[str, t.Sequence[str]], timeout: float = 5.0) -> list[str]:
-    """Wait until DAD has passed for the IPv6 addresses in `requested`: by interface, as `interfaceName` and `ips` of
-    `Attached.network`. To be called once for a claim, after all attaches, so that DAD runs for all at the same time.
+    """Wait until DAD has passed for the IPv6 addresses in `requested`, which are listed by interface name, as
+    `interfaceName` and `ips` of `Attached.network`. Call this once for a claim, after all its interfaces were attached,
+    so that DAD runs for all addresses at the same time.
 
     Raises KernelError if another node has one of the addresses, or after `timeout` seconds. An interface without
-    carrier cannot finish DAD: after the same time, it is reported in the result, one sentence each.
+    carrier cannot finish DAD. After `timeout` seconds the result contains a sentence about each such interface.
 
-    Addresses that were not requested are not waited for: those that routers announce, and the link-local one, which
-    takes the kernel a second or two. GIDs of RoCE do not depend on DAD: the kernel creates them when an address is
-    added, and the default GIDs, which look like link-local addresses, from the MAC address when the interface is set up
+    This does not wait for addresses that were not requested: those that routers announce, and the link-local one, for
+    which DAD takes a second or two. RoCE GIDs do not depend on DAD: the kernel creates them when an address is added.
+    It creates the default GIDs, which look like link-local addresses, from the MAC address when the interface comes up
     (drivers/infiniband/core/roce_gid_mgmt.c, net/ipv6/addrconf.c ipv6_add_addr). A program that binds to the link-local
     address in its first seconds (EADDRNOTAVAIL) has to try again, as on any node.
     """
-    wanted = {name: {one for one in ips if ":" in one} for name, ips in requested.items()}
+    wanted = {name: {address for address in ips if ":" in address} for name, ips in requested.items()}
     wanted = {name: ips for name, ips in wanted.items() if ips}
     if not wanted:
         return []
@@ -55,13 +56,14 @@ def wait_for_dad(netns: Path, requested: t.Mapping[str, t.Sequence[str]], timeou
                 return []
             if time.monotonic() >= end:
                 return _without_carrier(connection, indexes, waiting, timeout)
-            time.sleep(_STEP)
+            time.sleep(_CHECK_SECONDS)
 
 
 def _without_carrier(
     connection: Netlink, indexes: t.Mapping[str, int], waiting: t.Mapping[str, list[str]], timeout: float
 ) -> list[str]:
-    """Notes about the addresses for which DAD has not passed. OSError (ETIMEDOUT) if their interface has carrier."""
+    """Notes about the addresses for which DAD has not passed. Raises OSError (ETIMEDOUT) if an interface has
+    carrier."""
     notes = []
     for name, left in waiting.items():
         link = links.get(connection, index=indexes[name])
@@ -72,8 +74,8 @@ def _without_carrier(
 
 
 def _tentative(connection: Netlink, name: str, index: int, requested: t.Collection[str]) -> list[str]:
-    """Those of the addresses that cannot be used before DAD has passed. OSError (EADDRINUSE) if another node has one of
-    them."""
+    """The requested addresses that cannot be used before DAD has passed. Raises OSError (EADDRINUSE) if another node
+    has one of them."""
     waiting = []
     for entry, flags in addresses.listed(connection, index):
         if entry["address"] not in requested:
@@ -86,16 +88,18 @@ def _tentative(connection: Netlink, name: str, index: int, requested: t.Collecti
 
 
 def wait_for_sources(connection: Netlink, name: str, index: int, wanted: t.Sequence[Route]) -> None:
-    """Wait for the source addresses of IPv6 routes: the kernel refuses such a route until DAD has passed. Raises
-    KernelError."""
+    """Wait until DAD has passed for the source addresses of the IPv6 routes `wanted`: until then the kernel refuses the
+    routes. Raises KernelError."""
     sources = {str(ipaddress.ip_address(one["source"])) for one in wanted if one["family"] == 6 and "source" in one}
-    end = time.monotonic() + _SOURCE_TIME
+    end = time.monotonic() + _SOURCE_TIMEOUT_SECONDS
     while sources:
         with step(f"wait for IPv6 addresses of {name}"):
-            held = [entry["address"] for entry, _unused in addresses.listed(connection, index)]
-            left = _tentative(connection, name, index, [one for one in held if one.split("/")[0] in sources])
+            current = [entry["address"] for entry, _unused in addresses.listed(connection, index)]
+            left = _tentative(connection, name, index, [one for one in current if one.split("/")[0] in sources])
             if not left:
                 return
             if time.monotonic() > end:
-                raise OSError(errno.ETIMEDOUT, f"{', '.join(sorted(left))} not proven unique, which a route needs")
-        time.sleep(_STEP)
+                raise OSError(
+                    errno.ETIMEDOUT, f"{', '.join(sorted(left))} not proven unique, but a route needs the address"
+                )
+        time.sleep(_CHECK_SECONDS)

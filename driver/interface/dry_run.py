@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Trying a configuration in the kernel before anything moves.
+"""Trying a configuration in the kernel before an interface moves.
 
 A failed attach is final for a pod that is never restarted, while a failed prepare is retried once the claim is
 corrected. So prepare applies the addresses, routes, rules, neighbors and sysctls once in a temporary network namespace,
-on an interface of the same name. Accepted configurations are remembered and not tried again.
+on an interface of the same name. Accepted configurations are cached and not tried again.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ from .network_config import NetworkConfig
 
 log = logging.getLogger(__name__)
 
-
-#: An interface name that an InterfaceConfig cannot have.
+#: An interface name that an InterfaceConfig cannot contain.
 _PEER = "~peer"
 _VETH_INFO_PEER = 1
-#: Maximum number of remembered accepted configurations.
-_REMEMBERED = 512
+#: Maximum number of accepted configurations in the cache.
+_MAX_ACCEPTED = 512
 _accepted: dict[bytes, None] = {}
 _lock = threading.Lock()
 
 
 def problems(name: str, network: NetworkConfig, config: ObjectView, mtu: int, path: str) -> list[Problem]:
-    """The fields of `config` that the kernel refuses, each with its path; `network` follows from `config`. Rules:
-    `bad-value`. Empty if nothing can be tried on this node: then attach reports the problems."""
-    question = json.dumps([name, dataclasses.asdict(network), config.get("vrf"), mtu], sort_keys=True)
-    key = hashlib.sha256(question.encode()).digest()
+    """The fields of `config` that the kernel refuses, each with its path. `network` is computed from `config`. Empty if
+    nothing can be tried on this node: then attach reports the problems. Rules: `bad-value`."""
+    content = json.dumps([name, dataclasses.asdict(network), config.get("vrf"), mtu], sort_keys=True)
+    key = hashlib.sha256(content.encode()).digest()
     with _lock:
         if key in _accepted:
             return []
@@ -58,7 +57,7 @@ def problems(name: str, network: NetworkConfig, config: ObjectView, mtu: int, pa
             return []
         if not found:
             _accepted[key] = None
-            if len(_accepted) > _REMEMBERED:
+            if len(_accepted) > _MAX_ACCEPTED:
                 del _accepted[next(iter(_accepted))]
         return found
 
@@ -77,42 +76,42 @@ def _try(name: str, network: NetworkConfig, config: ObjectView, mtu: int, path: 
     descriptor = namespaces.new()
     try:
         with Netlink(descriptor) as connection:
-            index = _make(connection, name, mtu)
+            index = _create_pair(connection, name, mtu)
             for key, value in network.sysctls.items():
                 at = below(below(path, "sysctls"), key)
                 attempt(at, namespaces.run, descriptor, sysctls.write, name, {key: value})
             if "vrf" in config:
                 attempt(below(path, "vrf"), vrf.join, connection, index, config["vrf"])
-            for place, entry in enumerate(network.addresses):
-                # without DAD, so that it can be a route's source immediately
-                unproven: AddressState = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
-                attempt(f"{below(path, 'addresses')}[{place}]", addresses.add, connection, index, unproven)
-            links.set_up(connection, index, True)
+            for number, entry in enumerate(network.addresses):
+                # without DAD, so that a route can use the address as its source immediately
+                without_dad: AddressState = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
+                attempt(f"{below(path, 'addresses')}[{number}]", addresses.add, connection, index, without_dad)
+            links.set_link_state(connection, index, up=True)
             _try_routes(connection, index, network, path, found)
-            for place, rule in enumerate(network.rules):
-                attempt(f"{below(path, 'rules')}[{place}]", routes.add_rule, connection, rule)
-            for place, neighbor in enumerate(network.neighbors):
-                attempt(f"{below(path, 'neighbors')}[{place}]", addresses.add_neighbor, connection, index, neighbor)
+            for number, rule in enumerate(network.rules):
+                attempt(f"{below(path, 'rules')}[{number}]", routes.add_rule, connection, rule)
+            for number, neighbor in enumerate(network.neighbors):
+                attempt(f"{below(path, 'neighbors')}[{number}]", addresses.add_neighbor, connection, index, neighbor)
     finally:
         os.close(descriptor)
     return found
 
 
 def _try_routes(connection: Netlink, index: int, network: NetworkConfig, path: str, found: list[Problem]) -> None:
-    own = {entry["address"].split("/")[0] for entry in network.addresses}
+    sources = {entry["address"].split("/")[0] for entry in network.addresses}
     for route, error in routes.add_all(connection, index, network.routes):
-        if "source" in route and route["source"] not in own:
+        if "source" in route and route["source"] not in sources:
             continue  # it may be an address of another interface of the pod
-        place = next(number for number, one in enumerate(network.routes) if one is route)
-        found.append(_refused(f"{below(path, 'routes')}[{place}]", str(error.args[-1])))
+        number = next(number for number, one in enumerate(network.routes) if one is route)
+        found.append(_refused(f"{below(path, 'routes')}[{number}]", str(error.args[-1])))
 
 
-def _refused(at: str, words: str) -> Problem:
-    return Problem(at, f"the kernel refuses it: {words}", "bad-value")
+def _refused(path: str, reason: str) -> Problem:
+    return Problem(path, f"the kernel refuses it: {reason}", "bad-value")
 
 
-def _make(connection: Netlink, name: str, mtu: int) -> int:
-    """Create a pair of interfaces, one with the pod's name and MTU. Returns that one's index."""
+def _create_pair(connection: Netlink, name: str, mtu: int) -> int:
+    """Create a veth pair. One end has this name and MTU, and its index is returned; the other end is up."""
     peer = links.header() + netlink.text(links.IFLA_IFNAME, _PEER)
     info = netlink.nest(
         links.IFLA_LINKINFO,
@@ -122,9 +121,8 @@ def _make(connection: Netlink, name: str, mtu: int) -> int:
     body = links.header() + netlink.text(links.IFLA_IFNAME, name) + netlink.u32(links.IFLA_MTU, mtu) + info
     with step("create an interface to try a configuration on"):
         connection.request(links.RTM_NEWLINK, body, netlink.CREATE | netlink.EXCLUSIVE)
-        found = {made: links.get(connection, name=made) for made in (_PEER, name)}
-        other, link = found[_PEER], found[name]
-        if link is None or other is None:
-            raise OSError(errno.ENODEV, "it is gone")
-        links.set_up(connection, other.index, True)
+        peer_link, link = links.get(connection, name=_PEER), links.get(connection, name=name)
+        if link is None or peer_link is None:
+            raise OSError(errno.ENODEV, "the interface has disappeared")
+        links.set_link_state(connection, peer_link.index, up=True)
         return link.index

@@ -2,11 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The host state of an interface: reading it on the node, and comparing two. `restore.py` restores it.
+"""The host state of an interface: its state on the node before a pod gets it. This module reads host states and
+compares them, and `restore.py` restores one.
 
-It includes what the kernel will learn again, such as routes from router advertisements; that is not restored.
-Classes and filters of qdiscs and nexthop objects are not included; a route with a nexthop object is restored with its
-next hops.
+A host state also contains what the kernel will learn again, such as routes from router advertisements; those are not
+restored. It contains neither classes and filters of qdiscs nor nexthop objects. A route with a nexthop object is
+restored with the next hops of that object.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ class _Child(t.TypedDict):
 
 class Child(_Child, total=False):
     """What identifies a claim's child interface if it left its pod: its index and MAC address at creation. `received`
-    are the addresses that its parent received before."""
+    are the addresses that the parent received before the child was created."""
 
     index: int
     mac: str
 
 
 class Sizes(t.TypedDict, total=False):
-    """Sizes that this kernel supports, in bytes."""
+    """Maximum sizes of GSO and GRO packets in bytes; without those that this kernel does not support."""
 
     gsoMaxSize: int
     groMaxSize: int
@@ -79,7 +80,7 @@ class _HostState(t.TypedDict):
     txQueueLength: int
     group: int
     gsoMaxSegs: int
-    master: str  # a name
+    master: str  # the name of the interface that this one is a port of, or empty
     xdp: dict[str, int]
     addresses: list[AddressState]
     routes: list[Route]
@@ -91,9 +92,9 @@ class _HostState(t.TypedDict):
 
 
 class HostState(_HostState, Sizes, total=False):
-    """The state of an interface on the node, as JSON. Records of old releases do not have all keys.
+    """The state of an interface on the node, as JSON. Records of old releases do not contain all keys.
 
-    `programs` are the kernel's numbers of BPF programs, `driver` the settings of ethtool's netlink family, `attributes`
+    `programs` are the kernel's IDs of BPF programs, `driver` the settings of ethtool's netlink family, `attributes`
     and `files` all other settings of the link (link_dump.py). A virtual function has `vf`, a physical one `vfs`.
     """
 
@@ -112,9 +113,9 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> HostStat
     """The host state of a link of the node's namespace; `address` is its PCI address. Raises OSError."""
     name = link.name
     master = links.get(connection, index=link.number(links.IFLA_MASTER)) if links.IFLA_MASTER in link.raw else None
-    held = [entry for entry, _flags in addresses.listed(connection, link.index)]
-    own = {entry["address"].split("/")[0] for entry in held}
-    through = sorted(routes.listed(connection, link.index, own), key=_as_json)
+    entries = [entry for entry, _flags in addresses.listed(connection, link.index)]
+    ips = {entry["address"].split("/")[0] for entry in entries}
+    link_routes = sorted(routes.listed(connection, link.index, ips), key=_as_json)
     with Ethtool() as tool:
         ethtool = tool.read(name)
     with EthtoolNetlink() as generic:
@@ -122,7 +123,7 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> HostStat
     state: HostState = {
         "name": name,
         "kind": link.kind,
-        "altnames": [other for other in link.altnames if not other.startswith(TAG)],
+        "altnames": [altname for altname in link.altnames if not altname.startswith(TAG)],
         "alias": netlink.string(link.raw.get(links.IFLA_IFALIAS, b"")),
         "mtu": link.mtu,
         "mac": link.mac,
@@ -134,9 +135,9 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> HostStat
         "gsoMaxSegs": link.number(links.IFLA_GSO_MAX_SEGS),
         "master": master.name if master else "",
         "xdp": link.xdp,
-        "addresses": held,
-        "routes": through,
-        "rules": _rules(connection, name, own, through),
+        "addresses": entries,
+        "routes": link_routes,
+        "rules": _rules(connection, name, ips, link_routes),
         "neighbors": addresses.neighbors(connection, link.index),
         "sysctls": sysctls.read(name),
         "qdiscs": qdiscs.listed(connection, link.index),
@@ -153,11 +154,11 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> HostStat
 
 
 def _read_functions(connection: Netlink, link: links.Link, address: str | None, state: HostState) -> None:
-    """Add the settings of a virtual function, or of all those of a physical one."""
-    one = vf.function(address) if address else None
-    if one:
+    """Add the settings of the virtual function at `address`, or of all virtual functions of a physical one."""
+    function = vf.function(address) if address else None
+    if function:
         try:
-            state["vf"] = vf.read(connection, one)
+            state["vf"] = vf.read(connection, function)
         except OSError as error:
             # its physical function is not on this machine, as in a virtual machine
             if error.errno != errno.ENODEV:
@@ -170,36 +171,37 @@ def _as_json(item: object) -> str:
     return json.dumps(item, sort_keys=True)
 
 
-def _rules(connection: Netlink, name: str, own: set[str], through: t.Sequence[Route]) -> list[Rule]:
-    """The rules of an interface: those that name it, its addresses, or a table that has only its routes."""
+def _rules(connection: Netlink, name: str, ips: set[str], link_routes: t.Sequence[Route]) -> list[Rule]:
+    """The policy rules of an interface: those that contain its name, one of its addresses, or a table other than the
+    system's in which it has a route."""
     system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
-    tables = {(route["family"], route["table"]) for route in through if route["table"] not in system}
+    tables = {(route["family"], route["table"]) for route in link_routes if route["table"] not in system}
     return [
         rule
         for rule in routes.rules(connection)
         if name in (rule.get("iif"), rule.get("oif"))
         or (rule["family"], rule["table"]) in tables
-        or {rule.get("source", "/").split("/")[0], rule.get("destination", "/").split("/")[0]} & own
+        or {rule.get("source", "/").split("/")[0], rule.get("destination", "/").split("/")[0]} & ips
     ]
 
 
-def differences(wanted: HostState, found: HostState, carrier: bool = True) -> list[tuple[str, str]]:
-    """The differences from a host state, each as its key and a sentence; without what the kernel will learn again, or
-    will create once there is `carrier`."""
+def differences(wanted: HostState, current: HostState, carrier: bool = True) -> list[tuple[str, str]]:
+    """The differences of `current` from `wanted`, each as its key and a sentence; without what the kernel will learn
+    again, or will create once there is `carrier`."""
     texts: list[tuple[str, str]] = []
     for key, value in restorable(wanted).items():
-        now = found.get(key)
+        now = current.get(key)
         if value == now:
             continue
         if key == "permanentMac" and "vf" in wanted:
-            continue  # drivers of VFs report the address that the PF had set at their last reset
+            continue  # VF drivers report the address that the PF had set when the VF was reset last
         if isinstance(value, list) and isinstance(now, list):
             texts += [(key, text) for text in _list_differences(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
             # records of older drivers have fewer ethtool settings
-            both = value if key == "ethtool" else {*value, *now}
-            differing = [one for one in sorted(both) if value.get(one) != now.get(one)]
-            texts += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in differing]
+            names = value if key == "ethtool" else {*value, *now}
+            differing = [name for name in sorted(names) if value.get(name) != now.get(name)]
+            texts += [(key, f"{key}: {name} is {now.get(name)}, was {value.get(name)}") for name in differing]
         else:
             texts.append((key, f"{key} is {now}, was {value}"))
     return texts
@@ -219,17 +221,17 @@ def _appears_later(item: ObjectView | str, carrier: bool) -> bool:
     """Whether the kernel will learn this again, or will create it once there is carrier."""
     if isinstance(item, str):  # an altname
         return False
-    return is_learned(item) or (not carrier and "table" in item and is_made_for_address(item))
+    return is_learned(item) or (not carrier and "table" in item and is_created_for_address(item))
 
 
 def _follows_from_address(item: ObjectView | str) -> bool:
     """Whether this is a route that the kernel adds for an address: it may have appeared after the state was read."""
-    return not isinstance(item, str) and "table" in item and "protocol" in item and is_made_for_address(item)
+    return not isinstance(item, str) and "table" in item and "protocol" in item and is_created_for_address(item)
 
 
 def restorable(state: HostState) -> Object:
     """The part of a host state that is restored and compared."""
-    # rules stay on the node when an interface leaves: a missing one was deleted there, and is not restored
+    # rules stay on the node when an interface leaves: if one is missing, someone deleted it, so it is not restored
     return {key: value for key, value in state.items() if key not in (MARK, UPPERS, CHILD, "rules")}
 
 
@@ -238,9 +240,9 @@ def is_learned(item: ObjectView) -> bool:
     return "expires" in item or "validUntil" in item or (item.get("protocol") == routes.RTPROT_RA and "table" in item)
 
 
-def is_made_for_address(route: ObjectView) -> bool:
+def is_created_for_address(route: ObjectView) -> bool:
     """Whether this is a local IPv6 route that the kernel creates for an address.
 
-    The kernel creates it once, when DAD has passed. So it is not a difference from a state that was read before, and it
-    must not be removed: without it, the address would stay unusable."""
+    The kernel creates such a route once, when DAD has passed. So it is not a difference from a state that was read
+    before that moment, and it must not be removed: without the route, the address would stay unusable."""
     return (route["protocol"], route["table"], route["family"]) == (routes.RTPROT_KERNEL, routes.TABLE_LOCAL, 6)

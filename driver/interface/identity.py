@@ -5,10 +5,11 @@
 """Finding a device's interface, whatever its current name and namespace.
 
 The interface of a PCI function is identified by its parent device and permanent MAC address, which a pod cannot change.
-A virtual interface has neither. While it is in a pod it has the driver's altname, which a pod with NET_ADMIN may remove
-or set on another interface. But such a pod cannot create a link of the same kind with the same other end outside its
-own namespace: a veth's peer, or the lower interface of a macvlan or VLAN (IFLA_LINK, IFLA_LINK_NETNSID). So the other
-end decides, and the altname only if several interfaces match, as with kinds that have no other end (dummy).
+A virtual interface has neither. While it is in a pod, it has the driver's altname. A pod with NET_ADMIN may remove that
+altname or set it on another interface. But such a pod cannot create a link of the same kind whose other end is the same
+interface outside the pod's namespace. The other end is a veth's peer, or the lower interface of a macvlan or VLAN
+(IFLA_LINK, IFLA_LINK_NETNSID). So the other end identifies the interface. The altname decides only if several
+interfaces match, as with kinds that have no other end (dummy).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ PCI = "/sys/bus/pci/devices"
 
 @dataclass(frozen=True)
 class Identity:
-    """What identifies an interface: the PCI address of its function (`0000:8a:00.0`) and, if that has several
-    interfaces, the permanent MAC address. `name` identifies an interface without a PCI function on the node; otherwise
-    the interface of this name is only checked first."""
+    """What identifies an interface: the PCI address of its function (`0000:8a:00.0`) and, if that function has several
+    interfaces, the permanent MAC address. On the node, `name` identifies an interface without a PCI function. For one
+    with a PCI function, the interface of this name is only the first candidate."""
 
     address: str | None
     permanent_mac: str | None
@@ -44,66 +45,71 @@ def tag(identity: Identity) -> str:
 
 
 def mark(link: links.Link) -> Mark:
-    """What identifies a virtual link in a pod, as JSON for the host state. `space` is the node's ID of the namespace of
-    its other end, if that is not the node's."""
-    known: Mark = {
+    """What identifies a virtual link while it is in a pod, as JSON for the host state. `space` is the ID that the
+    node's namespace has for the namespace of the other end; without that key the other end is on the node."""
+    result: Mark = {
         "kind": link.kind,
         "peer": link.number(links.IFLA_LINK),
         "foreign": links.IFLA_LINK_NETNSID in link.raw,
     }
-    number = stacked.netnsid(link)
-    return known if number is None else {**known, "space": number}
+    netnsid = stacked.netnsid(link)
+    return result if netnsid is None else {**result, "space": netnsid}
 
 
 class OtherEnd(t.NamedTuple):
-    """Where an interface is according to the other end of its pair: its index, and the ID that the other end's
-    namespace has for its namespace (None: the same one). `space` is the node's ID of the other end's namespace."""
+    """Where an interface is, according to the other end of its pair.
+
+    `ifindex` is the interface's index, and `netnsid` the ID that the other end's namespace has for the interface's
+    namespace (None: both are in the same one). `peer_netnsid` is the node's ID of the other end's namespace (None: the
+    node's own)."""
 
     ifindex: int
-    number: int | None
-    space: int | None
+    netnsid: int | None
+    peer_netnsid: int | None
 
 
 def other_end(connection: Netlink, known: Mark) -> OtherEnd | None:
-    """Reads from the other end of an interface where it is; None if there is no other end (any more). Both ends of a
+    """Where an interface is, as its other end reports; None if the other end does not exist (any more). Both ends of a
     pair are created and deleted together, and no pod can change what the other end reports. `connection` is on the
     node."""
     if known["kind"] not in stacked.PAIRS or not known["peer"] or (known["foreign"] and "space" not in known):
         return None
-    peer = links.get(connection, index=known["peer"], space=known.get("space"))
+    peer = links.get(connection, index=known["peer"], netnsid=known.get("space"))
     if peer is None or peer.kind != known["kind"]:
         return None
     return OtherEnd(peer.number(links.IFLA_LINK), stacked.netnsid(peer), known.get("space"))
 
 
 def find_elsewhere(
-    connection: Netlink, there: Netlink, descriptor: int, identity: Identity, known: Mark | None
+    connection: Netlink, elsewhere: Netlink, descriptor: int, identity: Identity, known: Mark | None
 ) -> links.Link | None:
-    """The interface in a namespace that is neither the node's nor its pod's. `there` is a connection to that namespace
-    and `descriptor` an open file of it; `connection` is on the node. Raises OSError."""
+    """The interface in a namespace that is neither the node's nor the pod's. `elsewhere` is a connection to that
+    namespace, and `descriptor` an open file of that namespace. `connection` is on the node. Raises OSError."""
     if identity.address is not None:
-        return find(there, identity, descriptor)
+        return find(elsewhere, identity, descriptor)
     if known is None:
-        return links.get(there, altname=tag(identity))
+        return links.get(elsewhere, altname=tag(identity))
     other = other_end(connection, known)
     if other is not None:
-        where = stacked.namespace_number(connection, descriptor, other.space if other.number is not None else None)
-        if where is None or where != (other.space if other.number is None else other.number):
+        target = other.peer_netnsid if other.netnsid is not None else None
+        netnsid = stacked.get_netnsid(connection, descriptor, target)
+        if netnsid is None or netnsid != (other.peer_netnsid if other.netnsid is None else other.netnsid):
             return None
-        return links.get(there, index=other.ifindex)
+        return links.get(elsewhere, index=other.ifindex)
     if known["kind"] in stacked.PAIRS:
-        return None  # it was deleted with its other end
-    found = links.get(there, altname=tag(identity))
+        return None  # the interface was deleted with its other end
+    found = links.get(elsewhere, altname=tag(identity))
     return found if found is not None and found.kind == known["kind"] else None
 
 
 def find(
     connection: Netlink, identity: Identity, netns: Path | int | None, known: Mark | None = None, tagged: bool = False
 ) -> links.Link | None:
-    """The interface in one namespace, `netns` or the node's. `known` is the result of `mark` on the node.
+    """The interface in the namespace `netns` (None: the node's); None if it is not there. `known` is the result of
+    `mark`, which was called while the interface was on the node.
 
-    A virtual interface has the driver's tag everywhere except on the node before attach and after detach; with `tagged`
-    it is found only with the tag.
+    A virtual interface has the driver's altname (`tag`) everywhere except on the node before attach and after detach.
+    With `tagged`, an interface without that altname is not returned. Raises OSError.
     """
     if identity.address is None:
         if netns is not None:
@@ -116,21 +122,21 @@ def find(
         if first is not None and _matches(first, identity, parents, tool, check_mac=True):
             return first
         listed = links.listed(connection)
-        candidates = [one for one in listed if _matches(one, identity, parents, tool, check_mac=False)]
-        for one in candidates:
-            if identity.permanent_mac and _permanent_mac(one, tool) == identity.permanent_mac:
-                return one
-    # a virtual function's permanent address follows the one that its physical function sets
+        candidates = [link for link in listed if _matches(link, identity, parents, tool, check_mac=False)]
+        for link in candidates:
+            if identity.permanent_mac and _permanent_mac(link, tool) == identity.permanent_mac:
+                return link
+    # the permanent address of a virtual function changes with the one that its physical function sets
     return candidates[0] if len(candidates) == 1 else None
 
 
 def move_tag(connection: Netlink, identity: Identity, link: links.Link) -> None:
-    """Put the driver's tag on this interface of a pod, and remove it from any other. Raises OSError."""
+    """Give the driver's altname to this interface of a pod, and take it from any other interface. Raises OSError."""
     name = tag(identity)
     other = links.get(connection, altname=name)
     if other is not None and other.index != link.index:
         if other.name == name:
-            links.set_up(connection, other.index, False)
+            links.set_link_state(connection, other.index, up=False)
             links.change(connection, other.index, netlink.text(links.IFLA_IFNAME, "dev%d"))
         else:
             links.altnames(connection, other.index, [name], add=False)
@@ -138,45 +144,45 @@ def move_tag(connection: Netlink, identity: Identity, link: links.Link) -> None:
 
 
 def _find_virtual(connection: Netlink, identity: Identity, known: Mark | None) -> links.Link | None:
-    """Find a virtual interface in a pod."""
+    """The virtual interface in a pod; None if it is not there, or if several interfaces match."""
     tagged = links.get(connection, altname=tag(identity))
     if known is None:  # a record of an older driver
         return tagged
     with Netlink() as node:
-        if is_on_node(node, identity, known):  # so a similar interface in the pod is a different one
+        if is_on_node(node, identity, known):  # then a similar interface in the pod is another interface
             return None
-    alike = [one for one in links.listed(connection) if one.kind == known["kind"]]
+    same_kind = [link for link in links.listed(connection) if link.kind == known["kind"]]
     if not known["peer"]:
-        return tagged if tagged is not None and tagged.kind == known["kind"] else _single(alike)
-    outside = [one for one in alike if links.IFLA_LINK_NETNSID in one.raw]
-    same = [one for one in outside if one.number(links.IFLA_LINK) == known["peer"]]
-    if len(same) != 1:
+        return tagged if tagged is not None and tagged.kind == known["kind"] else _single(same_kind)
+    with_outside_peer = [link for link in same_kind if links.IFLA_LINK_NETNSID in link.raw]
+    matches = [link for link in with_outside_peer if link.number(links.IFLA_LINK) == known["peer"]]
+    if len(matches) != 1:
         # the other end has moved to another namespace and has another index there, or it is in the pod as well, which
-        # is possible only if both were on the node
-        same = same or (outside if known["foreign"] else alike)
-        same = [one for one in same if tagged is not None and one.index == tagged.index]
-    return _single(same)
+        # is possible only if both ends were on the node
+        matches = matches or (with_outside_peer if known["foreign"] else same_kind)
+        matches = [link for link in matches if tagged is not None and link.index == tagged.index]
+    return _single(matches)
 
 
 def is_on_node(connection: Netlink, identity: Identity, known: Mark) -> bool:
-    """Whether a virtual interface is on the node, with or without the driver's tag."""
+    """Whether a virtual interface is on the node, with or without the driver's altname."""
     if links.get(connection, altname=tag(identity)) is not None:
         return True
-    named = links.get(connection, name=identity.name)
-    if named is None:
+    link = links.get(connection, name=identity.name)
+    if link is None:
         return False
-    now = mark(named)
+    now = mark(link)
     return (now["kind"], now["peer"], now["foreign"]) == (known["kind"], known["peer"], known["foreign"])
 
 
-def _single(found: list[links.Link]) -> links.Link | None:
-    return found[0] if len(found) == 1 else None
+def _single(candidates: list[links.Link]) -> links.Link | None:
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _matches(link: links.Link, identity: Identity, parents: set[str], tool: Ethtool, check_mac: bool) -> bool:
-    """Whether a link is an interface of the PCI function; if `check_mac`, also with the identity's permanent MAC
-    address."""
-    # IPoIB is hardware, too, except for interfaces of additional partitions
+    """Whether a link is an interface of the PCI function; with `check_mac`, it must also have the identity's permanent
+    MAC address. `parents` are the possible names of the parent device."""
+    # IPoIB interfaces are hardware too, except those of additional partitions
     if link.kind and (link.kind != "ipoib" or link.number(links.IFLA_LINK) not in (0, link.index)):
         return False
     if (link.parent not in parents) if link.parent else (tool.bus(link.name) not in parents):
@@ -193,9 +199,11 @@ def _permanent_mac(link: links.Link, tool: Ethtool) -> str:
 
 
 def _is_representor(link: links.Link) -> bool:
-    """Whether it is a representor, the port of a switch inside the device: it has the PF's PCI address, too.
+    """Whether a link is a representor, that is, a port of a switch inside the device, which has the PF's PCI address
+    too.
 
-    Port names of representors: Documentation/networking/representors.rst (pf0, pf0vf1, c1pf0sf88); uplinks are p0.
+    Representors have port names such as pf0, pf0vf1 or c1pf0sf88, and uplinks such as p0
+    (Documentation/networking/representors.rst).
     """
     name = netlink.string(link.raw.get(links.IFLA_PHYS_PORT_NAME, b""))
     return "pf" in name

@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Giving network interfaces to pods: finding one, reading its host state, checking a configuration, and attaching.
+"""Giving network interfaces to pods: finding an interface, reading its host state, checking a configuration, attaching
+and detaching.
 
-`network_config.py` computes what the pod's interface gets, `take_back.py` brings the interface back.
+`network_config.py` computes the addresses, routes and sysctls of the pod's interface. `take_back.py` moves the
+interface back to the node.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ __all__ = [
     "detach",
     "health_problem",
     "locate",
+    "request_leases",
     "snapshot",
-    "take_leases",
     "wait_for_dad",
 ]
 
@@ -51,7 +53,7 @@ _TRIAL_FIELDS = {"addresses", "routes", "rules", "neighbors", "sysctls", "vrf", 
 
 @dataclass(frozen=True)
 class InterfaceLocation:
-    """Where an interface is (`side`), its name and index there, and whether it is up and has carrier."""
+    """Where an interface is (`side`), its name and index in that namespace, and whether it is up and has carrier."""
 
     side: t.Literal["host", "pod", "missing"]
     name: str = ""
@@ -66,8 +68,8 @@ class InterfaceLocation:
 
 @dataclass
 class Attached:
-    """`network` is for the claim's status; its `ips` are the requested addresses. `leases` belong in the record and are
-    to be renewed (LeaseRenewer). `notes` are for the log, one sentence each."""
+    """The result of an attach. `network` is for the claim's status, and its `ips` are the requested addresses. The
+    caller stores `leases` in the record and renews them (LeaseRenewer). `notes` are for the log, one sentence each."""
 
     network: NetworkData
     leases: list[Lease] = field(default_factory=list)
@@ -75,8 +77,8 @@ class Attached:
 
 
 def locate(identity: Identity, netns: Path | None, host: HostState | None = None) -> InterfaceLocation:
-    """Look for an interface in the pod's namespace, if it is alive, then on the node. `host` is the host state of an
-    interface that was given to the pod. Raises KernelError."""
+    """Look for an interface in the pod's namespace, if that still exists, then on the node. `host` is the host state of
+    an interface that was given to the pod. Raises KernelError."""
     with step(f"look for {identity.name}"):
         if netns is not None and namespaces.alive(netns) and not namespaces.is_host(netns):
             with Netlink(netns) as connection:
@@ -89,31 +91,32 @@ def locate(identity: Identity, netns: Path | None, host: HostState | None = None
 
 
 def _mark_of(host: HostState | None) -> Mark | None:
-    """What distinguishes a virtual interface from others; None in the records of old releases."""
+    """What distinguishes a virtual interface from others; None if the record is from an old release, or without
+    `host`."""
     return host.get(host_state.MARK) if host else None
 
 
 def health_problem(identity: Identity, host: HostState, config: ObjectView, netns: Path) -> str:
-    """What is wrong with an interface in a pod, as a short text; empty if nothing is. Raises KernelError."""
+    """The problem of an interface in a pod, as a short text; empty if it is healthy. Raises KernelError."""
     if not namespaces.alive(netns):
         return "the pod's network namespace is gone"
     if "child" in config:
         with step(f"look for the {config['child']['type']} of {identity.name}"):
             link = children.get(netns, config, pod_interface_name(config, host["name"]))
-        place = InterfaceLocation.of("pod", link) if link else InterfaceLocation("missing")
+        location = InterfaceLocation.of("pod", link) if link else InterfaceLocation("missing")
     else:
-        place = locate(identity, netns, host)
-    if place.side == "missing":
+        location = locate(identity, netns, host)
+    if location.side == "missing":
         return "its interface is gone"
-    if place.side == "host":
+    if location.side == "host":
         return "its interface is on the node, not in the pod"
-    if not place.up:
-        return f"{place.name} was set down in the pod"
-    if not place.carrier:
-        return f"the link of {place.name} is down"
-    with step(f"read the addresses of {place.name}"), Netlink(netns) as connection:
-        taken = dad.duplicates(connection, place.index)
-    return f"another node has {', '.join(taken)} of {place.name}" if taken else ""
+    if not location.up:
+        return f"{location.name} was set down in the pod"
+    if not location.carrier:
+        return f"the link of {location.name} is down"
+    with step(f"read the addresses of {location.name}"), Netlink(netns) as connection:
+        duplicates = dad.duplicates(connection, location.index)
+    return f"another node has {', '.join(duplicates)} of {location.name}" if duplicates else ""
 
 
 def snapshot(identity: Identity) -> HostState:
@@ -125,14 +128,14 @@ def snapshot(identity: Identity) -> HostState:
         state = host_state.read(connection, link, identity.address)
         state[host_state.MARK] = mark(link)
         if stacked.evidence(connection, link):
-            # they stay; attach refuses if they are not in the node's own namespace
+            # they are kept; attach fails if one is not in the node's own namespace
             state[host_state.UPPERS] = [stacked.mark_of(one) for one in stacked.list_uppers(connection, link)]
         return state
 
 
 def check(identity: Identity, config: ObjectView, path: str = "") -> list[Problem]:
-    """The fields of a valid InterfaceConfig that this interface, now on the node, does not support, each with the
-    field's path.
+    """The fields of a valid InterfaceConfig that this interface, which is on the node, does not support, each with the
+    field's path below `path`.
 
     Rules: `unsupported`, `bad-value`. Raises KernelError (ENODEV) if the interface is not on the node.
     """
@@ -143,22 +146,22 @@ def check(identity: Identity, config: ObjectView, path: str = "") -> list[Proble
         found = abilities.problems(connection, link, identity.address, config, path)
         if found or not _TRIAL_FIELDS & set(config):
             return found
-        # the kernel has accepted what is inherited; of that, only addresses can affect what is configured
+        # the kernel accepted the inherited state already; of that, only addresses can affect the configured fields
         host: InheritedState = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
         if not {"addresses", "dhcp", "child", rails.FIELD} & set(config):
             host["addresses"] = [entry for entry, _unused in addresses.listed(connection, link.index)]
         name, mtu = pod_interface_name(config, link.name), int(config.get("mtu", link.mtu))
         if "dhcp" in config:
-            config = {**config, "routes": []}  # they may depend on the lease
+            config = {**config, "routes": []}  # routes may depend on the lease
         return dry_run.problems(name, network_config(host, config), config, mtu, path)
 
 
 def attach(identity: Identity, host: HostState, config: ObjectView, netns: Path) -> Attached:
-    """Give the interface, or a child of it, to the namespace, configured and up. With `dhcp` it has no addresses,
-    routes, rules and neighbors yet: `take_leases` adds them, which may take several seconds.
+    """Give the interface, or a child of it, to the pod's namespace, configured and up. With `dhcp` it has no addresses,
+    routes, rules and neighbors yet: `request_leases` adds them, which may take several seconds.
 
-    Idempotent: may be called again for the same namespace, also after a crash at any step. If a step fails, everything
-    is taken back (as by detach) before the error is raised.
+    Idempotent: it may be called again for the same namespace, also after a crash at any step. If a step fails, this
+    undoes everything (as detach does) before it raises the error. Raises KernelError and Refused.
     """
     if not namespaces.alive(netns):
         raise KernelError(f"attach {identity.name}", errno.ENOENT, "the pod's network namespace is gone")
@@ -172,7 +175,7 @@ def attach(identity: Identity, host: HostState, config: ObjectView, netns: Path)
 
 
 def _undo(failure: Exception, identity: Identity, host: HostState, netns: Path, config: ObjectView) -> None:
-    """Take everything back; add to the failure's message what could not be restored."""
+    """Detach the interface after a failed attach, and add to the failure's message what could not be restored."""
     try:
         remark = "; ".join(f"not restored: {note}" for note in detach(identity, host, netns, config))
     except DriverError as second:
@@ -183,8 +186,8 @@ def _undo(failure: Exception, identity: Identity, host: HostState, netns: Path, 
 
 
 def detach(identity: Identity, host: HostState, netns: Path | None, config: ObjectView) -> list[str]:
-    """As :func:`take_back.take_back`. Returns the texts of its outcome: first the reasons to withhold the interface,
-    then the notes."""
+    """Take the interface back (:func:`take_back.take_back`). Returns the texts of the outcome: first the reasons to
+    withhold the interface, then the notes."""
     outcome = take_back.take_back(identity, host, netns, config)
     return [*(reason.text for reason in outcome.reasons), *outcome.notes]
 
@@ -193,7 +196,7 @@ def _attach(identity: Identity, host: HostState, config: ObjectView, netns: Path
     name = pod_interface_name(config, host["name"])
     network = network_config(host, config)
     if "child" in config:
-        index = children.make(identity, host, config, netns, name, link_attributes(config))
+        index = children.create(identity, host, config, netns, name, link_attributes(config))
         set_ethtool(name, netns, config)
     else:
         index = move(identity, host, config, netns, name)
@@ -205,18 +208,20 @@ def _attach(identity: Identity, host: HostState, config: ObjectView, netns: Path
         for entry in network.addresses:
             with step(f"add the address {entry['address']} to {name}"):
                 addresses.add(connection, index, entry)
-        with step(f"set {name} up"):
-            links.set_up(connection, index, True)
+        with step(f"bring {name} up"):
+            links.set_link_state(connection, index, up=True)
         if not config.get("dhcp"):
             _add_routes(connection, name, index, network)
         return _attach_result(connection, name, index, network, [])
 
 
-def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float = 5.0) -> Attached:
+def request_leases(host: HostState, config: ObjectView, netns: Path, timeout: float = 5.0) -> Attached:
     """Finish the attach of a configuration with `dhcp`: request a lease of each family, for up to `timeout` seconds
-    each, and configure it and what depends on it. Only changes the pod's namespace, so the device's lock is not needed.
+    each, and configure the leases, routes, rules and neighbors. This changes only the pod's namespace, so it does not
+    need the device's lock.
 
-    If a step fails, the leases are released, and the interface stays as it is, for detach. Raises KernelError.
+    If a step fails, the leases are released. The interface is left unchanged: the caller detaches it. Raises
+    KernelError.
     """
     from ..dhcp import client as dhcp
 
@@ -227,16 +232,16 @@ def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float
         with step(f"look for {name} in the pod"):
             link = links.get(connection, name=name)
             if link is None:
-                raise OSError(errno.ENODEV, "it is gone")
+                raise OSError(errno.ENODEV, "the interface has disappeared")
         try:
-            for kind in config["dhcp"]:
-                lease = dhcp.acquire(netns, name, kind, timeout)
+            for family in config["dhcp"]:
+                lease = dhcp.acquire(netns, name, family, timeout)
                 leases.append(lease)
                 dhcp.apply(connection, link.index, lease, config)
             _add_routes(connection, name, link.index, network)
             return _attach_result(connection, name, link.index, network, leases)
         except BaseException:
-            for lease in leases:  # they are not recorded yet
+            for lease in leases:  # no record contains them yet
                 dhcp.release(netns, lease)
             raise
 
@@ -245,10 +250,10 @@ def _add_routes(connection: Netlink, name: str, index: int, network: NetworkConf
     """Add routes, rules and neighbors, which need the interface's addresses."""
     wait_for_sources(connection, name, index, network.routes)
     for route, error in routes.add_all(connection, index, network.routes):
-        with step(f"add the route to {route['destination']} by {name}"):
+        with step(f"add the route to {route['destination']} through {name}"):
             raise error
     for rule in network.rules:
-        with step(f"add the rule with table {rule['table']} for {name}"):
+        with step(f"add the rule for table {rule['table']} of {name}"):
             routes.add_rule(connection, rule)
     for neighbor in network.neighbors:
         with step(f"add the neighbor {neighbor['destination']} to {name}"):
@@ -259,10 +264,10 @@ def _attach_result(connection: Netlink, name: str, index: int, network: NetworkC
     with step(f"read {name} in the pod"):
         link = links.get(connection, index=index)
         if link is None:
-            raise OSError(errno.ENODEV, "it is gone")
-        requested = [one["address"] for one in network.addresses] + [one["address"] for one in leases]
-        texts = {str(ipaddress.ip_interface(one)) for one in requested}
+            raise OSError(errno.ENODEV, "the interface has disappeared")
+        requested = [entry["address"] for entry in network.addresses] + [lease["address"] for lease in leases]
+        normalized = {str(ipaddress.ip_interface(address)) for address in requested}
         listed = [entry["address"] for entry, _flags in addresses.listed(connection, index)]
-    ips = [address for address in listed if address in texts]
+    ips = [address for address in listed if address in normalized]
     notes = [] if link.carrier else [f"{name} has no carrier yet"]
     return Attached({"interfaceName": name, "hardwareAddress": link.mac, "ips": ips}, leases, notes)

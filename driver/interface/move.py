@@ -23,33 +23,35 @@ from .identity import Identity, find, tag
 
 
 def move(identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str) -> int:
-    """Apply the settings that can only be changed on the node, and move the interface. Returns its index in the pod.
+    """Apply the settings that can only be changed on the node, and move the interface to the pod, where it is named
+    `name`. Returns the interface's index in the pod.
 
-    If an interrupted attach has moved it already, only its settings are repeated. Raises KernelError and Refused.
+    If an interrupted attach has moved the interface already, only the settings are applied again. Raises KernelError
+    and Refused.
     """
     with Netlink(netns) as inside:
         with step(f"look for {identity.name} in the pod"):
             found = find(inside, identity, netns, host.get(host_state.MARK))
         if found is not None:
-            _repeat(inside, found, config, netns, name)
+            _configure_again(inside, found, config, netns, name)
             return found.index
         _move(identity, config, netns, name)
         with step(f"look for {name} in the pod"):
             found = links.get(inside, name=name)
             if found is None:
-                raise OSError(errno.ENODEV, "it is not there after the move")
+                raise OSError(errno.ENODEV, "the pod does not have the interface after the move")
             return found.index
 
 
-def _repeat(inside: Netlink, found: links.Link, config: ObjectView, netns: Path, name: str) -> None:
+def _configure_again(inside: Netlink, link: links.Link, config: ObjectView, netns: Path, name: str) -> None:
     """Apply the settings of an interface that is in the pod already."""
     attributes = link_attributes(config)
     with step(f"configure {name} in the pod"):
-        if found.name != name:
+        if link.name != name:
             attributes = [netlink.text(links.IFLA_IFNAME, name), *attributes]
-        links.set_up(inside, found.index, False)
+        links.set_link_state(inside, link.index, up=False)
         if attributes:
-            links.change(inside, found.index, *attributes)
+            links.change(inside, link.index, *attributes)
     set_ethtool(name, netns, config)
 
 
@@ -60,12 +62,12 @@ def _move(identity: Identity, config: ObjectView, netns: Path, name: str) -> Non
         with step(f"look for {identity.name} on the node"):
             link = find(outside, identity, None)
             if link is None:
-                raise OSError(errno.ENODEV, "it is not there")
+                raise OSError(errno.ENODEV, "it is not on the node")
         with step(f"give {link.name} to a pod"):
-            if says := stacked.foreign_uppers(outside, link):
-                raise OSError(errno.EBUSY, says)
+            if users := stacked.foreign_uppers(outside, link):
+                raise OSError(errno.EBUSY, users)
         if identity.address is None:
-            with step(f"mark {link.name}"):
+            with step(f"add the driver's altname to {link.name}"):
                 links.altnames(outside, link.index, [tag(identity)], add=True)
         _set_vf(outside, identity, config)
         if mac and identity.address and vf.function(identity.address):
@@ -74,15 +76,15 @@ def _move(identity: Identity, config: ObjectView, netns: Path, name: str) -> Non
             attributes = link_attributes({**config, "mac": "", "vf": {}})
         set_ethtool(link.name, None, config)
         with step(f"remove the altnames of {link.name}"):
-            others = [other for other in link.altnames if not other.startswith(host_state.TAG)]
-            links.altnames(outside, link.index, others, add=False)
+            altnames = [altname for altname in link.altnames if not altname.startswith(host_state.TAG)]
+            links.altnames(outside, link.index, altnames, add=False)
         descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with step(f"move {link.name} to the pod as {name}"):
-                where_to = netlink.u32(links.IFLA_NET_NS_FD, descriptor)
+                target = netlink.u32(links.IFLA_NET_NS_FD, descriptor)
                 new_name = netlink.text(links.IFLA_IFNAME, name)
-                # also set it down: the move does that, but IPv6 must not start before its sysctls are set
-                links.change(outside, link.index, where_to, new_name, *attributes, flags=0, mask=links.IFF_UP)
+                # also bring it down: the move does so too, but IPv6 must not start before the IPv6 sysctls are set
+                links.change(outside, link.index, target, new_name, *attributes, flags=0, mask=links.IFF_UP)
         finally:
             os.close(descriptor)
 
@@ -92,23 +94,24 @@ def _mac_of(config: ObjectView) -> str:
 
 
 def link_attributes(config: ObjectView) -> list[bytes]:
-    """The attributes of a link that a configuration sets."""
+    """The rtnetlink attributes that a configuration sets on a link: MAC address, MTU, and sizes of GSO and GRO
+    packets."""
     attributes = []
     mac = _mac_of(config)
     if mac:
         attributes.append(netlink.attribute(links.IFLA_ADDRESS, links.mac_bytes(mac)))
     if "mtu" in config:
         attributes.append(netlink.u32(links.IFLA_MTU, config["mtu"]))
-    for size, kind in links.SIZES.items():
+    for size, attribute in links.SIZES.items():
         if size in config:
-            attributes.append(netlink.u32(kind, config[size]))
+            attributes.append(netlink.u32(attribute, config[size]))
     return attributes
 
 
 def _set_vf(connection: Netlink, identity: Identity, config: ObjectView) -> None:
-    one = vf.function(identity.address) if identity.address else None
+    function = vf.function(identity.address) if identity.address else None
     settings = dict(config.get("vf", {}))
-    if one is None:
+    if function is None:
         if settings:
             raise Refused(f"{identity.name} is not a virtual function, so its configuration must not have the field vf")
         return
@@ -116,12 +119,12 @@ def _set_vf(connection: Netlink, identity: Identity, config: ObjectView) -> None
         # an untrusted function accepts only the address that its physical function has set
         settings.setdefault("mac", config["mac"])
     if settings:
-        with step(f"set vf of {identity.name}"):
+        with step(f"apply the field vf to {identity.name}"):
             try:
-                vf.write(connection, one, settings)
+                vf.write(connection, function, settings)
             except OSError:
                 if set(settings) == {"mac"} and "vf" not in config:
-                    return  # the function may still accept it
+                    return  # the function's own driver may still accept the address
                 raise
 
 
@@ -139,8 +142,8 @@ def set_ethtool(name: str, netns: Path | None, config: ObjectView) -> None:
         with step(f"set features of {name}"):
             if settings.get("features"):
                 known, fixed = tool.features(name), tool.fixed_features(name)
-                found, unknown = driver_settings.resolve(settings["features"], known, fixed)
+                features, unknown = driver_settings.resolve(settings["features"], known, fixed)
                 if unknown:
-                    raise OSError(errno.EOPNOTSUPP, f"no feature {', '.join(unknown)} that can be changed")
-                if found:
-                    tool.set_features(name, found)
+                    raise OSError(errno.EOPNOTSUPP, f"{', '.join(unknown)}: no such feature, or it cannot be changed")
+                if features:
+                    tool.set_features(name, features)

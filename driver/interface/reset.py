@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Resetting a PCI function by unbinding it from its driver and binding it again. Its interface is recreated, and all
-upper interfaces of the old one are deleted in every namespace."""
+"""Resetting a PCI function by unbinding it from its driver and binding it again. The driver creates a new interface,
+and the kernel deletes all upper interfaces of the old one in every namespace."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def problem(address: str | None) -> str:
 
 def rebind(address: str) -> None:
     """Unbind a function from its driver and bind it again. Raises KernelError. If binding fails, the function has no
-    driver, and the message says so."""
+    driver, and the error message says so."""
     driver = os.path.realpath(f"{PCI}/{address}/driver")
     _write(f"{driver}/unbind", address, f"unbind the PCI function {address} from its driver")
-    says = f"bind the PCI function {address}, which has no driver now, to {os.path.basename(driver)}"
-    _write(f"{driver}/bind", address, says)
+    action = f"bind the PCI function {address}, which has no driver now, to {os.path.basename(driver)}"
+    _write(f"{driver}/bind", address, action)
 
 
 def _write(path: str, text: str, step: str) -> None:

@@ -5,7 +5,7 @@
 """Restoring the host state of an interface that came back to the node.
 
 BPF programs stay attached when an interface moves, so those that a pod left behind are removed. The order of the steps
-matters: each comment says why one must come before another.
+matters: comments say why one step must come before another.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from ..kernel.ethtool_netlink import EthtoolNetlink
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
 from ..kernel.routes import Route
-from .host_state import TAG, HostState, is_learned, is_made_for_address, read, restorable
+from .host_state import TAG, HostState, is_created_for_address, is_learned, read, restorable
 
-#: Disabled while addresses are restored: DAD has passed before, and no other addresses should appear.
+#: Both sysctls are turned off while addresses are restored: DAD has passed before, and the kernel must not generate
+#: further addresses.
 _ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
 _GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
 _GEN_NONE = "1"
 _RTN_LOCAL = 2
-#: Seconds to wait until the kernel has created the routes of IPv6 addresses, and seconds between two checks.
-_IPV6_TIME, _IPV6_STEP = 3.0, 0.002
-_MACLESS = ("", "00:00:00:00:00:00")
+#: How long to wait until the kernel has created the routes of IPv6 addresses, and the pause between two checks.
+_IPV6_TIMEOUT_SECONDS, _IPV6_CHECK_SECONDS = 3.0, 0.002
+_NO_MAC = ("", "00:00:00:00:00:00")
 
 
 def restore(connection: Netlink, link: links.Link, state: HostState, address: str | None) -> list[str]:
-    """Restore a link of the node's namespace; `address` is its PCI address. Returns what could not be restored.
+    """Restore the host state of a link of the node's namespace; `address` is its PCI address. Returns what could not be
+    restored, one sentence each.
 
-    Raises KernelError only if its name, MTU or MAC address cannot be set, or if it cannot be set up or down.
+    Raises KernelError only if the name, MTU or MAC address cannot be set, or if the link cannot be brought up or down.
+    Other unexpected errors of the kernel are raised as OSError.
     """
     if restorable(read(connection, link, address)) == restorable(state):
         return []
     notes: list[str] = []
     index = link.index
     if link.up:
-        with step(f"set {link.name} down"):
-            links.set_up(connection, index, False)
+        with step(f"bring {link.name} down"):
+            links.set_link_state(connection, index, up=False)
     _restore_vf(connection, state, address, notes)  # first: a VF may accept only the address that its PF set
     name = _restore_link(connection, link, state, notes)
     _restore_ethtool(name, state["ethtool"], notes)
@@ -59,7 +62,7 @@ def restore(connection: Netlink, link: links.Link, state: HostState, address: st
     _restore_sysctls(name, wanted, notes)
     _restore_addresses(connection, index, state, notes)
     up = links.IFF_UP if state["up"] else 0
-    with step(f"set {name} {'up' if state['up'] else 'down'}"):
+    with step(f"bring {name} {'up' if state['up'] else 'down'}"):
         links.change(connection, index, flags=state["flags"] | up, mask=links.RESTORED_FLAGS | links.IFF_UP)
     _restore_addresses(connection, index, state, notes)  # IPv6 addresses are lost when the interface goes down
     _wait_for_ipv6(connection, index, state)
@@ -80,14 +83,14 @@ def _try(notes: list[str], what: str, function: t.Callable[..., object], *args: 
         notes.append(f"{what}: {error.args[1] if len(error.args) > 1 else error}")
 
 
-# the link
+# ---- the link
 
 
 def _restore_link(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> str:
-    """Restore name, altnames and attributes. Returns the link's name now."""
+    """Restore name, altnames and attributes. Returns the link's current name."""
     index = link.index
     name = _restore_names(connection, link, state, notes)
-    if state["mac"] != link.mac and state["mac"] not in _MACLESS and len(links.mac_bytes(state["mac"])) == 6:
+    if state["mac"] != link.mac and state["mac"] not in _NO_MAC and len(links.mac_bytes(state["mac"])) == 6:
         with step(f"set the MAC address of {name} to {state['mac']}"):
             if "vf" in state:
                 vf.set_mac(connection, link, state["mac"])
@@ -108,11 +111,12 @@ def _restore_link(connection: Netlink, link: links.Link, state: HostState, notes
 
 
 def _restore_names(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> str:
-    """Restore name and altnames. Returns the link's name now: unchanged if another interface has the original one."""
+    """Restore name and altnames. Returns the link's current name: unchanged if another interface has the original
+    one."""
     index, name = link.index, link.name
-    others = [one for one in link.altnames if not one.startswith(TAG)]
-    if others != state["altnames"]:
-        _try(notes, "altnames", links.altnames, connection, index, others, False)
+    altnames = [altname for altname in link.altnames if not altname.startswith(TAG)]
+    if altnames != state["altnames"]:
+        _try(notes, "altnames", links.altnames, connection, index, altnames, False)
     if name != state["name"]:
         try:
             links.change(connection, index, netlink.text(links.IFLA_IFNAME, state["name"]))
@@ -122,28 +126,28 @@ def _restore_names(connection: Netlink, link: links.Link, state: HostState, note
                 with step(f"rename {name} to {state['name']}"):
                     raise
             notes.append(f"the name {state['name']} is taken by another interface; this one is {name}")
-    for other in state["altnames"]:
-        _try(notes, f"altname {other}", links.altnames, connection, index, [other], True)
+    for altname in state["altnames"]:
+        _try(notes, f"altname {altname}", links.altnames, connection, index, [altname], True)
     return name
 
 
 def _restore_numbers(connection: Netlink, link: links.Link, state: ObjectView, notes: list[str]) -> None:
     numbers = {"txQueueLength": links.IFLA_TXQLEN, "group": links.IFLA_GROUP, "gsoMaxSegs": links.IFLA_GSO_MAX_SEGS}
-    for key, kind in {**numbers, **links.SIZES}.items():
-        if key in state and state[key] != link.number(kind):
-            _try(notes, key, links.change, connection, link.index, netlink.u32(kind, state[key]))
+    for key, attribute in {**numbers, **links.SIZES}.items():
+        if key in state and state[key] != link.number(attribute):
+            _try(notes, key, links.change, connection, link.index, netlink.u32(attribute, state[key]))
 
 
 def _remove_programs(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> None:
-    """Remove the BPF programs that the state does not have."""
+    """Remove the BPF programs that the state does not contain."""
     index = link.index
-    if any(state["xdp"].get(place) != program for place, program in link.xdp.items()):
-        _try(notes, "links of XDP programs", programs.detach_xdp_links, index)
+    if any(state["xdp"].get(mode) != program for mode, program in link.xdp.items()):
+        _try(notes, "BPF links of XDP programs", programs.detach_xdp_links, index)
         link = links.get(connection, index=index) or link
     _try(notes, "BPF programs", programs.remove, index, link.kind, state.get("programs"))
-    for place, program in link.xdp.items():
-        if state["xdp"].get(place) != program:
-            _try(notes, f"XDP program ({place})", links.remove_xdp, connection, index, place)
+    for mode, program in link.xdp.items():
+        if state["xdp"].get(mode) != program:
+            _try(notes, f"XDP program ({mode})", links.remove_xdp, connection, index, mode)
 
 
 def _restore_master(connection: Netlink, link: links.Link, name: str, notes: list[str]) -> None:
@@ -155,13 +159,13 @@ def _restore_master(connection: Netlink, link: links.Link, name: str, notes: lis
         _try(notes, f"master {name}", links.change, connection, link.index, value)
 
 
-# its settings
+# ---- settings of the link
 
 
 def _restore_vf(connection: Netlink, state: HostState, address: str | None, notes: list[str]) -> None:
-    one = vf.function(address) if address else None
-    if one and "vf" in state:
-        _try(notes, "vf", vf.write, connection, one, state["vf"])
+    function = vf.function(address) if address else None
+    if function and "vf" in state:
+        _try(notes, "vf", vf.write, connection, function, state["vf"])
 
 
 def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
@@ -174,7 +178,7 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
             "features": tool.set_features,
         }
         for key, write in writers.items():
-            changed = {one: value for one, value in wanted[key].items() if now[key].get(one) != value}
+            changed = {setting: value for setting, value in wanted[key].items() if now[key].get(setting) != value}
             if changed:
                 _try(notes, f"ethtool {key}", write, name, changed)
         if "flowRules" in state:  # not in records of older drivers
@@ -183,9 +187,10 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
 
 
 def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:
-    """Write the sysctls that differ; a second time if some still differ, as one may change another."""
+    """Write the sysctls that differ. Some may still differ then, because one sysctl can change another; those are
+    written again."""
     failures: list[str] = []
-    for _turn in range(2):
+    for _attempt in range(2):
         now = sysctls.read(name)
         differing = {key: value for key, value in wanted.items() if now.get(key) != value}
         failures = []
@@ -215,17 +220,19 @@ def _restore_neighbors(connection: Netlink, index: int, state: HostState, notes:
 
 
 def _restore_addresses(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
-    """Restore the addresses in their order, which decides which one is primary. Unchanged ones are not touched."""
+    """Restore the addresses in their original order, which decides which one is primary. If the addresses of a family
+    are unchanged, they are not touched."""
     wanted = list(state["addresses"])
-    for kind in (4, 6):
-        mine = [address for address in wanted if _version(address["address"]) == kind]
-        now = [entry for entry, _unused in addresses.listed(connection, index) if _version(entry["address"]) == kind]
-        if now == mine:
+    for version in (4, 6):
+        of_version = [entry for entry in wanted if _version(entry["address"]) == version]
+        listed = addresses.listed(connection, index)
+        now = [entry for entry, _unused in listed if _version(entry["address"]) == version]
+        if now == of_version:
             continue
         # the last ones first: removing a primary address removes its secondaries
         for entry in reversed(now):
             _try(notes, f"address {entry['address']}", addresses.remove, connection, index, entry)
-        for entry in addresses.ordered(mine):
+        for entry in addresses.ordered(of_version):
             try:
                 addresses.add(connection, index, entry)
             except OSError as error:
@@ -235,13 +242,13 @@ def _restore_addresses(connection: Netlink, index: int, state: HostState, notes:
 
 
 def _wait_for_ipv6(connection: Netlink, index: int, state: HostState) -> None:
-    """Wait for DAD and the routes of IPv6 addresses, which the kernel creates some time after the addresses, and only
-    with carrier, which it detects up to a second later."""
-    there = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
-    made = [route for route in state["routes"] if is_made_for_address(route)]
+    """Wait for DAD and for the routes of IPv6 addresses. The kernel creates these routes some time after the addresses,
+    and only with carrier, which it detects up to a second later."""
+    current = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
+    created = [route for route in state["routes"] if is_created_for_address(route)]
     # an address that could not be restored has no route
-    wanted = [one for one in made if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in there]
-    end = time.monotonic() + _IPV6_TIME
+    wanted = [one for one in created if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in current]
+    end = time.monotonic() + _IPV6_TIMEOUT_SECONDS
     while time.monotonic() < end:
         link = links.get(connection, index=index)
         if link is None or not link.up:
@@ -250,7 +257,7 @@ def _wait_for_ipv6(connection: Netlink, index: int, state: HostState) -> None:
             now = routes.listed(connection, index) if link.carrier else wanted
             if all(route in now for route in wanted):
                 return
-        time.sleep(_IPV6_STEP)
+        time.sleep(_IPV6_CHECK_SECONDS)
 
 
 def _trim_addresses(connection: Netlink, index: int, state: HostState) -> None:
@@ -262,19 +269,19 @@ def _trim_addresses(connection: Netlink, index: int, state: HostState) -> None:
 
 
 def _restore_routes(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
-    own = {entry["address"].split("/")[0] for entry in state["addresses"]}
-    wanted = [route for route in state["routes"] if not is_learned(route) and not is_made_for_address(route)]
-    now = routes.listed(connection, index, own)
+    sources = {entry["address"].split("/")[0] for entry in state["addresses"]}
+    wanted = [route for route in state["routes"] if not is_learned(route) and not is_created_for_address(route)]
+    now = routes.listed(connection, index, sources)
     for route in now:
-        if route in state["routes"] or is_learned(route) or is_made_for_address(route):
+        if route in state["routes"] or is_learned(route) or is_created_for_address(route):
             continue
-        if _is_own_route(route):
+        if _uses_only_this_interface(route):
             _try(notes, f"route {route['destination']}", routes.remove, connection, index, route)
-    lacking = [route for route in wanted if route not in now]
-    for route in lacking:
-        _remove_remainders(connection, route)
-    for route, error in routes.add_all(connection, index, lacking):
-        remaining = _without_missing(connection, route)
+    missing = [route for route in wanted if route not in now]
+    for route in missing:
+        _remove_partial_route(connection, route)
+    for route, error in routes.add_all(connection, index, missing):
+        remaining = _without_missing_hops(connection, route)
         if remaining:
             failed = routes.add_all(connection, index, [remaining])
             if not failed:
@@ -283,9 +290,9 @@ def _restore_routes(connection: Netlink, index: int, state: HostState, notes: li
         notes.append(f"route {route['destination']} in table {route['table']}: {error.args[1]}")
 
 
-def _remove_remainders(connection: Netlink, route: Route) -> None:
-    """Remove the part of a multipath route that was restored while some of its interfaces were missing, so that the
-    whole route replaces it. For IPv6 the kernel does that itself."""
+def _remove_partial_route(connection: Netlink, route: Route) -> None:
+    """Remove the part of a multipath route that was restored while interfaces of other next hops were missing, so that
+    the whole route can be added. For IPv6 the kernel replaces the part itself."""
     if route["family"] == 6:
         return
     wanted = {(hop["device"], hop.get("gateway")) for hop in route.get("hops", ())}
@@ -300,13 +307,13 @@ def _remove_remainders(connection: Netlink, route: Route) -> None:
                 routes.remove(connection, link.index, other)
 
 
-def _is_own_route(route: Route) -> bool:
-    """Whether a route uses only this interface. A route that also uses others, or only its address, must not be
-    removed."""
+def _uses_only_this_interface(route: Route) -> bool:
+    """Whether a route uses only this interface. A route that also uses other interfaces, or only an address of this
+    one, must not be removed."""
     return not route.get("device", "") and "hops" not in route and "device" in route
 
 
-def _without_missing(connection: Netlink, route: Route) -> Route | None:
+def _without_missing_hops(connection: Netlink, route: Route) -> Route | None:
     """A multipath route without the next hops of missing interfaces; None if that leaves it unchanged or empty."""
     hops = [hop for hop in route.get("hops", ()) if not hop["device"] or links.get(connection, name=hop["device"])]
     return {**route, "hops": hops} if hops and len(hops) < len(route["hops"]) else None

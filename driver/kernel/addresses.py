@@ -24,8 +24,8 @@ Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 class Lifetimes(t.TypedDict, total=False):
     """When an address expires; no keys if it does not.
 
-    The boottime keys are in seconds of CLOCK_BOOTTIME, because the wall clock may be set in between. The others, in
-    seconds since 1970, are for older releases.
+    The keys with `Boottime` are in seconds of CLOCK_BOOTTIME, because the wall clock may be set in the meantime. The
+    others, in seconds since 1970, are for older releases.
     """
 
     validBoottime: float
@@ -39,7 +39,7 @@ class _AddressState(t.TypedDict):
 
 
 class AddressState(_AddressState, Lifetimes, total=False):
-    """An address with its prefix (`10.0.0.2/24`), and what differs from the defaults."""
+    """An address with its prefix length (`10.0.0.2/24`), and the values that differ from the defaults."""
 
     scope: int
     flags: int
@@ -128,17 +128,17 @@ def _lifetimes(value: bytes) -> Lifetimes:
     if len(value) < _CACHE.size:
         return {}
     preferred, valid, _unused, _unused = _CACHE.unpack_from(value)
-    ends: Lifetimes = {}
+    expiry: Lifetimes = {}
     if valid != _FOREVER:
-        ends["validUntil"], ends["validBoottime"] = _ends(valid)
+        expiry["validUntil"], expiry["validBoottime"] = _expiry(valid)
     if preferred != _FOREVER:
-        ends["preferredUntil"], ends["preferredBoottime"] = _ends(preferred)
-    return ends
+        expiry["preferredUntil"], expiry["preferredBoottime"] = _expiry(preferred)
+    return expiry
 
 
-def _ends(left: int) -> tuple[int, int]:
-    """When a lifetime ends, in seconds since 1970 and of CLOCK_BOOTTIME; 0 if it has ended."""
-    return (int(time.time()) + left, int(boottime()) + left) if left else (0, 0)
+def _expiry(remaining: int) -> tuple[int, int]:
+    """When a lifetime ends, in seconds since 1970 and of CLOCK_BOOTTIME; zeros if it has ended."""
+    return (int(time.time()) + remaining, int(boottime()) + remaining) if remaining else (0, 0)
 
 
 def boottime() -> float:
@@ -147,8 +147,8 @@ def boottime() -> float:
 
 
 def add(connection: Netlink, index: int, address: AddressState, renew: bool = False) -> bool:
-    """Add one address. An existing one is not an error (`renew` updates its lifetimes). Returns False, without adding
-    it, if the address has expired."""
+    """Add one address. It is not an error if the address exists; `renew` then updates its lifetimes. Returns False,
+    without adding the address, if it has expired. Raises OSError."""
     interface = ipaddress.ip_interface(address["address"])
     kind = family(address["address"])
     valid = _remaining_seconds(address.get("validBoottime"), address.get("validUntil"))
@@ -174,17 +174,17 @@ def add(connection: Netlink, index: int, address: AddressState, renew: bool = Fa
     return True
 
 
-def _remaining_seconds(by_boottime: float | None, until: float | None) -> int:
-    """The remaining seconds of a lifetime, by whichever end is known; _FOREVER without one."""
-    if by_boottime is not None:
-        return max(0, int(by_boottime - boottime()))
+def _remaining_seconds(boottime_end: float | None, until: float | None) -> int:
+    """The remaining seconds of a lifetime whose end is known by either clock; _FOREVER if neither is known."""
+    if boottime_end is not None:
+        return max(0, int(boottime_end - boottime()))
     if until is not None:
         return max(0, int(until - time.time()))
     return _FOREVER
 
 
 def remove(connection: Netlink, index: int, address: AddressState) -> None:
-    """Removes one address; a missing one is not an error."""
+    """Remove one address; a missing one is not an error. Raises OSError."""
     interface = ipaddress.ip_interface(address["address"])
     body = _IFADDR.pack(family(address["address"]), interface.network.prefixlen, 0, 0, index)
     body += netlink.attribute(_LOCAL, interface.ip.packed)
@@ -193,27 +193,28 @@ def remove(connection: Netlink, index: int, address: AddressState) -> None:
 
 
 def ordered(addresses: t.Sequence[AddressState]) -> list[AddressState]:
-    """The addresses in the order in which they must be added for the kernel to list them as given: it puts a new IPv6
-    address before the others of its scope, and a new IPv4 address after them."""
+    """The order in which to add the addresses, so that the kernel lists them in the order of `addresses`. The kernel
+    puts a new IPv6 address before the others of its scope, and a new IPv4 address after the others."""
     four = [address for address in addresses if family(address["address"]) == socket.AF_INET]
     six = [address for address in addresses if family(address["address"]) == socket.AF_INET6]
     return four + six[::-1]
 
 
 def neighbors(connection: Netlink, index: int) -> list[Neighbor]:
-    """The permanent and proxied neighbors of an interface, without those that the kernel resolved itself."""
+    """The permanent and proxied neighbors of an interface, without those that the kernel resolved itself. Raises
+    OSError."""
     found = []
     for flags in (0, _NTF_PROXY):
         body = _ND.pack(socket.AF_UNSPEC, 0, 0, flags, 0)
-        # the kernel filters its table by interface, but not the proxied ones
+        # the kernel filters its neighbor table by interface, but not the proxied neighbors
         body += b"" if flags else netlink.u32(_NDA_IFINDEX, index)
         for _unused, reply in connection.dump(RTM_GETNEIGH, body):
-            kind, owner, state, got, _unused = _ND.unpack_from(reply)
+            kind, owner, state, reply_flags, _unused = _ND.unpack_from(reply)
             raw = netlink.attributes(reply, _ND.size)
-            wanted = got & _NTF_PROXY if flags else state & _NUD_PERMANENT
+            wanted = reply_flags & _NTF_PROXY if flags else state & _NUD_PERMANENT
             if owner != index or kind not in (socket.AF_INET, socket.AF_INET6) or not wanted or _DST not in raw:
                 continue
-            neighbor: Neighbor = {"destination": ip_text(raw[_DST]), "flags": got & (_NTF_PROXY | _NTF_ROUTER)}
+            neighbor: Neighbor = {"destination": ip_text(raw[_DST]), "flags": reply_flags & (_NTF_PROXY | _NTF_ROUTER)}
             if not flags:
                 neighbor["mac"] = raw.get(_LLADDR, b"").hex(":")
             found.append(neighbor)

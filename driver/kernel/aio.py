@@ -6,7 +6,8 @@
 
 If another process holds that lock, the kernel does not sleep: it restarts the system call immediately, inside the
 kernel, until the lock is free. With ten pods starting together this busy loop took a third of the driver's CPU time.
-The same request by asynchronous I/O (io_submit(2)) fails with EINTR instead, so the thread can sleep before it retries.
+The same request through asynchronous I/O (io_submit(2)) fails with EINTR instead, so the thread can sleep before it
+retries.
 Source: net/ipv6/addrconf.c (addrconf_sysctl_addr_gen_mode, restart_syscall), fs/aio.c (aio_rw_done).
 """
 
@@ -18,11 +19,11 @@ import os
 import threading
 import time
 
-#: Seconds between two attempts, and seconds after which the usual system call is used.
-STEP, PATIENCE = 0.001, 5.0
-_LARGEST = 4096
+#: Pause between two attempts, and the time after which the usual system call is used instead.
+_RETRY_SECONDS, _TIMEOUT_SECONDS = 0.001, 5.0
+_MAX_BYTES = 4096
 _PREAD, _PWRITE = 0, 1
-#: System call numbers, as libc has no wrappers: setup, getevents, submit.
+#: Numbers of the system calls io_setup, io_getevents and io_submit, for which libc has no wrappers.
 _CALLS = {
     "x86_64": (206, 208, 209),
     "aarch64": (0, 4, 2),
@@ -63,21 +64,22 @@ class _Event(ctypes.Structure):
 
 
 class _Context:
-    """The kernel's AIO context for one request. Created once, as destroying one takes the kernel about 10 ms."""
+    """The kernel's AIO context for one request at a time. It is created once, because the kernel takes about 10 ms to
+    destroy a context."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made = False
+        self._initialized = False
         self._number = 0
         self._context = ctypes.c_ulong()
         self._calls = _CALLS.get(os.uname().machine) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
 
     def submit(self, request: _Request) -> int | None:
-        """The result of one request, a negative errno for an error; None if this kernel or a seccomp filter refuses
-        it."""
+        """The result of one request, which is a negative errno for an error; None if this kernel does not support AIO,
+        or a seccomp filter forbids it."""
         with self._lock:
-            if not self._made:
-                self._made = True
+            if not self._initialized:
+                self._initialized = True
                 if self._calls and _call(self._calls[0], 1, ctypes.byref(self._context)):
                     self._calls = None
             if self._calls is None:
@@ -94,15 +96,15 @@ class _Context:
                 if _call(get, self._context, 1, 1, ctypes.byref(event), None) != 1:
                     code = ctypes.get_errno()
                     if code != errno.EINTR:
-                        self._calls = None  # the usual system calls from now on
+                        self._calls = None  # from now on use the usual system calls
                         raise OSError(code, "io_getevents")
             return int(event.result)
 
 
 def _call(number: int, *arguments: object) -> int:
     """A system call; -1 if it fails, with the reason in ctypes.get_errno."""
-    words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
-    return int(_libc.syscall(ctypes.c_long(number), *words))
+    converted = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    return int(_libc.syscall(ctypes.c_long(number), *converted))
 
 
 _context = _Context()
@@ -110,9 +112,9 @@ _context = _Context()
 
 def read(descriptor: int) -> bytes:
     """The first 4 KiB of a file. Raises OSError."""
-    buffer = ctypes.create_string_buffer(_LARGEST)
-    result = _retry(_PREAD, descriptor, buffer, _LARGEST)
-    return os.read(descriptor, _LARGEST) if result is None else buffer.raw[:result]
+    buffer = ctypes.create_string_buffer(_MAX_BYTES)
+    result = _retry(_PREAD, descriptor, buffer, _MAX_BYTES)
+    return os.read(descriptor, _MAX_BYTES) if result is None else buffer.raw[:result]
 
 
 def write(descriptor: int, content: bytes) -> None:
@@ -123,8 +125,8 @@ def write(descriptor: int, content: bytes) -> None:
 
 
 def _retry(kind: int, descriptor: int, buffer: ctypes.Array[ctypes.c_char], size: int) -> int | None:
-    """The number of bytes; None if the usual system call is to be used. Raises OSError."""
-    end = time.monotonic() + PATIENCE
+    """The number of bytes that were read or written; None if the usual system call is to be used. Raises OSError."""
+    end = time.monotonic() + _TIMEOUT_SECONDS
     while True:
         request = _Request(kind=kind, file=descriptor, buffer=ctypes.addressof(buffer), size=size)
         result = _context.submit(request)
@@ -134,4 +136,4 @@ def _retry(kind: int, descriptor: int, buffer: ctypes.Array[ctypes.c_char], size
             raise OSError(-result, os.strerror(-result))
         if time.monotonic() > end:
             return None
-        time.sleep(STEP)
+        time.sleep(_RETRY_SECONDS)

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""ethtool settings by ioctl, which every kernel supports: features, private flags, rings, channels.
+"""ethtool settings through ioctl, which every kernel supports: features, private flags, rings, channels, flow rules and
+RSS.
 
 Commands and structures are those of linux/ethtool.h.
 """
@@ -26,13 +27,14 @@ _GCHANNELS, _SCHANNELS = 0x3C, 0x3D
 _RULE_COUNT, _GET_RULE, _ALL_RULES, _DELETE_RULE, _INSERT_RULE = 0x2E, 0x2F, 0x30, 0x31, 0x32
 _GRSSH, _SRSSH = 0x46, 0x47
 #: struct ethtool_rxnfc: its size, the offset and size of the rule, and the offset of the rule's location
-_RXNFC, _RULE, _RULE_BYTES, _PLACE, _COUNT = 192, 16, 168, 160, 184
+_RXNFC, _RULE, _RULE_BYTES, _LOCATION, _COUNT = 192, 16, 168, 160, 184
 #: struct ethtool_rxfh
 _RXFH = struct.Struct("=IIIIBB2xI")
 _SS_PRIVATE_FLAGS, _SS_FEATURES = 2, 4
 _STRING = 32
 _IFREQ = struct.Struct("@16sP16x")
-#: The values of struct ethtool_ringparam and ethtool_channels: after the command, the maxima of all, then the values.
+#: The fields of struct ethtool_ringparam and ethtool_channels, in order. After the command, the structures contain the
+#: maximum of each field, then the current value of each.
 _RINGS = ("rx", "rxMini", "rxJumbo", "tx")
 _CHANNELS = ("rx", "tx", "other", "combined")
 
@@ -55,8 +57,8 @@ ALIASES.update(dict(zip(_SHORT, list(ALIASES.values()))))
 
 
 class EthtoolState(t.TypedDict, total=False):
-    """The settings of an interface in a host state. `flowRules` are in hexadecimal by location, `spreading` is the
-    reply to the request in hexadecimal; the host states of old releases have neither."""
+    """The settings of an interface in a host state. `flowRules` are hexadecimal, by location. `spreading` is the RSS
+    configuration (`Ethtool.rss`). Host states of old releases contain neither."""
 
     features: dict[str, bool]
     privateFlags: dict[str, bool]
@@ -109,8 +111,8 @@ class Ethtool:
         names, blocks = self._features(name)
         changeable = self.features(name)
         return {
-            feature: bool(blocks[place // 32][2] >> place % 32 & 1)
-            for place, feature in enumerate(names)
+            feature: bool(blocks[bit // 32][2] >> bit % 32 & 1)
+            for bit, feature in enumerate(names)
             if feature and feature not in changeable
         }
 
@@ -145,7 +147,7 @@ class Ethtool:
         return {flag: bool(value >> bit & 1) for bit, flag in enumerate(names) if flag}
 
     def set_private_flags(self, name: str, wanted: t.Mapping[str, bool]) -> None:
-        """Set the flags one by one, so that an error names the flag."""
+        """Set the flags one by one, so that an error can name the flag."""
         names = self._strings(name, _SS_PRIVATE_FLAGS)
         for flag, on in wanted.items():
             if flag not in names:
@@ -180,39 +182,40 @@ class Ethtool:
             if not count:
                 return {}
             request = self._rule_request(_ALL_RULES, count=count)[: _COUNT + 4] + bytes(4 * count)
-            places = struct.unpack_from(f"={count}I", self._call(name, request.ljust(_RXNFC, b"\0")), _COUNT + 4)
+            locations = struct.unpack_from(f"={count}I", self._call(name, request.ljust(_RXNFC, b"\0")), _COUNT + 4)
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 return {}
             raise
         found = {}
-        for place in places:
-            reply = self._call(name, self._rule_request(_GET_RULE, place))
-            found[str(place)] = reply[_RULE : _RULE + _RULE_BYTES].hex()
+        for location in locations:
+            reply = self._call(name, self._rule_request(_GET_RULE, location))
+            found[str(location)] = reply[_RULE : _RULE + _RULE_BYTES].hex()
         return found
 
     def set_flow_rules(self, name: str, wanted: t.Mapping[str, str]) -> None:
         """Remove the rules that are not wanted, then add the missing ones."""
         now = self.flow_rules(name)
-        for place, rule in now.items():
-            if wanted.get(place) != rule:
-                self._call(name, self._rule_request(_DELETE_RULE, int(place)))
-        for place, rule in wanted.items():
-            if now.get(place) != rule:
+        for location, rule in now.items():
+            if wanted.get(location) != rule:
+                self._call(name, self._rule_request(_DELETE_RULE, int(location)))
+        for location, rule in wanted.items():
+            if now.get(location) != rule:
                 request = bytearray(self._rule_request(_INSERT_RULE))
                 request[_RULE : _RULE + _RULE_BYTES] = bytes.fromhex(rule)
                 self._call(name, bytes(request))
 
     @staticmethod
-    def _rule_request(command: int, place: int = 0, count: int = 0) -> bytes:
+    def _rule_request(command: int, location: int = 0, count: int = 0) -> bytes:
         request = bytearray(_RXNFC)
         struct.pack_into("=I", request, 0, command)
-        struct.pack_into("=I", request, _RULE + _PLACE, place)
+        struct.pack_into("=I", request, _RULE + _LOCATION, location)
         struct.pack_into("=I", request, _COUNT, count)
         return bytes(request)
 
     def rss(self, name: str) -> str:
-        """The RSS configuration: table, key and hash function, in hexadecimal."""
+        """The RSS configuration (indirection table, key and hash function) as the kernel returns it, in hexadecimal;
+        empty if there is none."""
         try:
             sizes = self._call(name, _RXFH.pack(_GRSSH, 0, 0, 0, 0, 0, 0))
             _unused, _unused, table, key, _unused, _unused, _unused = _RXFH.unpack_from(sizes)
@@ -247,14 +250,14 @@ class Ethtool:
             if error.errno in _UNSUPPORTED:
                 return {}, {}
             raise
-        most = {field: reply[1 + place] for place, field in enumerate(fields) if reply[1 + place]}
-        return {field: reply[5 + place] for place, field in enumerate(fields) if field in most}, most
+        maxima = {field: reply[1 + number] for number, field in enumerate(fields) if reply[1 + number]}
+        return {field: reply[5 + number] for number, field in enumerate(fields) if field in maxima}, maxima
 
     def _set_numbers(self, name: str, get: int, put: int, fields: t.Sequence[str], wanted: t.Mapping[str, int]) -> None:
         reply = list(struct.unpack_from("=9I", self._call(name, struct.pack("=I32x", get))))
         before = list(reply)
-        for place, field in enumerate(fields):
-            reply[5 + place] = wanted.get(field, reply[5 + place])
+        for number, field in enumerate(fields):
+            reply[5 + number] = wanted.get(field, reply[5 + number])
         if reply != before:  # a change may restart the device
             reply[0] = put
             self._call(name, struct.pack("=9I", *reply))
@@ -271,7 +274,7 @@ class Ethtool:
             return []
         count = struct.unpack_from("=I", reply, 16)[0]
         reply = self._call(name, struct.pack("=III", _GSTRINGS, kind, count) + bytes(_STRING * count))
-        texts = [reply[12 + _STRING * place : 12 + _STRING * (place + 1)] for place in range(count)]
+        texts = [reply[12 + _STRING * number : 12 + _STRING * (number + 1)] for number in range(count)]
         return [text.split(b"\0", 1)[0].decode(errors="replace") for text in texts]
 
     def _call(self, name: str, request: bytes) -> bytes:
@@ -280,31 +283,31 @@ class Ethtool:
         return buffer.raw
 
 
-#: Error numbers by which drivers report that they do not support something.
+#: Error numbers with which drivers report that they do not support something.
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def resolve(
     wanted: t.Mapping[str, bool], known: t.Collection[str], fixed: t.Mapping[str, bool]
 ) -> tuple[dict[str, bool], list[str]]:
-    """The wanted features by the kernel's names, from the changeable features `known`, and those that cannot be
-    applied. A feature that `fixed` has in the wanted state needs no change. If one name stands for several features,
-    one of them is enough for on, and off means all (as in `ethtool -k`)."""
-    found: dict[str, bool] = {}
+    """The wanted features under the kernel's names, and the names of those that cannot be applied. `known` are the
+    features that can be changed. A feature of `fixed` that has the wanted state needs no change. If one name stands for
+    several features, it is on if one of them is on, and off if all are off (as in `ethtool -k`)."""
+    resolved: dict[str, bool] = {}
     unknown = []
     for feature, on in wanted.items():
         patterns = (feature,) if feature in known or feature in fixed else ALIASES.get(feature, ())
         matches = _matching(patterns, known)
-        found.update(dict.fromkeys(matches, on))
+        resolved.update(dict.fromkeys(matches, on))
         states = [fixed[name] for name in _matching(patterns, fixed)]
         if not matches and not (states and any(states) is on):
             unknown.append(feature)
-    return found, unknown
+    return resolved, unknown
 
 
 def _matching(patterns: t.Collection[str], names: t.Collection[str]) -> list[str]:
     return [
         name
         for name in sorted(names)
-        if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in patterns)
+        if any(name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])) for pattern in patterns)
     ]

@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""All settings of the netlink family "ethtool": each is read with its GET and restored with its SET, in the same
-attributes. Numbers are those of linux/ethtool_netlink.h.
+"""All settings of the netlink family "ethtool". Each is read with a GET command and restored with the SET command that
+takes the same attributes. Numbers are those of linux/ethtool_netlink.h.
 
-Features and private flags are in ethtool.py only: their SET needs a different form than their GET returns.
+Features and private flags are in ethtool.py only: their SET commands need other attributes than their GET commands
+return.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Settings = dict[str, dict[str, str]]
 
 
 class _Setting(t.NamedTuple):
-    """The command numbers of a GET and its SET (0: none). `state` are the attributes that are not settings: states,
+    """The command numbers of a GET and of the matching SET. `state` are the attributes that are not settings: states,
     statistics, maxima. `accepted` are those that the SET accepts (empty: all that the GET returns)."""
 
     get: int
@@ -37,7 +38,7 @@ def _setting(get: int, set_command: int, state: t.Iterable[int] = (), accepted: 
     return _Setting(get, set_command, frozenset(state), frozenset(accepted))
 
 
-#: In the order of restoring: the number of channels affects the settings after it.
+#: In the order in which they are restored: the number of channels affects the settings after it.
 _SETTINGS = {
     "linkmodes": _setting(4, 5, state=(4, 5, 6, 8, 9, 10), accepted=(2, 3)),
     "debug": _setting(7, 8),
@@ -67,9 +68,9 @@ class EthtoolNetlink(generic.Family):
     def read(self, name: str) -> Settings:
         """The reported attributes of each setting, by number, in hexadecimal."""
         found: Settings = {}
-        for setting, one in _SETTINGS.items() if self._family else ():
+        for setting, commands in _SETTINGS.items() if self._family else ():
             try:
-                replies = self._connection.request(self._family, self._head(one.get, name))
+                replies = self._connection.request(self._family, self._header(commands.get, name))
             except OSError as error:
                 if error.errno in generic.UNSUPPORTED:
                     continue
@@ -78,27 +79,30 @@ class EthtoolNetlink(generic.Family):
             kept = {
                 str(kind): value.hex()
                 for kind, value in reply.items()
-                if kind != _HEADER and kind not in one.state and (not one.accepted or kind in one.accepted)
+                if kind != _HEADER
+                and kind not in commands.state
+                and (not commands.accepted or kind in commands.accepted)
             }
             if kept:
                 found[setting] = kept
         return found
 
     def write(self, name: str, wanted: Settings) -> None:
-        """Restore what differs. A setting that the driver does not accept still differs afterwards."""
+        """Restore the attributes that differ. A setting that the driver does not accept still differs afterwards; this
+        is not an error."""
         now = self.read(name)
-        for setting, one in _SETTINGS.items() if self._family else ():
+        for setting, commands in _SETTINGS.items() if self._family else ():
             values = wanted.get(setting)
-            if not values or not one.set_command or values == now.get(setting):
+            if not values or values == now.get(setting):
                 continue
-            body = self._head(one.set_command, name)
+            body = self._header(commands.set_command, name)
             for kind, value in values.items():
-                if now.get(setting, {}).get(kind) != value or one.set_command in _SET_AS_A_WHOLE:
+                if now.get(setting, {}).get(kind) != value or commands.set_command in _SET_AS_A_WHOLE:
                     body += netlink.attribute(int(kind), bytes.fromhex(value), nested=_is_nest(bytes.fromhex(value)))
             with contextlib.suppress(OSError):
                 self._connection.request(self._family, body)
 
-    def _head(self, command: int, name: str) -> bytes:
+    def _header(self, command: int, name: str) -> bytes:
         flags = netlink.u32(_FLAGS, _COMPACT)
         return generic.HEADER.pack(command, _ETHTOOL_VERSION) + netlink.nest(
             _HEADER, netlink.text(_DEV_NAME, name), flags

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Generic netlink families. Numbers are those of linux/genetlink.h."""
+"""Generic netlink: connections to a family. Numbers are those of linux/genetlink.h."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FamilyType = t.TypeVar("FamilyType", bound="Family")
 
 
 class Family:
-    """A connection to a family in one network namespace, as a context manager. Errors are OSError."""
+    """A connection to the family `name` in one network namespace, as a context manager. Errors are OSError."""
 
     name: t.ClassVar[str]
 

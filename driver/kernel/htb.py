@@ -26,8 +26,9 @@ from .netlink import Netlink
 
 #: The major number of the driver's qdisc.
 MAJOR = 0x6C77
-#: The minor numbers of classes for shares: a u32 filter has 12 bits for its number.
-FIRST, LAST = 3, 0xFFE
+#: The range of minor numbers for the classes of shares. A filter has the number of its class, and a u32 filter has 12
+#: bits for that number.
+FIRST_MINOR, LAST_MINOR = 3, 0xFFE
 _ROOT, _OTHERS = 1, 2
 #: The guaranteed rate of all packets without a share together.
 OTHERS_RATE = 10**6
@@ -42,15 +43,16 @@ _CLASS = struct.Struct(f"={_SPEC}{_SPEC}IIIII")  # rate, ceiling, buffer, cbuffe
 _ETHERNET = 1  # the kernel computes with rates instead of tables
 _UINT32 = 2**32 - 1
 _TICK = 64e-9  # seconds of the packet scheduler's clock
-#: The burst of a class: some of the largest packets before they are segmented, and its rate for some time.
+#: The burst of a class is the sum of these: some of the largest packets before they are segmented, and the bytes that
+#: the class may send in this time.
 _BURST_BYTES, _BURST_SECONDS = 128 * 1024, 0.0005
-_QUANTUM = (1514, 200_000)
+_MIN_QUANTUM, _MAX_QUANTUM = 1514, 200_000  # bytes
 _U32_CLASSID, _U32_SEL = 1, 5
 _SEL = struct.Struct("=BBBx2sHhh4s")  # flags, offshift, nkeys, offmask, off, offoff, hoff, hmask
 _KEY = struct.Struct("=4s4sii")  # mask, value, offset, offset's mask
 _TERMINAL = 1
-#: The source address before the network header, in two words.
-_SOURCE = -8
+#: Where the source MAC address is, relative to the network header. It is compared as two 32-bit words.
+_SOURCE_OFFSET = -8
 _ALL_PROTOCOLS = socket.htons(3)
 _FILTER_INFO = 1 << 16 | _ALL_PROTOCOLS  # priority and protocol
 _ROOT_TABLE = 0x80000000
@@ -75,23 +77,23 @@ def is_ours(handle: int) -> bool:
 
 
 def exists(connection: Netlink, index: int) -> bool:
-    """Whether an interface has the driver's qdisc. Raises OSError, Foreign if it has a root qdisc of another owner; the
-    kernel's default one does not count."""
-    for one in qdiscs.listed(connection, index):
-        if one["parent"] == _TC_ROOT:
-            if one["kind"] == "htb" and is_ours(one["handle"]):
+    """Whether an interface has the driver's qdisc. Raises OSError, and ForeignQdisc if the interface has another
+    root qdisc; the kernel's default qdisc does not count."""
+    for qdisc in qdiscs.listed(connection, index):
+        if qdisc["parent"] == _TC_ROOT:
+            if qdisc["kind"] == "htb" and is_ours(qdisc["handle"]):
                 return True
-            raise ForeignQdisc(
-                errno.EBUSY, f"its root qdisc {one['kind']} {one['handle'] >> 16:x}: was configured by others"
-            )
+            name = f"{qdisc['kind']} {qdisc['handle'] >> 16:x}:"
+            raise ForeignQdisc(errno.EBUSY, f"its root qdisc {name} was not configured by the driver")
     return False
 
 
 def divide(connection: Netlink, index: int, physical: int, wanted: t.Mapping[int, Class]) -> None:
-    """Set the classes of an interface to `wanted`, by their minor numbers. `physical` is the rate that is divided.
+    """Set the classes of an interface to `wanted`, which is keyed by minor numbers. `physical` is the rate that is
+    divided.
 
     Without classes, the qdisc is removed, and the kernel attaches its default one. May be called again after a failure
-    at any step. Rates are lowered before others are raised. Raises OSError, Foreign.
+    at any step. Rates that fall are changed before those that rise. Raises OSError and ForeignQdisc.
     """
     if not wanted:
         remove(connection, index)
@@ -106,19 +108,19 @@ def divide(connection: Netlink, index: int, physical: int, wanted: t.Mapping[int
             _set_class(connection, index, minor, *rates)
     for minor in now.keys() - tree.keys() - wanted.keys():
         _remove_class(connection, index, minor, filters)
-    rises = {minor: one.rate > now.get(minor, (0, 0))[0] for minor, one in wanted.items()}
-    for minor in sorted(wanted, key=lambda one: (rises[one], one)):
-        one = wanted[minor]
-        if now.get(minor) != (one.rate, one.ceiling):
-            _set_class(connection, index, minor, one.rate, one.ceiling)
-        if filters.get(minor) != one.mac:
+    rises = {minor: share.rate > now.get(minor, (0, 0))[0] for minor, share in wanted.items()}
+    for minor in sorted(wanted, key=lambda number: (rises[number], number)):
+        share = wanted[minor]
+        if now.get(minor) != (share.rate, share.ceiling):
+            _set_class(connection, index, minor, share.rate, share.ceiling)
+        if filters.get(minor) != share.mac:
             if minor in filters:
                 _remove_filter(connection, index, minor)
-            _add_filter(connection, index, minor, one.mac)
+            _add_filter(connection, index, minor, share.mac)
 
 
 def remove(connection: Netlink, index: int) -> None:
-    """Remove the driver's qdisc with all its classes; others are left alone. Raises OSError."""
+    """Remove the driver's qdisc with all classes; another qdisc is not touched. Raises OSError."""
     try:
         ours = exists(connection, index)
     except ForeignQdisc:
@@ -128,15 +130,18 @@ def remove(connection: Netlink, index: int) -> None:
 
 
 def read(connection: Netlink, index: int) -> dict[int, Class]:
-    """The classes of shares that an interface has, by their minor numbers; `mac` is empty without a filter."""
+    """The classes of the shares of an interface, by minor number; `mac` is empty if a class has no filter. Raises
+    OSError."""
     filters = _filters(connection, index)
-    found = _classes(connection, index)
-    return {minor: Class(filters.get(minor, ""), rate, top) for minor, rate, top, _sent in found if minor >= FIRST}
+    classes = _classes(connection, index)
+    return {
+        minor: Class(filters.get(minor, ""), rate, top) for minor, rate, top, _sent in classes if minor >= FIRST_MINOR
+    }
 
 
 def sent(connection: Netlink, index: int) -> dict[int, int]:
-    """The bytes that each share has sent, by the minor number of its class."""
-    return {minor: sent for minor, _rate, _ceiling, sent in _classes(connection, index) if minor >= FIRST}
+    """The bytes that each share has sent, by the minor number of the share's class. Raises OSError."""
+    return {minor: sent for minor, _rate, _ceiling, sent in _classes(connection, index) if minor >= FIRST_MINOR}
 
 
 def interfaces(connection: Netlink) -> list[int]:
@@ -162,9 +167,8 @@ def _add_root(connection: Netlink, index: int) -> None:
 def _set_class(connection: Netlink, index: int, minor: int, rate: int, ceiling: int) -> None:
     parent = MAJOR << 16 if minor == _ROOT else _handle(_ROOT)
     body = _TC.pack(socket.AF_UNSPEC, index, _handle(minor), parent, 0) + netlink.text(_KIND, "htb")
-    per_second, top = _bytes(rate), _bytes(ceiling)
-    least, most = _QUANTUM
-    quantum = 0 if minor == _ROOT else max(least, min(most, per_second // 1000))
+    per_second, top = _bytes_per_second(rate), _bytes_per_second(ceiling)
+    quantum = 0 if minor == _ROOT else max(_MIN_QUANTUM, min(_MAX_QUANTUM, per_second // 1000))
     options = _CLASS.pack(
         *(0, _ETHERNET, 0, 0, 0, min(per_second, _UINT32)),
         *(0, _ETHERNET, 0, 0, 0, min(top, _UINT32)),
@@ -176,13 +180,13 @@ def _set_class(connection: Netlink, index: int, minor: int, rate: int, ceiling: 
     connection.request(_NEWCLASS, body + netlink.nest(_OPTIONS, inner), netlink.CREATE | netlink.REPLACE)
 
 
-def _bytes(rate: int) -> int:
-    """Bytes per second, at least one: the kernel refuses zero."""
+def _bytes_per_second(rate: int) -> int:
+    """A rate in bytes per second; at least 1, because the kernel refuses 0."""
     return max(1, rate // 8)
 
 
 def _ticks(per_second: int) -> int:
-    """How long a burst takes at this rate, in ticks of the packet scheduler."""
+    """How long a burst takes at this rate (bytes per second), in ticks of the packet scheduler."""
     burst = _BURST_BYTES + per_second * _BURST_SECONDS
     return min(_UINT32, int(burst / per_second / _TICK))
 
@@ -196,8 +200,8 @@ def _remove_class(connection: Netlink, index: int, minor: int, filters: t.Mappin
 def _add_filter(connection: Netlink, index: int, minor: int, mac: str) -> None:
     address = links.mac_bytes(mac)
     selector = _SEL.pack(_TERMINAL, 0, 2, b"\0\0", 0, 0, 0, b"\0" * 4)
-    selector += _KEY.pack(b"\xff" * 4, address[:4], _SOURCE, 0)
-    selector += _KEY.pack(b"\xff\xff\0\0", address[4:] + b"\0\0", _SOURCE + 4, 0)
+    selector += _KEY.pack(b"\xff" * 4, address[:4], _SOURCE_OFFSET, 0)
+    selector += _KEY.pack(b"\xff\xff\0\0", address[4:] + b"\0\0", _SOURCE_OFFSET + 4, 0)
     options = netlink.u32(_U32_CLASSID, _handle(minor)) + netlink.attribute(_U32_SEL, selector)
     body = _TC.pack(socket.AF_UNSPEC, index, minor, MAJOR << 16, _FILTER_INFO) + netlink.text(_KIND, "u32")
     connection.request(_NEWFILTER, body + netlink.nest(_OPTIONS, options), netlink.CREATE | netlink.EXCLUSIVE)
@@ -219,8 +223,8 @@ def _classes(connection: Netlink, index: int) -> list[tuple[int, int, int, int]]
         options = netlink.attributes(raw[_OPTIONS])
         plain = _CLASS.unpack_from(options[_PARMS])
         rate, ceiling = (
-            struct.unpack_from("=Q", options[key])[0] if key in options else plain[place]
-            for key, place in ((_RATE64, 5), (_CEIL64, 11))
+            struct.unpack_from("=Q", options[key])[0] if key in options else plain[number]
+            for key, number in ((_RATE64, 5), (_CEIL64, 11))
         )
         basic = netlink.attributes(raw.get(_STATS2, b"")).get(1, b"")
         bytes_sent = struct.unpack_from("=Q", basic)[0] if len(basic) >= 8 else 0
@@ -237,6 +241,6 @@ def _filters(connection: Netlink, index: int) -> dict[int, str]:
         selector = options.get(_U32_SEL, b"")
         if owner != index or len(selector) < _SEL.size + 2 * _KEY.size:
             continue
-        words = [_KEY.unpack_from(selector, _SEL.size + place * _KEY.size)[1] for place in range(2)]
+        words = [_KEY.unpack_from(selector, _SEL.size + number * _KEY.size)[1] for number in range(2)]
         found[handle & 0xFFF] = (words[0] + words[1][:2]).hex(":")
     return found

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""All attributes of a link in rtnetlink and /sys/class/net, to be compared and restored.
+"""All attributes of a link in rtnetlink and /sys/class/net, for comparing and restoring them.
 
-Every attribute and file is included, those of newer kernels too, except those that may differ between two reads of an
-unchanged link (`MAY_DIFFER`, `_FILES_MAY_DIFFER`, each with the reason).
+Every attribute and file is included, also those of newer kernels. The exceptions may differ between two reads of an
+unchanged link, or are compared elsewhere (`MAY_DIFFER`, `_FILES_MAY_DIFFER`, each with the reason).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NAMES = (
 ).split()
 _NUMBERS = {name: number for number, name in enumerate(_NAMES)}
 
-_ELSEWHERE = "compared in host_state.py, in another form"
+_ELSEWHERE = "is compared in host_state.py, in another form"
 _COUNTS = "is a counter"
-_STATE = "follows from carrier and from the other end"
+_STATE = "depends on carrier and on the other end"
 _INDEX = "links and namespaces get new numbers when either end moves"
-_USERS = "counts listeners, such as programs of the node; leftovers of a pod are found otherwise (stacked.py)"
+_USERS = "counts listeners, such as programs of the node; stacked.py finds the leftovers of a pod"
 #: Attributes that are not settings of the link, or are compared elsewhere, with the reason.
 MAY_DIFFER = {
     **dict.fromkeys(("ADDRESS", "IFNAME", "MTU", "MASTER", "TXQLEN", "IFALIAS", "GROUP", "PROP_LIST"), _ELSEWHERE),
@@ -46,8 +46,8 @@ MAY_DIFFER = {
     **dict.fromkeys(("CARRIER", "EVENT"), _STATE),
     **dict.fromkeys(("LINK", "LINK_NETNSID", "NEW_NETNSID", "IF_NETNSID", "NEW_IFINDEX"), _INDEX),
     **dict.fromkeys(("PROMISCUITY", "ALLMULTI"), _USERS),
-    "QDISC": "noop until the link was up for the first time; configured ones are compared in qdiscs.py",
-    **dict.fromkeys(("HEADROOM", "TAILROOM"), "follow from the other end's needs, and cannot be set"),
+    "QDISC": "is noop until the link comes up for the first time; configured qdiscs are in the host state (qdiscs.py)",
+    **dict.fromkeys(("HEADROOM", "TAILROOM"), "depends on what the other end needs, and cannot be set"),
     "WIRELESS": "is an event, not a setting",
     "PAD": "has no meaning",
 }
@@ -77,14 +77,14 @@ _FILES_MAY_DIFFER = {
 }
 _QUEUE_FILES_MAY_DIFFER = {
     **dict.fromkeys(("tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"), _COUNTS),
-    "traffic_class": "follows from the queueing discipline",
+    "traffic_class": "depends on the queueing discipline",
 }
-#: Written even if they are equal: that also resets what was set for single NAPI instances.
+#: Written even if the values are equal, because a write also resets what was set for single NAPI instances.
 _FOR_ALL_NAPI = ("gro_flush_timeout", "napi_defer_hard_irqs")
 
 
 def name(kind: int) -> str:
-    """An attribute's name in linux/if_link.h, without IFLA_; the number for one that is not known here."""
+    """An attribute's name in linux/if_link.h, without IFLA_; the number if this module does not know the name."""
     return _NAMES[kind] if kind < len(_NAMES) else str(kind)
 
 
@@ -92,22 +92,22 @@ def attributes(link: links.Link) -> dict[str, str]:
     """The attributes of a link, by name, in hexadecimal; without those that may differ."""
     found: dict[str, str] = {}
     for kind, value in link.raw.items():
-        called = name(kind)
-        if called in MAY_DIFFER:
+        attribute_name = name(kind)
+        if attribute_name in MAY_DIFFER:
             continue
-        if called == "OPERSTATE":
-            # two of its values are settings, the others follow from carrier
+        if attribute_name == "OPERSTATE":
+            # two of the values are settings, the others depend on carrier
             if value[0] in (_TESTING, _DORMANT):
-                found[called] = value.hex()
-        elif called == "MAP":
+                found[attribute_name] = value.hex()
+        elif attribute_name == "MAP":
             masked = bytearray(value)
             masked[_INTERRUPT] = bytes(len(masked[_INTERRUPT]))
-            found[called] = masked.hex()
-        elif called == "LINKINFO":
+            found[attribute_name] = masked.hex()
+        elif attribute_name == "LINKINFO":
             found.update(_parts("LINKINFO", value, _INFO_KEPT))
             if link.kind in _INFO_WITH_TIMERS:
                 found.pop("LINKINFO.DATA", None)
-        elif called == "AF_SPEC":
+        elif attribute_name == "AF_SPEC":
             for family, inner in netlink.pairs(value):
                 if family == socket.AF_INET:
                     found.update(_parts("AF_INET", inner, _INET_KEPT))
@@ -116,7 +116,7 @@ def attributes(link: links.Link) -> dict[str, str]:
                 else:
                     found[f"AF_SPEC.{family}"] = inner.hex()
         else:
-            found[called] = value.hex()
+            found[attribute_name] = value.hex()
     return found
 
 
@@ -125,16 +125,16 @@ def _parts(start: str, value: bytes, kept: t.Mapping[int, str]) -> dict[str, str
 
 
 def restore_attributes(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> None:
-    """Restore every attribute that differs, in the form that the kernel reported. One that the kernel does not accept
-    still differs afterwards, and the comparison reports it."""
+    """Restore every attribute that differs, in the form that the kernel reported. If the kernel does not accept an
+    attribute, it still differs afterwards, and the comparison reports it. Raises OSError if the link disappears."""
     link = links.get(connection, index=index)
     if link is None:
         return
     now = attributes(link)
-    for called in sorted({*wanted, *now}):
-        if wanted.get(called) == now.get(called):
+    for attribute_name in sorted({*wanted, *now}):
+        if wanted.get(attribute_name) == now.get(attribute_name):
             continue
-        message = _message(called, wanted.get(called))
+        message = _message(attribute_name, wanted.get(attribute_name))
         if message:
             try:
                 links.change(connection, index, message)
@@ -145,8 +145,8 @@ def restore_attributes(connection: Netlink, index: int, wanted: t.Mapping[str, s
         _send_again(connection, index, wanted, "PROTO_DOWN")  # refused above, because the reasons were still set
 
 
-def _send_again(connection: Netlink, index: int, wanted: t.Mapping[str, str], called: str) -> None:
-    message = _message(called, wanted.get(called))
+def _send_again(connection: Netlink, index: int, wanted: t.Mapping[str, str], attribute_name: str) -> None:
+    message = _message(attribute_name, wanted.get(attribute_name))
     if message:
         try:
             links.change(connection, index, message)
@@ -155,19 +155,19 @@ def _send_again(connection: Netlink, index: int, wanted: t.Mapping[str, str], ca
                 raise
 
 
-def _message(called: str, value: str | None) -> bytes:
+def _message(attribute_name: str, value: str | None) -> bytes:
     """The attribute that restores a value; empty if there is none."""
-    if called == "PROTO_DOWN_REASON" and value is None:
-        all_of_them = netlink.u32(_REASON_MASK, 2**32 - 1) + netlink.u32(_REASON_VALUE, 0)
-        return netlink.nest(_NUMBERS[called], all_of_them)
-    if called == "OPERSTATE" and value is None:
-        return netlink.u8(_NUMBERS[called], _UP)
-    if called == f"{_INET6}.TOKEN":
+    if attribute_name == "PROTO_DOWN_REASON" and value is None:
+        no_reasons = netlink.u32(_REASON_MASK, 2**32 - 1) + netlink.u32(_REASON_VALUE, 0)
+        return netlink.nest(_NUMBERS[attribute_name], no_reasons)
+    if attribute_name == "OPERSTATE" and value is None:
+        return netlink.u8(_NUMBERS[attribute_name], _UP)
+    if attribute_name == f"{_INET6}.TOKEN":
         token = bytes.fromhex(value) if value else _NO_TOKEN
         return netlink.nest(_NUMBERS["AF_SPEC"], netlink.nest(socket.AF_INET6, netlink.attribute(_TOKEN, token)))
-    if value is None or "." in called:
+    if value is None or "." in attribute_name:
         return b""
-    kind = _NUMBERS.get(called) or int(called)
+    kind = _NUMBERS.get(attribute_name) or int(attribute_name)
     return netlink.attribute(kind, bytes.fromhex(value))
 
 
@@ -175,7 +175,7 @@ def _message(called: str, value: str | None) -> bytes:
 
 
 def files(link_name: str) -> dict[str, str]:
-    """The files of a link in /sys, by relative path; without those that may differ or have no value."""
+    """The contents of a link's files in /sys, by relative path; without files that may differ or have no value."""
     base = f"{SYS}/{link_name}"
     found = _values(base, "", _FILES_MAY_DIFFER)
     try:
@@ -189,7 +189,7 @@ def files(link_name: str) -> dict[str, str]:
     return found
 
 
-def _values(base: str, folder: str, left_out: t.Container[str]) -> dict[str, str]:
+def _values(base: str, folder: str, excluded: t.Container[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         opened = os.open(f"{base}/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -197,7 +197,7 @@ def _values(base: str, folder: str, left_out: t.Container[str]) -> dict[str, str
         return found
     try:
         for entry in list(os.scandir(opened)):
-            if entry.name in left_out or not entry.is_file(follow_symlinks=False):
+            if entry.name in excluded or not entry.is_file(follow_symlinks=False):
                 continue
             try:
                 descriptor = os.open(entry.name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=opened)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Links by rtnetlink. Numbers are those of linux/rtnetlink.h, linux/if_link.h and linux/if.h."""
+"""Links through rtnetlink. Numbers are those of linux/rtnetlink.h, linux/if_link.h and linux/if.h."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IFF_DEBUG, IFF_NOTRAILERS, IFF_PORTSEL, IFF_AUTOMEDIA, IFF_DYNAMIC = 0x4, 0x20, 
 RESTORED_FLAGS = IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST
 RESTORED_FLAGS |= IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
 
-#: Sizes by their names in InterfaceConfigs and host states.
+#: Attributes for the maximum sizes of GSO and GRO packets, by the names in InterfaceConfigs and host states.
 SIZES = {
     "gsoMaxSize": IFLA_GSO_MAX_SIZE,
     "groMaxSize": IFLA_GRO_MAX_SIZE,
@@ -101,7 +101,7 @@ class Link:
 
     @property
     def master(self) -> int:
-        """The index of the bond, bridge or VRF that it is a port of; 0 if none."""
+        """The index of the bond, bridge or VRF that this link is a port of; 0 if none."""
         return self.number(IFLA_MASTER)
 
     @property
@@ -114,9 +114,9 @@ class Link:
 
     @property
     def xdp(self) -> dict[str, int]:
-        """The IDs of its XDP programs by mode: driver, generic, hardware."""
+        """The IDs of the link's XDP programs by mode: driver, generic, hardware."""
         raw = netlink.attributes(self.raw.get(IFLA_XDP, b""))
-        return {place: netlink.number(raw[kind]) for place, (kind, _unused) in _XDP.items() if kind in raw}
+        return {mode: netlink.number(raw[kind]) for mode, (kind, _flag) in _XDP.items() if kind in raw}
 
     def number(self, kind: int) -> int:
         return netlink.number(self.raw.get(kind, b""))
@@ -129,9 +129,11 @@ def step(action: str) -> t.Iterator[None]:
         yield
     except OSError as error:
         code = error.errno or 0
-        words = error.args[1] if len(error.args) > 1 and isinstance(error.args[1], str) else ""
-        known = os.strerror(code) if code else ""
-        raise KernelError(action, code, f"{words} ({known})" if words and words != known else known) from error
+        detail = error.args[1] if len(error.args) > 1 and isinstance(error.args[1], str) else ""
+        standard = os.strerror(code) if code else ""
+        raise KernelError(
+            action, code, f"{detail} ({standard})" if detail and detail != standard else standard
+        ) from error
 
 
 def mac_text(value: bytes) -> str:
@@ -164,25 +166,26 @@ def get(
     altname: str = "",
     index: int = 0,
     vfs: bool = False,
-    space: int | None = None,
+    netnsid: int | None = None,
     statistics: bool = False,
 ) -> Link | None:
-    """One link by name, altname or index; None if there is none. `vfs`, `statistics`: with the settings of its virtual
-    functions, with counters. `space` is the connection's ID of another namespace to look in."""
+    """One link by name, altname or index; None if there is none. With `vfs` the link has the settings of the virtual
+    functions, and with `statistics` the counters. `netnsid` is the ID that the connection's namespace has for another
+    namespace to search. Raises OSError."""
     mask = (0 if statistics else RTEXT_FILTER_SKIP_STATS) | (RTEXT_FILTER_VF if vfs else 0)
     body = header(index) + netlink.u32(IFLA_EXT_MASK, mask)
     if name:
         body += netlink.text(IFLA_IFNAME, name)
     elif altname:
         body += netlink.text(IFLA_ALT_IFNAME, altname)
-    if space is not None:
-        body += netlink.attribute(IFLA_TARGET_NETNSID, struct.pack("=i", space))
+    if netnsid is not None:
+        body += netlink.attribute(IFLA_TARGET_NETNSID, struct.pack("=i", netnsid))
     try:
         replies = connection.request(RTM_GETLINK, body)
     except OSError as error:
         # EINVAL: a kernel without altnames, or the ID of a namespace that is gone
         if netlink.missing(error) or (
-            (altname or space is not None) and error.errno in (errno.EINVAL, errno.EOPNOTSUPP)
+            (altname or netnsid is not None) and error.errno in (errno.EINVAL, errno.EOPNOTSUPP)
         ):
             return None
         raise
@@ -190,30 +193,32 @@ def get(
 
 
 def change(connection: Netlink, index: int, *attributes: bytes, flags: int = 0, mask: int = 0) -> None:
-    """Set attributes and the flags in `mask`."""
+    """Set attributes, and those flags that are in `mask`. Raises OSError."""
     connection.request(RTM_SETLINK, header(index, flags, mask) + b"".join(attributes))
 
 
-def set_up(connection: Netlink, index: int, up: bool) -> None:
+def set_link_state(connection: Netlink, index: int, *, up: bool) -> None:
+    """Bring a link up or down. Raises OSError."""
     change(connection, index, flags=IFF_UP if up else 0, mask=IFF_UP)
 
 
-def remove_xdp(connection: Netlink, index: int, place: str) -> None:
-    """Remove the XDP program of one mode."""
-    none = netlink.attribute(_XDP_FD, struct.pack("=i", -1)) + netlink.u32(_XDP_FLAGS, _XDP[place][1])
+def remove_xdp(connection: Netlink, index: int, mode: str) -> None:
+    """Remove the XDP program of one mode (driver, generic, hardware)."""
+    none = netlink.attribute(_XDP_FD, struct.pack("=i", -1)) + netlink.u32(_XDP_FLAGS, _XDP[mode][1])
     change(connection, index, netlink.nest(IFLA_XDP, none))
 
 
 def altnames(connection: Netlink, index: int, names: t.Iterable[str], add: bool) -> None:
-    """Add or remove altnames. It is not an error if they exist already, or are gone already."""
+    """Add or remove altnames. It is not an error if the link already has or no longer has one of them. Raises
+    OSError."""
     for name in names:
         body = header(index) + netlink.nest(IFLA_PROP_LIST, netlink.text(IFLA_ALT_IFNAME, name))
         try:
             flags = netlink.EXCLUSIVE | netlink.CREATE | netlink.APPEND if add else 0
             connection.request(RTM_NEWLINKPROP if add else RTM_DELLINKPROP, body, flags)
         except OSError as error:
-            held = add and error.errno == errno.EEXIST and (get(connection, altname=name) or _NONE).index == index
-            if not held and not (not add and error.errno in (errno.ENOENT, errno.EINVAL)):
+            exists = add and error.errno == errno.EEXIST and (get(connection, altname=name) or _NONE).index == index
+            if not exists and not (not add and error.errno in (errno.ENOENT, errno.EINVAL)):
                 raise
 
 

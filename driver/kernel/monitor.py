@@ -4,8 +4,8 @@
 
 """Kernel events that may change what the node publishes.
 
-A node that runs pods creates and removes interfaces continuously. Of the virtual interfaces, only those matter that the
-settings name, or that other interfaces are built on.
+A node that runs pods creates and removes virtual interfaces continuously. Those of kinds that pods use are ignored,
+unless the settings list them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import typing as t
 
 from ..base.errors import KernelError
-from ..uplinks.routes import SHORT
+from ..uplinks.routes import MAX_DEFAULT_PREFIX
 from . import links
 
 _GROUPS = 0x1 | 0x40 | 0x400 | 1 << 31  # RTMGRP_LINK, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE, RTNLGRP_NEXTHOP
@@ -27,16 +27,16 @@ _LINKS, _ROUTES = (16, 17), (24, 25)  # RTM_NEWLINK, RTM_DELLINK, RTM_NEWROUTE, 
 _NEXTHOPS = (104, 105)  # RTM_NEWNEXTHOP, RTM_DELNEXTHOP: may change a default route without an event for the route
 _UEVENTS = 1  # the kernel's own group; udev's is 2
 _SUBSYSTEMS = (b"net", b"pci", b"infiniband")
-_BUFFER = 4 << 20
+_BUFFER_BYTES = 4 << 20
 _POD_KINDS = ("veth", "macvlan", "ipvlan", "tun", "vxlan", "geneve", "ifb", "wireguard", "ipip", "sit", "gre", "nlmon")
 
 
 class Monitor:
-    """Calls `changed` with a reason for each relevant event, in a separate thread; `changed` must be quick.
+    """Calls `changed` with a reason for each relevant event, in a separate thread; `changed` must return quickly.
 
-    `virtual` returns the name patterns of relevant virtual interfaces. `is_held` returns whether the
-    interface of this name belongs to a claim: its moves to a pod and back are ignored. The monitor watches the network
-    namespace of the thread that creates it.
+    `virtual` returns the name patterns of relevant virtual interfaces. `is_held` returns whether the interface of this
+    name belongs to a claim: then its moves to a pod and back are ignored. The monitor watches the network namespace of
+    the thread that creates the monitor.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Monitor:
         self._changed = changed
         self._virtual = virtual
         self._is_held = is_held
-        self._wake, self._woken = os.pipe2(os.O_CLOEXEC)
+        self._stop_reader, self._stop_writer = os.pipe2(os.O_CLOEXEC)
         self._sockets: list[socket.socket] = []
         try:
             for protocol, groups in ((socket.NETLINK_ROUTE, _GROUPS), (15, _UEVENTS)):  # NETLINK_KOBJECT_UEVENT
@@ -57,7 +57,7 @@ class Monitor:
                     socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol
                 )
                 self._sockets.append(opened)
-                opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
                 opened.bind((0, groups))
         except OSError as error:
             self._close()
@@ -68,7 +68,7 @@ class Monitor:
         self._thread.start()
 
     def stop(self) -> None:
-        os.write(self._woken, b"x")
+        os.write(self._stop_writer, b"x")
         if self._thread.is_alive():
             self._thread.join()
         self._close()
@@ -76,15 +76,15 @@ class Monitor:
     def _close(self) -> None:
         for opened in self._sockets:
             opened.close()
-        os.close(self._wake)
-        os.close(self._woken)
+        os.close(self._stop_reader)
+        os.close(self._stop_writer)
 
     def _run(self) -> None:
         uevents = self._sockets[1]
-        waited: list[socket.socket | int] = [*self._sockets, self._wake]
+        sources: list[socket.socket | int] = [*self._sockets, self._stop_reader]
         while True:
-            ready, _write, _error = select.select(waited, [], [])
-            if self._wake in ready:
+            ready, _write, _error = select.select(sources, [], [])
+            if self._stop_reader in ready:
                 return
             for opened in self._sockets:
                 if opened not in ready:
@@ -93,7 +93,7 @@ class Monitor:
                     data = opened.recv(1 << 16)
                 except BlockingIOError:
                     continue
-                except OSError:  # ENOBUFS: the socket's buffer overran
+                except OSError:  # ENOBUFS: the socket's buffer overflowed
                     self._changed("netlink messages were lost; reading everything again")
                     continue
                 try:
@@ -104,25 +104,27 @@ class Monitor:
                     self._changed(reason)
 
     def _rtnetlink(self, data: bytes) -> str:
-        at = 0
-        while at + 16 <= len(data):
-            length, kind = struct.unpack_from("=IH", data, at)
+        """The reason for the netlink messages in `data`; empty if none is relevant."""
+        offset = 0
+        while offset + 16 <= len(data):
+            length, kind = struct.unpack_from("=IH", data, offset)
             if length < 16:
                 break
-            body = data[at + 16 : at + length]
-            at += (length + 3) & ~3
-            if (kind in _ROUTES and body[1] <= SHORT) or kind in _NEXTHOPS:  # rtm_dst_len
+            body = data[offset + 16 : offset + length]
+            offset += (length + 3) & ~3
+            if (kind in _ROUTES and body[1] <= MAX_DEFAULT_PREFIX) or kind in _NEXTHOPS:  # rtm_dst_len
                 return "a default route has changed"
             if kind in _LINKS:
                 link = links.parse(body)
-                ours = any(fnmatch.fnmatchcase(link.name, pattern) for pattern in self._virtual())
-                if (ours or link.kind not in _POD_KINDS) and not self._is_held(link.name):
+                listed = any(fnmatch.fnmatchcase(link.name, pattern) for pattern in self._virtual())
+                if (listed or link.kind not in _POD_KINDS) and not self._is_held(link.name):
                     return f"interface {link.name} has changed"
         return ""
 
 
 def _uevent(data: bytes, is_held: t.Callable[[str], bool]) -> str:
-    """The reason for a kernel uevent: a header and KEY=value strings, separated by NUL bytes."""
+    """The reason for a kernel uevent; empty if it is not relevant. A uevent is a header and KEY=value strings,
+    separated by NUL bytes."""
     header, *pairs = data.split(b"\0")
     values = dict(pair.partition(b"=")[::2] for pair in pairs)
     subsystem = values.get(b"SUBSYSTEM")

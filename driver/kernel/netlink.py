@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Netlink in any network namespace: the messages of :mod:`uplinks.netlink`, and a connection that is opened there.
+"""Netlink in any network namespace: the messages of :mod:`uplinks.netlink`, and a connection in a namespace.
 
-pyroute2 opens a socket in another namespace by forking the whole process. A process with gRPC's threads must not do
-that, and each fork would take a tenth of the attach time.
+pyroute2 opens a socket in another namespace by forking the whole process. A process with gRPC threads must not fork,
+and each fork would take a tenth of the attach time.
 """
 
 from __future__ import annotations

@@ -25,14 +25,14 @@ from ..base.errors import Busy, KernelError
 #: The namespace that the driver runs in: the node's.
 HOST = "/proc/self/ns/net"
 #: The namespace of the calling thread.
-_OWN = "/proc/thread-self/ns/net"
+_THREAD = "/proc/thread-self/ns/net"
 
 _CLONE_FS = 0x00000200
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
 _MNT_DETACH = 2
-#: NS_GET_NSTYPE of linux/nsfs.h: returns the kind of namespace of an nsfs file
+#: NS_GET_NSTYPE of linux/nsfs.h: returns the type of an nsfs file's namespace.
 _NS_GET_NSTYPE = 0xB703
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,8 @@ PathLike = t.Union[str, "os.PathLike[str]"]
 
 
 def identity(path: PathLike) -> tuple[int, int]:
-    """The device and inode, which are unique among existing namespaces. Raises KernelError if it is gone."""
+    """The device and inode of a namespace, which are unique among existing namespaces. Raises KernelError if the path
+    does not exist."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -53,7 +54,7 @@ def identity(path: PathLike) -> tuple[int, int]:
 
 
 def same(one: PathLike, other: PathLike) -> bool:
-    """Whether both are the same namespace; False if either is gone."""
+    """Whether both paths are the same namespace; False if either does not exist."""
     try:
         first, second = os.stat(one), os.stat(other)
     except OSError:
@@ -62,7 +63,7 @@ def same(one: PathLike, other: PathLike) -> bool:
 
 
 def is_host(path: PathLike) -> bool:
-    """Whether it is the namespace that the driver runs in."""
+    """Whether the path is the namespace that the driver runs in."""
     return same(path, HOST)
 
 
@@ -87,7 +88,8 @@ def is_open(descriptor: int) -> bool:
 
 
 def processes(path: PathLike) -> list[int]:
-    """The processes in a namespace. If there are none, only pins, open files and sockets keep it alive."""
+    """The PIDs of the processes in a namespace. If there are none, only pins, open files and sockets keep the namespace
+    alive. Raises KernelError if the path does not exist."""
     wanted = identity(path)
     found = []
     for entry in os.listdir("/proc"):
@@ -104,8 +106,9 @@ def processes(path: PathLike) -> list[int]:
 def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
     """Mount the namespace `source`, such as `/proc/1234/ns/net`, at the file `at`. Idempotent.
 
-    `mounts` is the mount namespace to use (`/proc/1/ns/mnt`), for a driver with its own mount namespace: a pin there
-    would disappear with the driver. Raises Busy if another namespace is pinned there, KernelError otherwise.
+    `mounts` is the mount namespace to mount in (`/proc/1/ns/mnt`). A driver with its own mount namespace needs it: a
+    pin in the driver's mount namespace would disappear with the driver. Raises Busy if another namespace is pinned at
+    `at`, and KernelError if a step fails.
     """
     step = f"pin the network namespace {os.fspath(source)}"
     descriptor = _open(source, step)
@@ -119,9 +122,9 @@ def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
         def mount() -> None:
             at.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(at, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o400))
-            # by descriptor: the process may end, and its PID be reused, at any moment
-            inside = f"/proc/{os.getpid()}/fd/{descriptor}"
-            if _libc.mount(inside.encode(), os.fsencode(at), b"none", _MS_BIND, None):
+            # by descriptor, because the process may end at any moment, and its PID may be reused
+            target = f"/proc/{os.getpid()}/fd/{descriptor}"
+            if _libc.mount(target.encode(), os.fsencode(at), b"none", _MS_BIND, None):
                 raise OSError(ctypes.get_errno(), "mount")
 
         _in_mount_namespace(mount, mounts, step)
@@ -132,10 +135,10 @@ def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
 
 
 def unpin(at: Path, mounts: str | None = None) -> None:
-    """Remove a pin and its file. Idempotent."""
+    """Remove a pin and its file. Idempotent. Raises KernelError."""
 
     def unmount() -> None:
-        while _libc.umount2(os.fsencode(at), _MNT_DETACH) == 0:  # two drivers may have mounted it twice
+        while _libc.umount2(os.fsencode(at), _MNT_DETACH) == 0:  # two drivers may both have mounted it
             pass
         code = ctypes.get_errno()
         if code not in (errno.EINVAL, errno.ENOENT):
@@ -146,12 +149,13 @@ def unpin(at: Path, mounts: str | None = None) -> None:
 
 
 def run(path: PathLike | int | None, function: t.Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call the function with this thread moved to a namespace. None is the driver's own namespace.
+    """Call the function in the network namespace `path`, a path or an open file; None is the driver's own namespace.
 
-    The main thread never leaves its namespace, because `/proc/self` shows the main thread's: another thread makes the
-    call instead, which costs a millisecond on a busy machine. Exceptions of `function` are passed on; KernelError if
-    the namespace cannot be entered. If a thread cannot return to its namespace, the process aborts: otherwise it would
-    continue in a pod's network as if that were the node's.
+    The calling thread enters the namespace and returns to its own afterwards. The main thread never leaves its
+    namespace, because `/proc/self/ns/net` is the main thread's: a new thread makes the call instead, which takes a
+    millisecond on a busy machine. Exceptions of `function` are passed on. Raises KernelError if the namespace cannot be
+    entered. If a thread cannot return to its namespace, the process aborts: otherwise the thread would continue in a
+    pod's network as if that were the node's.
     """
     if path is None:
         return function(*args, **kwargs)
@@ -159,7 +163,7 @@ def run(path: PathLike | int | None, function: t.Callable[P, T], *args: P.args, 
     descriptor = path if isinstance(path, int) else _open(path, step)
 
     def inside() -> T:
-        own = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+        previous = os.open(_THREAD, os.O_RDONLY | os.O_CLOEXEC)
         try:
             try:
                 _setns(descriptor, _CLONE_NEWNET)
@@ -168,9 +172,9 @@ def run(path: PathLike | int | None, function: t.Callable[P, T], *args: P.args, 
             try:
                 return function(*args, **kwargs)
             finally:
-                _return(own)
+                _return_to(previous)
         finally:
-            os.close(own)
+            os.close(previous)
 
     try:
         return _in_thread(inside) if threading.get_native_id() == os.getpid() else inside()
@@ -180,20 +184,20 @@ def run(path: PathLike | int | None, function: t.Callable[P, T], *args: P.args, 
 
 
 def new() -> int:
-    """A new network namespace as an open file, which alone keeps it alive. Raises OSError."""
+    """Create a network namespace. Returns an open file, which alone keeps the namespace alive. Raises OSError."""
 
-    def make() -> int:
+    def create() -> int:
         if _libc.unshare(_CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "unshare")
-        return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(_THREAD, os.O_RDONLY | os.O_CLOEXEC)
 
-    return _in_thread(make)
+    return _in_thread(create)
 
 
-def _return(own: int) -> None:
-    """Return to the thread's own namespace. The kernel refuses that only if memory or privileges are missing."""
+def _return_to(previous: int) -> None:
+    """Return to the thread's own namespace. This fails only without memory or privileges; then the process aborts."""
     try:
-        _setns(own, _CLONE_NEWNET)
+        _setns(previous, _CLONE_NEWNET)
     except OSError:
         log.critical("a thread cannot leave a pod's network namespace: the driver aborts and must be restarted")
         os.abort()
@@ -210,8 +214,8 @@ def _open(path: PathLike, step: str) -> int:
     return descriptor
 
 
-def _setns(descriptor: int, kind: int) -> None:
-    if _libc.setns(descriptor, kind):
+def _setns(descriptor: int, namespace_type: int) -> None:
+    if _libc.setns(descriptor, namespace_type):
         raise OSError(ctypes.get_errno(), "setns")
 
 
@@ -240,6 +244,7 @@ def _in_mount_namespace(function: t.Callable[[], None], mounts: str | None, step
 
 
 def _in_thread(function: t.Callable[[], T]) -> T:
+    """Call a function in a new thread, and return its result or raise its exception."""
     result: list[T] = []
     failure: list[BaseException] = []
 

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Every network namespace of this node that can be listed: those of processes and threads, of open files of processes,
-and of mounts in any mount namespace.
+"""Every network namespace of this node that can be listed: those of processes, threads, open files of processes, and
+mounts in any mount namespace.
 
-A namespace that is kept alive only by a socket, or by a file in transit through a Unix socket, cannot be listed. So
-something that is not found here may still exist. A search takes some milliseconds per thousand processes: use it in
+A namespace that is kept alive only by a socket, or by a file in transit through a Unix socket, cannot be listed. So an
+interface that is not found here may still exist. A search takes some milliseconds per thousand processes: use it in
 rare cases, not for every pod.
 """
 
@@ -21,30 +21,32 @@ from . import netns
 
 _PROC = "/proc"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-_NAME = "net:["
-#: Seconds that the kernel may take to destroy an unlisted namespace, and the first pause between two searches.
-DESTRUCTION_SECONDS, _PAUSE = 2.5, 0.01
+#: How the target of a symbolic link to a network namespace starts.
+_LINK_PREFIX = "net:["
+#: How long the kernel may take to destroy a namespace that is no longer listed, and the first pause between two
+#: searches.
+DESTRUCTION_SECONDS, _FIRST_PAUSE_SECONDS = 2.5, 0.01
 
 Key = tuple[int, int]
 
 
 class Namespace(t.NamedTuple):
-    """One namespace: an open file of it, which is closed at the next iteration; its unique key; and a description of
-    its owner for messages."""
+    """One namespace: an open file, which is closed at the next iteration; the namespace's unique key; and a description
+    of the owner for messages."""
 
     descriptor: int
     key: Key
     owner: str
 
 
-def attempts(patience: float = DESTRUCTION_SECONDS) -> t.Iterator[None]:
-    """Yields once for each attempt to find something in a namespace that cannot be listed: at least once, for the last
-    time after `patience` seconds.
+def attempts(timeout: float = DESTRUCTION_SECONDS) -> t.Iterator[None]:
+    """Yield once for each attempt to find something in a namespace that cannot be listed: at least once, for the last
+    time after `timeout` seconds, and with growing pauses in between.
 
-    A namespace can no longer be listed once its last user is gone, but a kernel worker destroys it some time later
-    (cleanup_net in net/core/net_namespace.c). Until then its contents still exist.
+    A namespace can no longer be listed when its last user has ended, but a kernel worker destroys it only some time
+    later (cleanup_net in net/core/net_namespace.c). Until then, its interfaces still exist.
     """
-    pause, end = _PAUSE, time.monotonic() + patience
+    pause, end = _FIRST_PAUSE_SECONDS, time.monotonic() + timeout
     yield
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(pause, left))
@@ -68,22 +70,22 @@ def other_namespaces() -> t.Iterator[Namespace]:
 
 
 def _open_new(path: str, device: int, seen: set[Key]) -> int | None:
-    """The network namespace at a path, if it is one that was not seen yet. Nothing else is opened, because a path in a
-    pod's mount namespace may lead to anything."""
+    """Open the network namespace at a path, unless its key is in `seen`, and add the key. Nothing else is opened,
+    because a path in a pod's mount namespace may lead to anything. None if it was not opened."""
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        status = os.fstat(place)
+        status = os.fstat(handle)
         key = status.st_dev, status.st_ino
         if status.st_dev != device or key in seen:
             return None
-        descriptor = os.open(f"{_PROC}/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"{_PROC}/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     finally:
-        os.close(place)
+        os.close(handle)
     seen.add(key)
     if netns.is_open(descriptor):
         return descriptor
@@ -92,7 +94,7 @@ def _open_new(path: str, device: int, seen: set[Key]) -> int | None:
 
 
 def _paths() -> t.Iterator[tuple[str, str]]:
-    """Paths of namespaces and their owners, the likely ones first."""
+    """Paths of namespaces and descriptions of their owners, the likely ones first."""
     processes = [entry for entry in os.listdir(_PROC) if entry.isdigit()]
     for process in processes:
         yield f"{_PROC}/{process}/ns/net", f"process {process}"
@@ -104,7 +106,7 @@ def _paths() -> t.Iterator[tuple[str, str]]:
             yield f"{_PROC}/{process}/root{point}", f"the mount {point}"
     for process in processes:
         for entry in _listed(f"{_PROC}/{process}/fd"):
-            if _link_target(f"{_PROC}/{process}/fd/{entry}").startswith(_NAME):
+            if _link_target(f"{_PROC}/{process}/fd/{entry}").startswith(_LINK_PREFIX):
                 yield f"{_PROC}/{process}/fd/{entry}", f"an open file of process {process}"
     for process in processes:
         threads = _listed(f"{_PROC}/{process}/task")
@@ -119,7 +121,7 @@ def _mount_points(process: str) -> list[str]:
             lines = [line.split(" ") for line in file if " - nsfs " in line]
     except OSError:
         return []
-    found = [words[4] for words in lines if len(words) > 4 and words[3].startswith(_NAME)]
+    found = [fields[4] for fields in lines if len(fields) > 4 and fields[3].startswith(_LINK_PREFIX)]
     return [_ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point) for point in found]
 
 

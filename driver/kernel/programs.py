@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""BPF programs on an interface, by bpf(2): those of tcx and netkit, and BPF links of XDP programs, which rtnetlink
-cannot remove. Numbers are those of linux/bpf.h.
+"""BPF programs on an interface, listed and removed through bpf(2): those of tcx and netkit, and XDP programs that are
+attached by a BPF link, which rtnetlink cannot remove. Numbers are those of linux/bpf.h.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import os
 import struct
 import typing as t
 
-_NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+#: The number of the system call bpf(2), by architecture.
+_SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO, _PROG_QUERY = 9, 13, 15, 16
 _LINK_GET_FD_BY_ID, _LINK_GET_NEXT_ID, _LINK_DETACH = 30, 31, 34
 _XDP_LINK = 6
@@ -31,18 +32,18 @@ def listed(index: int, kind: str = "") -> dict[str, list[int]]:
     """The IDs of the programs on a link of this thread's namespace, by attach type; without attach types that have no
     programs or that the kernel does not know."""
     found = {}
-    for place, number in {**ATTACH_TYPES, **(_NETKIT if kind == "netkit" else {})}.items():
+    for attach_type, number in {**ATTACH_TYPES, **(_NETKIT if kind == "netkit" else {})}.items():
         programs = [program for program, _link in _query(index, number)]
         if programs:
-            found[place] = programs
+            found[attach_type] = programs
     return found
 
 
 def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | None = None) -> None:
-    """Remove the programs of tcx and netkit except those in `kept`. Raises OSError."""
-    for place, number in {**ATTACH_TYPES, **(_NETKIT if kind == "netkit" else {})}.items():
+    """Remove the programs of tcx and netkit, except those in `kept`, which has the form of `listed`. Raises OSError."""
+    for attach_type, number in {**ATTACH_TYPES, **(_NETKIT if kind == "netkit" else {})}.items():
         for program, link in _query(index, number):
-            if program in (kept or {}).get(place, ()):
+            if program in (kept or {}).get(attach_type, ()):
                 continue
             if link:
                 _detach_link(link)
@@ -77,7 +78,7 @@ def detach_xdp_links(index: int) -> None:
 
 
 def _info(descriptor: int) -> tuple[int, int]:
-    """Type and interface of a link (struct bpf_link_info: type, id, prog_id, then for XDP the index)."""
+    """Type and interface index of a BPF link (struct bpf_link_info: type, id, prog_id, then for XDP the index)."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
     _call(_OBJ_GET_INFO, struct.pack("=IIQ", descriptor, _INFO_BYTES, ctypes.addressof(info)))
     return struct.unpack_from("=I", info)[0], struct.unpack_from("=I", info, 16)[0]
@@ -92,12 +93,12 @@ def _detach_link(number: int) -> None:
             os.close(descriptor)
 
 
-def _query(index: int, place: int) -> list[tuple[int, int]]:
-    """The programs of an attach type, each with its BPF link (0 for none)."""
-    programs, held = (ctypes.c_uint32 * _MAX_PROGRAMS)(), (ctypes.c_uint32 * _MAX_PROGRAMS)()
-    addresses = ctypes.addressof(programs), ctypes.addressof(held)
+def _query(index: int, attach_type: int) -> list[tuple[int, int]]:
+    """The IDs of the programs of an attach type, each with the ID of its BPF link (0 for none)."""
+    programs, bpf_links = (ctypes.c_uint32 * _MAX_PROGRAMS)(), (ctypes.c_uint32 * _MAX_PROGRAMS)()
+    addresses = ctypes.addressof(programs), ctypes.addressof(bpf_links)
     request = ctypes.create_string_buffer(
-        struct.pack("=IIIIQIIQQQQ", index, place, 0, 0, addresses[0], _MAX_PROGRAMS, 0, 0, addresses[1], 0, 0)
+        struct.pack("=IIIIQIIQQQQ", index, attach_type, 0, 0, addresses[0], _MAX_PROGRAMS, 0, 0, addresses[1], 0, 0)
     )
     try:
         _call(_PROG_QUERY, request)
@@ -107,11 +108,11 @@ def _query(index: int, place: int) -> list[tuple[int, int]]:
             return []
         raise
     count = struct.unpack_from("=I", request, 24)[0]
-    return [(programs[place], held[place]) for place in range(min(count, _MAX_PROGRAMS))]
+    return [(programs[number], bpf_links[number]) for number in range(min(count, _MAX_PROGRAMS))]
 
 
 def _call(command: int, request: bytes | ctypes.Array[ctypes.c_char]) -> int:
-    number = _NUMBERS.get(os.uname().machine)
+    number = _SYSTEM_CALLS.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, "the system call number of bpf(2) is not known for this architecture")
     buffer = ctypes.create_string_buffer(request, len(request)) if isinstance(request, bytes) else request

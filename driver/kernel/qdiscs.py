@@ -19,13 +19,13 @@ from .netlink import Netlink
 
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 _KIND, _OPTIONS = 1, 2
-#: TCA_OPTIONS, TCA_STAB, TCA_INGRESS_BLOCK, TCA_EGRESS_BLOCK; the rest are statistics
+#: TCA_OPTIONS, TCA_STAB, TCA_INGRESS_BLOCK and TCA_EGRESS_BLOCK. The other attributes are the kind and statistics.
 _KEPT = (2, 8, 13, 14)
 _TC = struct.Struct("=BxxxiIII")
 
 
 class Qdisc(t.TypedDict):
-    """A qdisc of a host state; `raw` has its attributes in hexadecimal by number."""
+    """A qdisc of a host state; `raw` contains the attributes in hexadecimal, by number."""
 
     kind: str
     handle: int
@@ -34,7 +34,8 @@ class Qdisc(t.TypedDict):
 
 
 def listed(connection: Netlink, index: int) -> list[Qdisc]:
-    """The qdiscs of an interface, parents first; without the kernel's default ones, which have no handle."""
+    """The qdiscs of an interface, parents first; without the kernel's default qdiscs, which have no handle. Raises
+    OSError."""
     found: list[Qdisc] = []
     for _unused, body in connection.dump(RTM_GETQDISC, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
         _unused, owner, handle, parent, _unused = _TC.unpack_from(body)
@@ -53,7 +54,7 @@ def listed(connection: Netlink, index: int) -> list[Qdisc]:
 
 
 def add(connection: Netlink, index: int, qdisc: Qdisc) -> None:
-    """Add a qdisc, replacing an existing one."""
+    """Add a qdisc; it replaces an existing one with the same parent. Raises OSError."""
     body = _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0)
     body += netlink.text(_KIND, qdisc["kind"])
     for key, value in qdisc["raw"].items():
@@ -62,5 +63,5 @@ def add(connection: Netlink, index: int, qdisc: Qdisc) -> None:
 
 
 def remove(connection: Netlink, index: int, qdisc: Qdisc) -> None:
-    """Remove a qdisc; a missing one is not an error."""
+    """Remove a qdisc; a missing one is not an error. Raises OSError."""
     connection.drop(RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0))

@@ -4,10 +4,11 @@
 
 """RDMA devices: those of a network interface, their character devices, and their network namespace.
 
-The kernel shares all RDMA devices with all network namespaces, or assigns each to one (`rdma system set netns
-exclusive`). Only then can a device be moved. An InfiniBand device moves before its interface, because the kernel
-recreates IPoIB interfaces on the node when their device moves; a RoCE device moves after its interface, because its
-GIDs follow the interface. Both return before the interface. Numbers are those of rdma/rdma_netlink.h.
+The kernel either shares all RDMA devices with all network namespaces, or assigns each device to one namespace (`rdma
+system set netns exclusive`). A device can be moved only in the second mode. An InfiniBand device moves before its
+interface, because the kernel recreates IPoIB interfaces on the node when their device moves. A RoCE device moves after
+its interface, because the GIDs depend on the interface. Both return to the node before the interface. Numbers are those
+of rdma/rdma_netlink.h.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Side = t.Literal["host", "pod", "missing"]
 
 @dataclass(frozen=True)
 class CharDevice:
-    """A character device: `path` where libibverbs expects it, and its numbers."""
+    """A character device: its device numbers, and the `path` at which libibverbs expects it."""
 
     path: str
     major: int
@@ -46,7 +47,7 @@ class CharDevice:
 
 
 def mode() -> t.Literal["shared", "exclusive"] | None:
-    """How the kernel assigns RDMA devices to network namespaces; None if it has no RDMA support."""
+    """How the kernel assigns RDMA devices to network namespaces; None if it has no RDMA support. Raises KernelError."""
     try:
         with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
             for _unused, body in connection.request(_SYS_GET, b""):
@@ -54,7 +55,7 @@ def mode() -> t.Literal["shared", "exclusive"] | None:
                 if _NETNS_MODE in found:
                     return "shared" if netlink.number(found[_NETNS_MODE]) else "exclusive"
     except OSError as error:
-        # kernels before 5.2 do not know the request: they share
+        # kernels before 5.2 do not know the request: they share the devices
         if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
             return None
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
@@ -63,7 +64,7 @@ def mode() -> t.Literal["shared", "exclusive"] | None:
 
 
 def devices(address: str, root: str = SYS) -> list[str]:
-    """The RDMA devices (`mlx5_0`) of a PCI function that are on the node, as a probe finds them."""
+    """The names of a PCI function's RDMA devices that are on the node, such as `mlx5_0`."""
     folder = f"{root}/class/infiniband"
     try:
         names = sorted(os.listdir(folder))
@@ -74,7 +75,7 @@ def devices(address: str, root: str = SYS) -> list[str]:
 
 
 def link_layer(link: str, root: str = SYS) -> str:
-    """InfiniBand or Ethernet, of the first port; empty if the device is not on the node."""
+    """The link layer of the first port, `InfiniBand` or `Ethernet`; empty if the device is not on the node."""
     try:
         ports = sorted(os.listdir(f"{root}/class/infiniband/{link}/ports"), key=int)
         return Path(f"{root}/class/infiniband/{link}/ports/{ports[0]}/link_layer").read_text(encoding="ascii").strip()
@@ -89,8 +90,8 @@ def moves_before_interface(link: str, root: str = SYS) -> bool:
 
 def char_devices(link: str, root: str = SYS, dev: str = DEV, *, management: bool = False) -> list[CharDevice]:
     """The character devices that programs open to use an RDMA device: uverbsN, and rdma_cm, which all devices share.
-    They stay on the node when the device moves. `management` adds umadN and issmN, which send management datagrams into
-    the fabric (https://docs.kernel.org/infiniband/user_mad.html)."""
+    They stay on the node when the RDMA device moves. `management` adds umadN and issmN, with which programs send
+    management datagrams into the fabric (https://docs.kernel.org/infiniband/user_mad.html)."""
     found = []
     for kind in (_VERBS, _MANAGEMENT) if management else (_VERBS,):
         folder = f"{root}/class/{kind}"
@@ -121,7 +122,7 @@ def _text(path: str) -> str:
 
 
 def side(link: str, netns: Path | None) -> Side:
-    """Where an RDMA device is, in exclusive mode."""
+    """Where an RDMA device is, in exclusive mode. Raises KernelError."""
     with step(f"look for the RDMA device {link}"):
         if netns is not None and namespaces.alive(netns) and _index(link, netns) is not None:
             return "pod"
@@ -131,8 +132,8 @@ def side(link: str, netns: Path | None) -> Side:
 def move(link: str, netns: Path, back: bool = False) -> None:
     """Move an RDMA device from the node to a pod's namespace, or back; exclusive mode only. Idempotent.
 
-    The kernel moves the RDMA devices of a namespace that ended to the node, where `back` finds them. KernelError if the
-    device is not found, or cannot be taken from its users (EOPNOTSUPP: software devices).
+    The kernel moves the RDMA devices of a destroyed namespace to the node; then `back` has nothing to do. Raises
+    KernelError if the device is not found, or cannot be disconnected from its users (EOPNOTSUPP: software devices).
     """
     source, target = (netns, None) if back else (None, netns)
     with step(f"move the RDMA device {link} {'back to the node' if back else 'to the pod'}"):
@@ -143,7 +144,7 @@ def move(link: str, netns: Path, back: bool = False) -> None:
             raise OSError(errno.ENODEV, "not found")
         descriptor = os.open(namespaces.HOST if target is None else target, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # the kernel checks the caller's namespace, not the socket's: ENODEV from another one
+            # the kernel checks the namespace of the calling thread, not of the socket, and otherwise returns ENODEV
             namespaces.run(source, _move_to_namespace, index, descriptor)
         finally:
             os.close(descriptor)
@@ -157,7 +158,7 @@ class RdmaIdentity(t.TypedDict, total=False):
 
 
 def identify(link: str) -> RdmaIdentity:
-    """What identifies an RDMA device of the node, as JSON."""
+    """What identifies an RDMA device of the node, as JSON for the record. Raises KernelError."""
     with step(f"read the identity of the RDMA device {link}"):
         for index, name, guid in _listed(None):
             if name == link:
@@ -166,24 +167,25 @@ def identify(link: str) -> RdmaIdentity:
 
 
 def fetch(link: str, identity: ObjectView) -> bool:
-    """Bring an RDMA device back to the node, under its name, from any namespace to which a pod has moved it. Returns
-    whether it was found. `identity` is the result of :func:`identify`. KernelError if it cannot be moved."""
+    """Bring an RDMA device back to the node, under its original name, from any namespace to which a pod has moved it.
+    Returns whether it was found. `identity` is the result of :func:`identify`. Raises KernelError if the device cannot
+    be moved."""
     if not isinstance(identity.get("index"), int) or not identity.get("guid"):
         return False
-    with step(f"take the RDMA device {link} back from where a pod moved it"):
+    with step(f"take the RDMA device {link} back from the namespace to which a pod moved it"):
         host = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = _is_in(None, identity)
-            for space in () if found else node_namespaces.other_namespaces():
-                if _is_in(space.descriptor, identity):
-                    namespaces.run(space.descriptor, _move_to_namespace, identity["index"], host)
+            for namespace in () if found else node_namespaces.other_namespaces():
+                if _is_in(namespace.descriptor, identity):
+                    namespaces.run(namespace.descriptor, _move_to_namespace, identity["index"], host)
                     found = True
                     break
         finally:
             os.close(host)
         if found:
-            now = next((name for index, name, _guid in _listed(None) if index == identity["index"]), link)
-            if now != link:
+            name_now = next((name for index, name, _guid in _listed(None) if index == identity["index"]), link)
+            if name_now != link:
                 with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
                     connection.request(_SET, netlink.u32(_INDEX, identity["index"]) + netlink.text(_NAME, link))
         return found
@@ -203,8 +205,8 @@ def _listed(netns: Path | int | None) -> list[tuple[int, str, str]]:
             return []
         raise
     return [
-        (netlink.number(one[_INDEX]), netlink.string(one.get(_NAME, b"")), one.get(_NODE_GUID, b"").hex())
-        for one in replies
+        (netlink.number(reply[_INDEX]), netlink.string(reply.get(_NAME, b"")), reply.get(_NODE_GUID, b"").hex())
+        for reply in replies
     ]
 
 

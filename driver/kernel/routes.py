@@ -5,7 +5,7 @@
 """Routes and policy rules, stored as JSON in the host state. Numbers are those of linux/rtnetlink.h and
 linux/fib_rules.h.
 
-They are restored exactly: `raw` has the attributes without a name in this module, in hexadecimal, by number.
+They are restored exactly: `raw` contains the attributes that have no name in this module, in hexadecimal, by number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .netlink import Netlink
 RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWRULE, RTM_GETRULE = 32, 34
 _DST, _SRC, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH = 1, 2, 4, 5, 6, 7, 8, 9
-_CACHEINFO, _TABLE, _VIA, _PREF, _EXPIRES, _NH_ID = 12, 15, 18, 20, 23, 30
+_CACHEINFO, _TABLE, _VIA, _PREF, _ENCAP_TYPE, _ENCAP, _EXPIRES, _NH_ID = 12, 15, 18, 20, 21, 22, 23, 30
 _RTAX_MTU = 2
 #: Attributes that report a route's state, not its configuration.
 _STATES = {_CACHEINFO, 16, 17, 24, 25}
@@ -39,9 +39,9 @@ _NEXTHOP = struct.Struct("=HBBi")
 
 _R_DST, _R_SRC, _R_IIF, _R_GOTO, _R_PRIORITY, _R_FWMARK = 1, 2, 3, 4, 6, 10
 _R_TABLE, _R_FWMASK, _R_OIF, _R_PROTOCOL, _R_IP_PROTO, _R_SPORT, _R_DPORT = 15, 16, 17, 21, 22, 23, 24
-#: FRA_SUPPRESS_PREFIXLEN and FRA_SUPPRESS_IFGROUP report "none" as all ones
+#: FRA_SUPPRESS_PREFIXLEN and FRA_SUPPRESS_IFGROUP: the kernel reports "none" as 0xffffffff.
 _R_SUPPRESS = (13, 14)
-#: FRA_FLOW of IPv4 is reported as 0 if there is none
+#: FRA_FLOW of IPv4: the kernel reports "none" as 0.
 _R_FLOW = 11
 _RULE_INVERT = 2
 #: The attributes of a rule by type, for reading and writing: strings, 32-bit and 8-bit numbers, ranges.
@@ -58,8 +58,8 @@ _IPPROTO = {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132}
 
 
 class Target(t.TypedDict, total=False):
-    """Where a route or one of its next hops leads. `device` is a name; an empty one is the interface that the route was
-    read for. `via` is the IPv6 gateway of an IPv4 route."""
+    """Where a route or one of its next hops leads. `device` is a name; an empty name is the interface for which the
+    route was read. `via` is the IPv6 gateway of an IPv4 route."""
 
     device: str
     gateway: str
@@ -83,7 +83,7 @@ class _Route(t.TypedDict):
 _RouteFrom = t.TypedDict("_RouteFrom", {"from": str}, total=False)
 
 
-# pylint mistakes the type with `from`, a keyword of Python, for a value
+# pylint takes the TypedDict with the key `from`, a keyword of Python, for a value
 class Route(_Route, _RouteFrom, Target, total=False):  # pylint: disable=inherit-non-class
     """A route: `family` is 4 or 6, `destination` and `from` are networks, numbers are the kernel's. `mtu` is only in
     routes of an InterfaceConfig."""
@@ -128,28 +128,29 @@ class Rule(_Rule, total=False):
 
 
 def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> list[Route]:
-    """The routes of all tables that go through an interface or have one of `sources` as their source: the kernel drops
-    these when the interface leaves."""
+    """The routes of all tables that go through an interface or have one of `sources` as their source address: the
+    kernel drops these when the interface leaves. Raises OSError."""
     names = _Names(connection)
     found = []
     packed = {ip_bytes(source) for source in sources}
     needles = [struct.pack("=I", index), *packed]
     for kind in (socket.AF_INET, socket.AF_INET6):
         # a quick pre-filter: a node may have very many routes
-        for body in _dumped(connection, kind, lambda one: any(needle in one for needle in needles)):
+        for body in _dumped(connection, kind, lambda message: any(needle in message for needle in needles)):
             raw = netlink.attributes(body, _RT.size)
-            mine = _OIF in raw and netlink.number(raw[_OIF]) == index
-            mine = mine or any(hop[2] == index for hop in _hops(raw.get(_MULTIPATH, b"")))
-            if mine or raw.get(_PREFSRC) in packed:
+            uses_link = _OIF in raw and netlink.number(raw[_OIF]) == index
+            uses_link = uses_link or any(hop[2] == index for hop in _hops(raw.get(_MULTIPATH, b"")))
+            if uses_link or raw.get(_PREFSRC) in packed:
                 found.append(_route(body, raw, index, names))
     return found
 
 
 def _dumped(connection: Netlink, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
-    """The routes of a family that `keep` accepts, without those that the kernel cloned from others."""
+    """The messages of a family's routes for which `keep` returns True, without routes that the kernel cloned from
+    others."""
     for _unused, body in connection.dump(RTM_GETROUTE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), keep, optional=True):
-        got, *_rest, flags = _RT.unpack_from(body)
-        if got == kind and not flags & _CLONED:
+        family, *_rest, flags = _RT.unpack_from(body)
+        if family == kind and not flags & _CLONED:
             yield body
 
 
@@ -236,10 +237,9 @@ def _target(index: int, hop: int, raw: netlink.Attributes, names: _Names) -> Tar
         target["gateway"] = ip_text(raw[_GATEWAY])
     elif _VIA in raw:
         target["via"] = ip_text(raw[_VIA][2:])
-    # 21, 22: encapsulation
-    extra = {str(key): raw[key].hex() for key in (21, 22) if key in raw}
-    if extra:
-        target["encapsulation"] = extra
+    encapsulation = {str(key): raw[key].hex() for key in (_ENCAP_TYPE, _ENCAP) if key in raw}
+    if encapsulation:
+        target["encapsulation"] = encapsulation
     return target
 
 
@@ -279,7 +279,7 @@ def body(route: Route, index: int, names: _Names) -> bytes:
         message += netlink.u32(_OIF, index if not route["device"] else names.index(route["device"]))
         message += _gateway(route)
     for key, value in route.get("raw", {}).items():
-        # metrics are nested, and some kernels require the flag for it
+        # metrics are nested, and some kernels require NLA_F_NESTED
         message += netlink.attribute(int(key), bytes.fromhex(value), nested=int(key) == _METRICS)
     if "mtu" in route:
         message += netlink.nest(_METRICS, netlink.u32(_RTAX_MTU, route["mtu"]))
@@ -294,7 +294,7 @@ def _gateway(target: Target) -> bytes:
         gateway = target["via"]
         message += netlink.attribute(_VIA, struct.pack("=H", family_of(gateway)) + ip_bytes(gateway))
     for key, value in target.get("encapsulation", {}).items():
-        message += netlink.attribute(int(key), bytes.fromhex(value), nested=int(key) == 22)
+        message += netlink.attribute(int(key), bytes.fromhex(value), nested=int(key) == _ENCAP)
     return message
 
 
@@ -306,15 +306,15 @@ def _hop(hop: Hop, index: int, names: _Names) -> bytes:
 
 
 def add(connection: Netlink, index: int, route: Route) -> None:
-    """Add a route without replacing others; an existing one is not an error."""
-    # an IPv6 multipath route replaces the part of it that remained after one of its interfaces left
-    several = route["family"] == 6 and ("hops" in route or route.get("device"))
-    flags = netlink.REPLACE if several else netlink.APPEND
+    """Add a route without replacing other routes; an existing one is not an error. Raises OSError."""
+    # an IPv6 multipath route replaces the part of the route that remained when one of its interfaces left
+    multipath = route["family"] == 6 and ("hops" in route or route.get("device"))
+    flags = netlink.REPLACE if multipath else netlink.APPEND
     connection.ensure(RTM_NEWROUTE, body(route, index, _Names(connection)), flags)
 
 
 def remove(connection: Netlink, index: int, route: Route) -> None:
-    """Remove a route; a missing one is not an error."""
+    """Remove a route; a missing one is not an error. Raises OSError."""
     connection.drop(RTM_DELROUTE, body(route, index, _Names(connection)))
 
 
@@ -324,7 +324,8 @@ def in_order(routes: t.Sequence[Route]) -> list[Route]:
 
 
 def add_all(connection: Netlink, index: int, routes: t.Sequence[Route]) -> list[tuple[Route, OSError]]:
-    """Add routes, and retry while that makes progress, because one may need another. Returns those that failed."""
+    """Add routes. As one route may need another, failed ones are retried while that makes progress. Returns those that
+    still fail, each with its error."""
     left = in_order(routes)
     while True:
         failed = []
@@ -432,7 +433,7 @@ def _rule_body(rule: ObjectView) -> bytes:
 
 
 def add_rule(connection: Netlink, rule: Rule) -> None:
-    """Add a rule; an existing one is not an error."""
+    """Add a rule; an existing one is not an error. Raises OSError."""
     connection.ensure(RTM_NEWRULE, _rule_body(rule), netlink.EXCLUSIVE)
 
 
@@ -440,27 +441,27 @@ def configured(route: ObjectView) -> Route:
     """A route of an InterfaceConfig in the form of this module."""
     version = 6 if ":" in route["destination"] else 4
     scope = SCOPE_LINK if route.get("scope") == "link" else SCOPE_UNIVERSE
-    made: Object = {"family": version, "destination": route["destination"], "scope": scope, "device": ""}
+    result: Object = {"family": version, "destination": route["destination"], "scope": scope, "device": ""}
     for name in ("gateway", "source", "table", "metric", "onlink", "mtu"):
         if name in route:
-            made[name] = route[name]
+            result[name] = route[name]
     if "multipath" in route:
-        del made["device"]
-        made["hops"] = [{"device": "", **hop} for hop in route["multipath"]]
-    return t.cast("Route", made)
+        del result["device"]
+        result["hops"] = [{"device": "", **hop} for hop in route["multipath"]]
+    return t.cast("Route", result)
 
 
 def configured_rule(rule: ObjectView) -> Rule:
     """A rule of an InterfaceConfig in the form of this module."""
     addresses = [rule[name] for name in ("source", "destination") if name in rule]
     version = int(rule["family"][-1]) if "family" in rule else (6 if ":" in addresses[0] else 4)
-    made: Object = {"family": version, "action": ACTION_TABLE, "protocol": RTPROT_STATIC}
+    result: Object = {"family": version, "action": ACTION_TABLE, "protocol": RTPROT_STATIC}
     for name in ("priority", "source", "destination", "table", "fwmark", "fwmask", "iif", "oif", "tos"):
         if name in rule:
-            made[name] = rule[name]
+            result[name] = rule[name]
     if "ipproto" in rule:
-        made["ipproto"] = _IPPROTO[rule["ipproto"]]
+        result["ipproto"] = _IPPROTO[rule["ipproto"]]
     for name, ports in (("sourcePort", "sourcePorts"), ("destinationPort", "destinationPorts")):
         if name in rule:
-            made[ports] = [rule[name], rule[name]]
-    return t.cast("Rule", made)
+            result[ports] = [rule[name], rule[name]]
+    return t.cast("Rule", result)

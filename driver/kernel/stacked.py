@@ -4,18 +4,19 @@
 
 """Upper interfaces of an interface: macvlan, macvtap, ipvlan, VLAN and the like, in any network namespace.
 
-The kernel keeps them when the interface moves to another namespace, and shows each only in its own namespace, neither
-in /sys nor in link lists of others. But an interface can have only one rx_handler (struct net_device), and a macvlan in
-passthru mode must be the only upper (drivers/net/macvlan.c, macvlan_common_newlink). So a request for such a macvlan
-shows whether there is any macvlan, macvtap, ipvlan, macsec, bond, bridge, team or Open vSwitch, up or down, anywhere.
-The request uses a name that exists already in the target namespace. The kernel checks that last, so nothing is ever
+When an interface moves to another namespace, the kernel keeps its upper interfaces where they are. It shows each upper
+interface only in the namespace of that interface, and neither in /sys nor in the link lists of other namespaces. But an
+interface can have only one rx_handler (struct net_device), and a macvlan in passthru mode must be the only upper
+interface (drivers/net/macvlan.c, macvlan_common_newlink). So a request for such a macvlan shows whether any macvlan,
+macvtap, ipvlan, macsec, bond, bridge, team or Open vSwitch uses the interface, up or down, in any namespace. The
+request uses a name that already exists in the target namespace. The kernel checks the name last, so nothing is ever
 created.
 
-The request does not show how many there are. But the addresses that upper interfaces receive while they are up are in
+The request does not show the number of upper interfaces. But the addresses that they receive while they are up are in
 the filter of their lower interface (dev_uc_add), where the node can read them.
 
-VLANs do not use an rx_handler. They are found by requesting every VLAN ID with an MTU that is refused after the check
-that the ID is free (net/8021q/vlan_netlink.c, vlan_newlink).
+VLANs do not use an rx_handler. They are found by requesting every VLAN ID with an invalid MTU: the kernel first checks
+whether the ID is free, and then refuses the MTU (net/8021q/vlan_netlink.c, vlan_newlink).
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from .netlink import Netlink
 #: What identifies an upper interface in a host state: the key of its namespace, its index and its kind.
 Mark = list[t.Union[list[int], int, str, None]]
 
-#: The name of the loopback interface in a namespace whose only purpose is that this name is in use there.
-_TAKEN = "lanewise.taken"
-#: Seconds for which that namespace is kept for the next use.
-_KEPT = 10.0
+#: An interface name that is in use in a namespace which exists for that purpose only: its loopback interface has it.
+_TAKEN_NAME = "lanewise.taken"
+#: How long that namespace is kept for the next use.
+_KEEP_SECONDS = 10.0
 _MODE, _PASSTHRU = 1, 8
 _ARPHRD_ETHER = 1
 _VLAN_ID, _VLAN_PROTOCOL = 1, 5
 _VLAN_PROTOCOLS = (b"\x81\x00", b"\x88\xa8")
-_VLAN_NUMBERS = range(4096)
+_VLAN_IDS = range(4096)
 _VLANS = "/proc/net/vlan"
-_MOST_MTU = 65535
+_MAX_MTU = 65535
 #: Kinds whose IFLA_LINK is a peer, not a lower interface.
 PAIRS = ("veth", "netkit", "vxcan")
-#: Kinds on which a new macvlan attaches to their lower interface instead, so that the request would check that one.
+#: Kinds that the request cannot check: a new macvlan on such an interface attaches to the lower interface instead.
 _TRANSPARENT_KINDS = ("macvlan", "macvtap")
 _RTM_GETNSID = 90
 _NSID, _NSID_FD, _NSID_TARGET = 1, 3, 4
@@ -61,8 +62,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Upper(t.NamedTuple):
-    """An upper interface. `key` identifies its namespace (None: the node's). `mac` is its own address, `received` are
-    others that it asks its lower interface for."""
+    """An upper interface. `key` identifies its namespace (None: the node's), `owner` describes it for messages. `mac`
+    is the interface's own address, `received` are the other unicast addresses that it receives."""
 
     name: str
     kind: str
@@ -77,25 +78,26 @@ class Upper(t.NamedTuple):
 
 
 class _TakenNameNamespace:
-    """A namespace whose loopback interface is named _TAKEN. It exists while it is in use and for _KEPT seconds more: as
-    long as there is any namespace but the node's, the kernel refuses to change the mode of RDMA devices in namespaces.
-    """
+    """A namespace whose loopback interface is named _TAKEN_NAME. It is closed _KEEP_SECONDS after its last use: while
+    there is any namespace but the node's, the kernel refuses to change the mode of RDMA devices in namespaces."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._process = 0
         self._users = 0
-        self._last = 0.0
+        self._last_use = 0.0
 
     @contextlib.contextmanager
     def opened(self) -> t.Iterator[int]:
-        """An open file of it. Raises OSError."""
+        """An open file of the namespace. Raises OSError."""
         with self._lock:
-            if self._process != os.getpid():  # a forked child would share it, which is harmless
+            if (
+                self._process != os.getpid()
+            ):  # after a fork the child opens its own namespace and does not close this file
                 self._descriptor, self._process, self._users = -1, os.getpid(), 0
             if self._descriptor < 0:
-                self._descriptor = _with_taken_name()
+                self._descriptor = _create_with_taken_name()
                 threading.Thread(target=self._close_unused, name="taken", daemon=True).start()
             self._users += 1
             descriptor = self._descriptor
@@ -104,44 +106,45 @@ class _TakenNameNamespace:
         finally:
             with self._lock:
                 self._users -= 1
-                self._last = time.monotonic()
+                self._last_use = time.monotonic()
 
     def _close_unused(self) -> None:
-        remaining = _KEPT
+        remaining = _KEEP_SECONDS
         while remaining > 0:
             time.sleep(remaining)
             with self._lock:
-                remaining = _KEPT if self._users else self._last + _KEPT - time.monotonic()
+                remaining = _KEEP_SECONDS if self._users else self._last_use + _KEEP_SECONDS - time.monotonic()
                 if remaining <= 0:
                     os.close(self._descriptor)
                     self._descriptor = -1
 
 
-def _with_taken_name() -> int:
-    """A new namespace whose loopback interface is named _TAKEN, as an open file. Raises OSError."""
-    made = netns.new()
+def _create_with_taken_name() -> int:
+    """Create a namespace whose loopback interface is named _TAKEN_NAME. Returns an open file. Raises OSError."""
+    descriptor = netns.new()
     try:
-        with Netlink(made) as connection:
+        with Netlink(descriptor) as connection:
             loopback = links.get(connection, name="lo")
             if loopback is None:
                 raise OSError(errno.ENODEV, "a new network namespace has no loopback interface")
-            links.change(connection, loopback.index, netlink.text(links.IFLA_IFNAME, _TAKEN))
+            links.change(connection, loopback.index, netlink.text(links.IFLA_IFNAME, _TAKEN_NAME))
     except BaseException:
-        os.close(made)
+        os.close(descriptor)
         raise
-    return made
+    return descriptor
 
 
 _taken_name_namespace = _TakenNameNamespace()
 
 
 def checkable(link: links.Link) -> bool:
-    """Whether :func:`evidence` works for this interface: an Ethernet one that is not a macvlan itself."""
+    """Whether :func:`evidence` works for this interface: it does for Ethernet interfaces, except macvlan and
+    macvtap."""
     return link.type == _ARPHRD_ETHER and link.kind not in _TRANSPARENT_KINDS
 
 
 def evidence(connection: Netlink, link: links.Link) -> str:
-    """Why an interface of the connection's namespace must have upper interfaces, as a short text; empty if it has
+    """What shows that an interface of the connection's namespace has upper interfaces, as a short text; empty if it has
     none, or if that cannot be checked (:func:`checkable`). Raises OSError.
     """
     if not checkable(link):
@@ -151,7 +154,7 @@ def evidence(connection: Netlink, link: links.Link) -> str:
         netlink.text(links.IFLA_INFO_KIND, "macvlan"),
         netlink.nest(links.IFLA_INFO_DATA, netlink.u32(_MODE, _PASSTHRU)),
     )
-    body = links.header() + netlink.u32(links.IFLA_LINK, link.index) + netlink.text(links.IFLA_IFNAME, _TAKEN)
+    body = links.header() + netlink.u32(links.IFLA_LINK, link.index) + netlink.text(links.IFLA_IFNAME, _TAKEN_NAME)
     with _taken_name_namespace.opened() as descriptor:
         body += netlink.u32(links.IFLA_NET_NS_FD, descriptor) + info
         try:
@@ -164,65 +167,67 @@ def evidence(connection: Netlink, link: links.Link) -> str:
             if error.errno == errno.EBUSY:
                 return "an ipvlan, macsec, bond, bridge or the like uses it"
             raise
-    raise OSError(errno.EEXIST, f"the kernel created a macvlan in a namespace that already has an interface {_TAKEN}")
+    raise OSError(
+        errno.EEXIST, f"the kernel created a macvlan in a namespace that already has an interface {_TAKEN_NAME}"
+    )
 
 
 def vlans(connection: Netlink, link: links.Link) -> list[int]:
     """The IDs of an interface's VLANs in any namespace. Raises OSError.
 
-    Empty if the VLAN module is not loaded. Makes 8,192 requests.
+    Empty if the VLAN module is not loaded. This makes 8,192 requests.
     """
-    if not os.path.isdir(_VLANS) or link.mtu >= _MOST_MTU:
+    if not os.path.isdir(_VLANS) or link.mtu >= _MAX_MTU:
         return []
     found: set[int] = set()
-    start = links.header() + netlink.u32(links.IFLA_LINK, link.index) + netlink.u32(links.IFLA_MTU, _MOST_MTU)
-    start += netlink.text(links.IFLA_IFNAME, _TAKEN)
+    start = links.header() + netlink.u32(links.IFLA_LINK, link.index) + netlink.u32(links.IFLA_MTU, _MAX_MTU)
+    start += netlink.text(links.IFLA_IFNAME, _TAKEN_NAME)
     for protocol in _VLAN_PROTOCOLS:
         bodies = []
-        for number in _VLAN_NUMBERS:
-            data = netlink.u16(_VLAN_ID, number) + netlink.attribute(_VLAN_PROTOCOL, protocol)
+        for vlan_id in _VLAN_IDS:
+            data = netlink.u16(_VLAN_ID, vlan_id) + netlink.attribute(_VLAN_PROTOCOL, protocol)
             info = netlink.text(links.IFLA_INFO_KIND, "vlan") + netlink.nest(links.IFLA_INFO_DATA, data)
             bodies.append(start + netlink.nest(links.IFLA_LINKINFO, info))
         codes = connection.codes(links.RTM_NEWLINK, bodies, netlink.CREATE)
-        found |= {number for number, code in zip(_VLAN_NUMBERS, codes) if code == errno.EEXIST}
+        found |= {vlan_id for vlan_id, code in zip(_VLAN_IDS, codes) if code == errno.EEXIST}
     return sorted(found)
 
 
-def uppers(link: links.Link, inside: t.Sequence[links.Link], own: int | None) -> list[links.Link]:
-    """The links of one namespace that are upper interfaces of `link`. `own` is that namespace's ID for the namespace of
-    `link`; None if it is the same one."""
+def uppers(link: links.Link, candidates: t.Sequence[links.Link], link_netnsid: int | None) -> list[links.Link]:
+    """The candidates, all of one namespace, that are upper interfaces of `link`. `link_netnsid` is the ID that their
+    namespace has for the namespace of `link`; None if both are the same."""
     return [
         one
-        for one in inside
+        for one in candidates
         if one.kind not in PAIRS
         and one.number(links.IFLA_LINK) == link.index
-        and (one.raw.get(links.IFLA_LINK_NETNSID) is None if own is None else netnsid(one) == own)
-        and not (own is None and one.index == link.index)
+        and (one.raw.get(links.IFLA_LINK_NETNSID) is None if link_netnsid is None else netnsid(one) == link_netnsid)
+        and not (link_netnsid is None and one.index == link.index)
     ]
 
 
 def netnsid(link: links.Link) -> int | None:
-    """The ID of the namespace that a link's IFLA_LINK is in; None if it is the link's own."""
+    """The ID of the namespace of the interface in a link's IFLA_LINK; None if it is the link's own namespace."""
     raw = link.raw.get(links.IFLA_LINK_NETNSID)
     return int(struct.unpack("=i", raw)[0]) if raw else None
 
 
 def list_uppers(connection: Netlink, link: links.Link) -> list[Upper]:
     """All upper interfaces of an interface of the node that can be listed. Raises OSError."""
-    own = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
+    host = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        here = uppers(link, links.listed(connection), None)
-        result = [_upper(connection, one, None, "the node") for one in here]
-        for space in node_namespaces.other_namespaces():
-            with contextlib.suppress(OSError, KernelError), Netlink(space.descriptor) as there:
-                inside = links.listed(there)  # first: the kernel assigns the IDs when it lists
-                number = namespace_number(there, own)
-                if number is not None:
-                    here = uppers(link, inside, number)
-                    result += [_upper(there, one, space.key, space.owner) for one in here]
+        on_node = uppers(link, links.listed(connection), None)
+        result = [_upper(connection, one, None, "the node") for one in on_node]
+        for namespace in node_namespaces.other_namespaces():
+            with contextlib.suppress(OSError, KernelError), Netlink(namespace.descriptor) as elsewhere:
+                candidates = links.listed(elsewhere)  # before the next line: the kernel assigns IDs when it lists links
+                host_netnsid = get_netnsid(elsewhere, host)
+                if host_netnsid is not None:
+                    found = uppers(link, candidates, host_netnsid)
+                    result += [_upper(elsewhere, one, namespace.key, namespace.owner) for one in found]
         return result
     finally:
-        os.close(own)
+        os.close(host)
 
 
 def _upper(connection: Netlink, link: links.Link, key: node_namespaces.Key | None, owner: str) -> Upper:
@@ -230,8 +235,8 @@ def _upper(connection: Netlink, link: links.Link, key: node_namespaces.Key | Non
 
 
 def received(connection: Netlink, link: links.Link) -> frozenset[str]:
-    """The unicast addresses, except its own, that an interface of the connection's namespace is asked to receive: those
-    of its macvlans that are up, in any namespace, and those that were added manually. Raises OSError."""
+    """The unicast addresses that an interface of the connection's namespace receives, except its own: those of its
+    macvlans that are up, in any namespace, and those that were added manually. Raises OSError."""
     found = set()
     for _unused, reply in connection.dump(_RTM_GETNEIGH, _NDMSG.pack(socket.AF_BRIDGE, link.index, 0, 0, 0)):
         _family, index, _state, flags, _kind = _NDMSG.unpack_from(reply)
@@ -242,81 +247,85 @@ def received(connection: Netlink, link: links.Link) -> frozenset[str]:
 
 
 def lasting_evidence(
-    connection: Netlink, link: links.Link, patience: float = node_namespaces.DESTRUCTION_SECONDS
+    connection: Netlink, link: links.Link, timeout: float = node_namespaces.DESTRUCTION_SECONDS
 ) -> tuple[str, list[Upper]]:
-    """The evidence of upper interfaces of an interface of the node (:func:`evidence`), and those that can be listed.
+    """The evidence of upper interfaces of an interface of the node (:func:`evidence`), and the upper interfaces that
+    can be listed.
 
-    If none can be listed, this repeats the check for `patience` seconds, because the kernel may be about to destroy the
+    If none can be listed, this repeats the check for `timeout` seconds, because the kernel may be about to destroy the
     namespace (:func:`node_namespaces.attempts`). Raises OSError.
     """
-    reason, here = "", list[Upper]()
-    for _turn in node_namespaces.attempts(patience):
+    reason, listed = "", list[Upper]()
+    for _attempt in node_namespaces.attempts(timeout):
         reason = evidence(connection, link)
-        here = list_uppers(connection, link) if reason else []
-        if not reason or here or link.master:
+        listed = list_uppers(connection, link) if reason else []
+        if not reason or listed or link.master:
             break
-    return reason, here
+    return reason, listed
 
 
-def foreign_uppers(connection: Netlink, link: links.Link, patience: float = node_namespaces.DESTRUCTION_SECONDS) -> str:
-    """Who else could read and send the traffic of a pod that gets an interface of the node; empty if nobody could.
-    Upper interfaces in the node's own namespace do not count. Raises OSError.
+def foreign_uppers(connection: Netlink, link: links.Link, timeout: float = node_namespaces.DESTRUCTION_SECONDS) -> str:
+    """The upper interfaces through which others could read and send the traffic of a pod that gets an interface of the
+    node, as a short text; empty if there are none. Upper interfaces in the node's own namespace do not count. Raises
+    OSError.
 
     Any pod with NET_ADMIN and without a user namespace can create a macvlan of an interface of the node in its own
     namespace, because the kernel accepts its capability for the node's namespace (rtnl_newlink, IFLA_LINK_NETNSID).
     """
-    reason, here = lasting_evidence(connection, link, patience)
+    reason, listed = lasting_evidence(connection, link, timeout)
     if not reason:
         return ""
-    others = [str(one) for one in here if one.key is not None]
-    if others:
-        return f"{', '.join(others[:4])} uses it"
-    return "" if here or link.master else f"{reason}, in a network namespace that no process or mount refers to"
+    foreign = [str(one) for one in listed if one.key is not None]
+    if foreign:
+        return f"{', '.join(foreign[:4])} uses it"
+    return "" if listed or link.master else f"{reason}, in a network namespace that no process or mount refers to"
 
 
-def hidden_vlans(connection: Netlink, link: links.Link, patience: float = node_namespaces.DESTRUCTION_SECONDS) -> str:
+def hidden_vlans(connection: Netlink, link: links.Link, timeout: float = node_namespaces.DESTRUCTION_SECONDS) -> str:
     """As :func:`foreign_uppers`, for VLANs that no namespace lists. Raises OSError."""
-    numbers: list[int] = []
-    for _turn in node_namespaces.attempts(patience):
-        numbers = vlans(connection, link)
-        if len(numbers) <= sum(one.kind == "vlan" for one in list_uppers(connection, link) if numbers):
+    vlan_ids: list[int] = []
+    for _attempt in node_namespaces.attempts(timeout):
+        vlan_ids = vlans(connection, link)
+        if len(vlan_ids) <= sum(one.kind == "vlan" for one in list_uppers(connection, link) if vlan_ids):
             return ""
-    some = ", ".join(map(str, numbers[:8]))
-    return f"VLAN {some} uses it, in a network namespace that no process or mount refers to"
+    first = ", ".join(map(str, vlan_ids[:8]))
+    return f"VLAN {first} uses it, in a network namespace that no process or mount refers to"
 
 
-def namespace_number(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:
-    """The ID that the connection's namespace, or the one with its ID `target`, has for the namespace of an open file;
-    None if it has none (RTM_GETNSID, net/core/net_namespace.c)."""
+def get_netnsid(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:
+    """The ID that one namespace has for the namespace of the open file `descriptor`; None if it has none (RTM_GETNSID,
+    net/core/net_namespace.c). The first namespace is the connection's, or the one for which that has the ID `target`.
+    Raises OSError."""
     body = struct.pack("=B3x", socket.AF_UNSPEC) + netlink.u32(_NSID_FD, descriptor)
     if target is not None:
         body += netlink.u32(_NSID_TARGET, target)
     for _unused, reply in connection.request(_RTM_GETNSID, body):
         raw = netlink.attributes(reply, 4).get(_NSID)
         if raw:
-            number = int(struct.unpack("=i", raw)[0])
-            return number if number >= 0 else None
+            result = int(struct.unpack("=i", raw)[0])
+            return result if result >= 0 else None
     return None
 
 
 def inside(connection: Netlink, link: links.Link, from_node: bool = False) -> list[links.Link]:
-    """The upper interfaces in the connection's namespace of an interface that is in the same namespace, or on the node
-    (`from_node`). Raises OSError."""
+    """The links of the connection's namespace that are upper interfaces of `link`, which is in the same namespace, or
+    on the node (`from_node`). Raises OSError."""
     listed = links.listed(connection)
-    own = None
+    host_netnsid = None
     if from_node:
         descriptor = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            own = namespace_number(connection, descriptor)
+            host_netnsid = get_netnsid(connection, descriptor)
         finally:
             os.close(descriptor)
-        if own is None:
+        if host_netnsid is None:
             return []
-    return uppers(link, listed, own)
+    return uppers(link, listed, host_netnsid)
 
 
 def remove_inside(connection: Netlink, link: links.Link) -> None:
-    """Remove the upper interfaces of an interface in its namespace, which is the connection's. Raises OSError."""
+    """Remove those upper interfaces of an interface that are in the same namespace, the connection's. Raises
+    OSError."""
     for one in inside(connection, link):
         links.delete(connection, one.index)
 
@@ -329,18 +338,18 @@ def remove_all(connection: Netlink, link: links.Link, kept: t.Collection[Mark] =
     return removed
 
 
-def remove(connection: Netlink, gone: t.Sequence[Upper]) -> None:
+def remove(connection: Netlink, removed: t.Sequence[Upper]) -> None:
     """Remove upper interfaces of an interface of the node from their namespaces. Raises OSError."""
-    for one in gone:
+    for one in removed:
         if one.key is None:
             links.delete(connection, one.ifindex)
-    if any(one.key for one in gone):
-        for space in node_namespaces.other_namespaces():
-            here = [one for one in gone if one.key == space.key]
-            if here:
-                with contextlib.suppress(KernelError), Netlink(space.descriptor) as there:
-                    for one in here:
-                        links.delete(there, one.ifindex)
+    if any(one.key for one in removed):
+        for namespace in node_namespaces.other_namespaces():
+            inside_it = [one for one in removed if one.key == namespace.key]
+            if inside_it:
+                with contextlib.suppress(KernelError), Netlink(namespace.descriptor) as elsewhere:
+                    for one in inside_it:
+                        links.delete(elsewhere, one.ifindex)
 
 
 def mark_of(upper: Upper) -> Mark:

@@ -16,15 +16,15 @@ ROOT = "/proc/sys/net"
 #: The placeholder for the interface's name, as in dra/config/interface_config.py.
 IFNAME = "IFNAME"
 _FOLDERS = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
-#: Read-only, or another sysctl's value in coarser units.
-_LEFT_OUT = ("mc_forwarding", "base_reachable_time", "retrans_time", "unres_qlen")
-#: Sysctls that the kernel reads under RTNL.
-_LOCKED = ("addr_gen_mode", "stable_secret")
+#: Sysctls that are read-only, or contain the value of another sysctl in coarser units.
+_EXCLUDED = ("mc_forwarding", "base_reachable_time", "retrans_time", "unres_qlen")
+#: Sysctls that the kernel reads under the RTNL lock (aio.py).
+_UNDER_RTNL = ("addr_gen_mode", "stable_secret")
 
 
 def read(name: str) -> dict[str, str]:
     """All sysctls of an interface by name, such as `net.ipv4.conf.IFNAME.rp_filter`; without those that have no
-    value."""
+    value. Raises OSError."""
     found = {}
     for folder in _FOLDERS:
         start = f"net.{folder.replace('/', '.')}.{IFNAME}."
@@ -34,7 +34,7 @@ def read(name: str) -> dict[str, str]:
             continue
         try:
             for entry in sorted(os.listdir(opened)):
-                if entry not in _LEFT_OUT:
+                if entry not in _EXCLUDED:
                     try:
                         found[start + entry] = _read(entry, opened)
                     except OSError as error:
@@ -46,12 +46,12 @@ def read(name: str) -> dict[str, str]:
 
 
 def have_ipv6() -> bool:
-    """Whether the kernel has IPv6; it may be disabled at boot."""
+    """Whether the kernel has IPv6, which can be disabled at boot."""
     return os.path.isdir(f"{ROOT}/ipv6/conf")
 
 
 def get(name: str, key: str) -> str | None:
-    """One sysctl; None if this interface does not have it."""
+    """The value of one sysctl; None if it cannot be read, as when this interface does not have it."""
     try:
         return _read(_path(name, key))
     except OSError:
@@ -83,11 +83,11 @@ def _path(name: str, key: str) -> str:
 
 
 def _read(path: str, folder: int | None = None) -> str:
-    """The content of the file `path`, relative to the open `folder` if there is one: looking up a whole path takes
-    longer."""
+    """The content of the file `path`, relative to the open `folder` if there is one, because looking up a whole path
+    takes longer. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        content = aio.read(descriptor) if path.endswith(_LOCKED) else os.read(descriptor, 4096)
+        content = aio.read(descriptor) if path.endswith(_UNDER_RTNL) else os.read(descriptor, 4096)
         return content.decode().strip()
     finally:
         os.close(descriptor)

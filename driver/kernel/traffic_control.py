@@ -2,11 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Traffic control filters and classes (linux/rtnetlink.h, linux/pkt_sched.h) on an interface of the node.
+"""Traffic control filters and classes on an interface of the node. Numbers are those of linux/rtnetlink.h and
+linux/pkt_sched.h.
 
-The kernel drops them when the interface moves to another namespace, and does not report enough to restore them, so an
-interface that has some is not given to pods. BPF filters are ignored: their owner (such as Cilium) watches the
-interfaces and installs them again. The driver's own classes, which divide an interface (htb.py), are also ignored.
+The kernel drops filters and classes when the interface moves to another namespace, and does not report enough to
+restore them. So an interface that has some is not given to pods. BPF filters are ignored: their owner (such as Cilium)
+watches the interfaces and installs the filters again. The driver's own classes, which divide an interface (htb.py), are
+also ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from .netlink import Netlink
 _GET_CLASSES, _GET_FILTERS = 42, 46
 _KIND = 1
 _TC = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
-#: Where filters can be: the root qdisc, ingress, and both sides of clsact, which would all be reported under ingress.
+#: The possible parents of filters: the root qdisc, ingress, and both sides of clsact. A request for ingress would also
+#: return the filters of both sides of clsact, without saying which side.
 _ROOT, _INGRESS = {0: "at the root"}, {0xFFFF0000: "at ingress"}
 _CLSACT = {0xFFFFFFF2: "at ingress", 0xFFFFFFF3: "at egress"}
 #: Qdiscs with configured classes; others (mq, fq_codel) create their own.
@@ -39,28 +42,30 @@ def lost_by_move(connection: Netlink, interface: str) -> str:
     filter_kinds = _filters(connection, index, _ROOT)
     filter_kinds += _filters(connection, index, _INGRESS) or _filters(connection, index, _CLSACT)
     classes = [kind for kind in _kinds(connection, _GET_CLASSES, index, 0) if kind in _CLASSFUL]
-    words = [f"filters ({', '.join(dict.fromkeys(filter_kinds))})"] if filter_kinds else []
-    return " and ".join(words + [f"classes ({', '.join(dict.fromkeys(classes))})"] * bool(classes))
+    lost = [f"filters ({', '.join(dict.fromkeys(filter_kinds))})"] if filter_kinds else []
+    return " and ".join(lost + [f"classes ({', '.join(dict.fromkeys(classes))})"] * bool(classes))
 
 
-def _filters(connection: Netlink, index: int, places: t.Mapping[int, str]) -> list[str]:
-    """The kinds of the filters at some places, without BPF programs, each with the description of its place."""
-    found = [(kind, at) for place, at in places.items() for kind in _kinds(connection, _GET_FILTERS, index, place)]
-    return [f"{kind} {at}" for kind, at in found if kind != "bpf"]
+def _filters(connection: Netlink, index: int, parents: t.Mapping[int, str]) -> list[str]:
+    """The kinds of the filters below some parents, without BPF programs, each with the description of its parent."""
+    found = [
+        (kind, text) for parent, text in parents.items() for kind in _kinds(connection, _GET_FILTERS, index, parent)
+    ]
+    return [f"{kind} {text}" for kind, text in found if kind != "bpf"]
 
 
 def _kinds(connection: Netlink, request: int, index: int, parent: int) -> list[str]:
     try:
-        answers = list(connection.dump(request, _TC.pack(socket.AF_UNSPEC, index, 0, parent, 0)))
+        replies = list(connection.dump(request, _TC.pack(socket.AF_UNSPEC, index, 0, parent, 0)))
     except OSError as error:
         # the interface has no such qdisc, or is gone
         if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
             return []
         raise
     kinds = []
-    for _type, body in answers:
-        _family, owner, handle, over, _info = _TC.unpack_from(body)
+    for _type, body in replies:
+        _family, owner, handle, reply_parent, _info = _TC.unpack_from(body)
         kind = netlink.attributes(body, _TC.size).get(_KIND)
-        if owner == index and kind and not (htb.is_ours(handle) or htb.is_ours(over)):
+        if owner == index and kind and not (htb.is_ours(handle) or htb.is_ours(reply_parent)):
             kinds.append(netlink.string(kind))
     return kinds

@@ -25,8 +25,8 @@ _RSS_QUERY, _STATS, _NODE_GUID, _PORT_GUID = 7, 8, 10, 11
 _TX_BYTES = 3
 _UNKNOWN = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
-#: Length of the address field in ifla_vf_mac, which fits the longest address.
-_MAC_ROOM = 32
+#: Length of the address field in ifla_vf_mac, in bytes.
+_MAC_FIELD_BYTES = 32
 _VLAN_INFO = struct.Struct("=III2s2x")
 _8021Q = b"\x81\x00"
 #: struct ifla_vf_guid
@@ -35,8 +35,8 @@ _GUIDS = {"nodeGuid": _NODE_GUID, "portGuid": _PORT_GUID}
 
 
 class VfSettings(t.TypedDict, total=False):
-    """Settings of a virtual function, by their names in an InterfaceConfig, without those that its driver does not
-    report; rates are in Mbit/s, `vlanProtocol` is hexadecimal."""
+    """Settings of a virtual function, under the names that an InterfaceConfig uses, without those that the driver does
+    not report. Rates are in Mbit/s, and `vlanProtocol` is hexadecimal."""
 
     mac: str
     vlan: int
@@ -52,14 +52,14 @@ class VfSettings(t.TypedDict, total=False):
     linkState: str
 
 
-#: Settings that are read by name.
+#: Any settings by name, such as `vf` of an InterfaceConfig.
 _SettingsByName = t.Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Function:
-    """A virtual function: its physical function's device (for a PCI function its address), its number there, and the
-    bus of the device."""
+    """A virtual function: the device of its physical function (`pf`, a PCI address if the bus is `pci`), the number of
+    the virtual function on that device, and the device's bus."""
 
     pf: str
     index: int
@@ -81,22 +81,23 @@ def function(address: str, root: str = PCI) -> Function | None:
 
 
 def pf_link(connection: Netlink, function: Function) -> links.Link:
-    """The physical function's interface, with its virtual functions' settings. Raises OSError if the node has none."""
+    """The interface of the physical function, with the settings of the virtual functions. Raises OSError (ENODEV) if
+    the node has no such interface."""
     for link in links.listed(connection):
         if link.parent == function.pf:
-            found = links.get(connection, index=link.index, vfs=True)  # a link list omits VFs
+            found = links.get(connection, index=link.index, vfs=True)  # the list of all links omits VFs
             if found is not None and found.number(links.IFLA_NUM_VF) > function.index:
                 return found
     raise OSError(errno.ENODEV, f"the physical function {function.pf} has no interface on the node that manages VFs")
 
 
 def read(connection: Netlink, function: Function) -> VfSettings:
-    """The current settings. Raises OSError (ENODEV) if no interface on the node manages them."""
+    """The current settings of a virtual function. Raises OSError (ENODEV) if no interface on the node manages them."""
     return parse(pf_link(connection, function), function.index)
 
 
 def parse(link: links.Link, index: int) -> VfSettings:
-    """The settings of the virtual function `index` in a link that was read with them. Raises OSError (ENODEV)."""
+    """The settings of the virtual function `index`, from a link that was read with `vfs`. Raises OSError (ENODEV)."""
     for raw in _infos(link, index):
         width = len(link.raw.get(links.IFLA_ADDRESS, b"")) or 6
         settings: dict[str, str | int] = {"mac": raw[_MAC][4 : 4 + width].hex(":")}
@@ -123,8 +124,8 @@ def parse(link: links.Link, index: int) -> VfSettings:
 
 
 def sent(connection: Netlink, function: Function) -> int | None:
-    """The bytes that a virtual function has sent; None if its driver does not count: the kernel then reports 0 for all
-    counters. Raises OSError."""
+    """The number of bytes that a virtual function has sent; None if the driver does not count, because the kernel then
+    reports 0 for all counters. Raises OSError."""
     link = pf_link(connection, function)
     for info in _infos(links.get(connection, index=link.index, vfs=True, statistics=True), function.index):
         counters = {kind: netlink.number(value) for kind, value in netlink.pairs(info.get(_STATS, b""))}
@@ -133,7 +134,7 @@ def sent(connection: Netlink, function: Function) -> int | None:
 
 
 def _infos(link: links.Link | None, index: int) -> t.Iterator[netlink.Attributes]:
-    """The attributes of the virtual function `index`, from a link that was read with its virtual functions."""
+    """The attributes of the virtual function `index`, from a link that was read with `vfs`."""
     for kind, info in netlink.pairs(link.raw.get(links.IFLA_VFINFO_LIST, b"") if link else b""):
         raw = netlink.attributes(info)
         if kind == _INFO and _MAC in raw and struct.unpack_from("=I", raw[_MAC])[0] == index:
@@ -169,8 +170,8 @@ def count(address: str) -> int:
 
 
 def read_all(connection: Netlink, index: int, number: int) -> dict[str, VfSettings]:
-    """The settings of all virtual functions of a link, by their number as a string. A pod that has the physical
-    function can change them."""
+    """The settings of all virtual functions of a link, by number as a string. A pod that has the physical function can
+    change these settings. Raises OSError."""
     link = links.get(connection, index=index, vfs=True)
     found: dict[str, VfSettings] = {}
     if link is None:
@@ -185,7 +186,7 @@ def read_all(connection: Netlink, index: int, number: int) -> dict[str, VfSettin
 
 
 def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, VfSettings]) -> None:
-    """Restore the settings of a link's virtual functions. All are tried; then raises OSError with those refused."""
+    """Restore the settings of a link's virtual functions. All are tried; then raises OSError with the refused ones."""
     now = read_all(connection, index, 1 + max(map(int, wanted), default=-1))
     refused = []
     for number, settings in wanted.items():
@@ -200,27 +201,27 @@ def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, VfSettings
 def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
     """Set the address of a virtual function's interface, and leave it down. Raises OSError.
 
-    If the physical function has set an address, some drivers (igbvf) refuse any other one, and apply that one only at
-    the reset that setting the interface down causes.
+    If the physical function has set an address, some drivers (igbvf) refuse any other address. They apply the set one
+    only at the reset that happens when the interface goes down.
     """
-    links.set_up(connection, link.index, False)
+    links.set_link_state(connection, link.index, up=False)
     address = links.mac_bytes(mac)
     try:
         links.change(connection, link.index, netlink.attribute(links.IFLA_ADDRESS, address))
     except OSError as error:
         if error.errno not in (errno.EADDRNOTAVAIL, errno.EPERM, errno.EACCES):
             raise
-        links.set_up(connection, link.index, True)
-        links.set_up(connection, link.index, False)
+        links.set_link_state(connection, link.index, up=True)
+        links.set_link_state(connection, link.index, up=False)
         now = links.get(connection, index=link.index)
         if now is None or links.mac_bytes(now.mac) != address:
             raise
 
 
 def messages(index: int, now: _SettingsByName, wanted: _SettingsByName) -> t.Iterator[tuple[str, bytes]]:
-    """The attributes that change `now` into `wanted`, each with the name of its setting."""
-    for name, make in _MESSAGES:
-        attribute = make(index, now, wanted)
+    """The attributes that change the settings `now` into `wanted`, each with the name of its setting."""
+    for name, build in _MESSAGES:
+        attribute = build(index, now, wanted)
         if attribute:
             yield name, attribute
 
@@ -234,25 +235,25 @@ def _number(name: str, now: _SettingsByName, wanted: _SettingsByName) -> int:
     return int(t.cast("int", wanted.get(name, now.get(name, 0))))
 
 
-_Make = t.Callable[[int, _SettingsByName, _SettingsByName], bytes]
+_Builder = t.Callable[[int, _SettingsByName, _SettingsByName], bytes]
 
 
-def _number_attribute(name: str, kind: int, form: struct.Struct) -> _Make:
-    """Makes the attribute of a setting that consists of the function's index and a number."""
+def _number_attribute(name: str, kind: int, layout: struct.Struct) -> _Builder:
+    """A builder for the attribute of a setting that consists of the function's index and a number."""
 
-    def make(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
+    def build(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
         if not _differs(name, now, wanted):
             return b""
-        return netlink.attribute(kind, form.pack(index, _number(name, now, wanted)))
+        return netlink.attribute(kind, layout.pack(index, _number(name, now, wanted)))
 
-    return make
+    return build
 
 
 def _mac(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
     mac = str(wanted.get("mac", now.get("mac"))).lower()
     if "mac" not in wanted or mac == now.get("mac"):
         return b""
-    return netlink.attribute(_MAC, struct.pack("=I", index) + links.mac_bytes(mac).ljust(_MAC_ROOM, b"\0"))
+    return netlink.attribute(_MAC, struct.pack("=I", index) + links.mac_bytes(mac).ljust(_MAC_FIELD_BYTES, b"\0"))
 
 
 def _vlan(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
@@ -284,8 +285,9 @@ def _link_state(index: int, now: _SettingsByName, wanted: _SettingsByName) -> by
 
 
 _PAIR = struct.Struct("=II")
-#: In the order of the requests. Trust comes before the address: an untrusted function may not change its address.
-_MESSAGES: tuple[tuple[str, _Make], ...] = (
+#: In the order of the requests. Trust comes before the address, because an untrusted function must not change its
+#: address.
+_MESSAGES: tuple[tuple[str, _Builder], ...] = (
     ("trust", _number_attribute("trust", _TRUST, _PAIR)),
     ("mac", _mac),
     ("vlan", _vlan),

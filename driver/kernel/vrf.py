@@ -17,7 +17,8 @@ _TABLE = 1
 
 
 def join(connection: Netlink, index: int, vrf: ObjectView) -> None:
-    """Put the interface into a VRF (`name`, `table`), which is created if it does not exist. Raises KernelError."""
+    """Put the interface into the VRF with this `name` and `table`, and create the VRF if it does not exist. Raises
+    KernelError."""
     with step(f"create the VRF {vrf['name']}"):
         master = links.get(connection, name=vrf["name"])
         if master is None:
@@ -32,7 +33,7 @@ def join(connection: Netlink, index: int, vrf: ObjectView) -> None:
         if master is None or master.kind != "vrf" or _table(master) != vrf["table"]:
             raise OSError(errno.EEXIST, f"the pod's {vrf['name']} is not a VRF with table {vrf['table']}")
     with step(f"put the interface in the VRF {vrf['name']}"):
-        links.set_up(connection, master.index, True)
+        links.set_link_state(connection, master.index, up=True)
         links.change(connection, index, netlink.u32(links.IFLA_MASTER, master.index))
 
 

@@ -4,8 +4,8 @@
 
 """The gRPC services for kubelet: registration, prepare, unprepare and device health.
 
-Each request becomes a call of the service that `base.calls` defines. This package imports `base` and `dra.config`. It
-depends neither on claims nor on the kernel.
+Each request becomes a call of the service that `base.calls` defines. This package imports `base` and `dra.config`, and
+neither `claims` nor `kernel`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 """The gRPC server for kubelet on Unix sockets: registration, prepare and unprepare, and device health.
 
-The server survives any request, and an error of one claim is reported for that claim only.
+A failed request does not stop the server, and an error of one claim is reported for that claim only.
 Source: k8s.io/dynamic-resource-allocation/kubeletplugin and k8s.io/kubernetes pkg/kubelet/cm/dra/plugin.
 """
 
@@ -32,25 +32,26 @@ from . import protocol
 if t.TYPE_CHECKING:
     import grpc
 
-# gRPC's fork handlers are for programs whose children use gRPC, and can deadlock. The driver does not fork, but other
-# code in the same process may. gRPC reads this variable once, when it is loaded.
+# gRPC's fork handlers are for programs whose child processes use gRPC, and the handlers can deadlock. The driver does
+# not fork, but other code in the same process may. gRPC reads this variable once, when the library is loaded.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 log = logging.getLogger(__name__)
 
-#: Maximum concurrent calls. Kubelet makes one for each pod that starts or ends.
-WORKERS = 16
-#: Maximum concurrent health streams, each of which occupies a thread. Kubelet has one, two while it reconnects.
-STREAMS = 4
-#: Seconds between two health reports if nothing changes, and seconds after which kubelet considers health unknown.
-HEALTH_INTERVAL = 10
-HEALTH_TIMEOUT = 30
-#: Seconds between two checks of the driver's own sockets.
-WATCH_INTERVAL = 2.0
-#: Seconds that running calls get to finish: kubelet's timeout for a call is 45.
-GRACE = 45.0
-#: Seconds to wait for an older process of the same driver to end.
-PATIENCE = 20.0
+#: Maximum number of concurrent calls. Kubelet makes one call for each pod that starts or ends.
+MAX_CALLS = 16
+#: Maximum number of concurrent health streams, each of which occupies a thread. Kubelet has one, or two while it
+#: reconnects.
+MAX_STREAMS = 4
+#: The interval of health reports if nothing changes, and the time after which kubelet considers health unknown.
+HEALTH_INTERVAL_SECONDS = 10
+HEALTH_TIMEOUT_SECONDS = 30
+#: The interval of checks whether the driver's own sockets still exist.
+WATCH_INTERVAL_SECONDS = 2.0
+#: How long running calls may take to finish: kubelet's timeout for a call is 45 seconds.
+GRACE_SECONDS = 45.0
+#: How long to wait for an older process of the same driver to end.
+OLD_PROCESS_SECONDS = 20.0
 
 _MESSAGE_LIMIT = 4000
 _HEALTH_MESSAGE_LIMIT = 1024
@@ -61,8 +62,9 @@ _Handler = t.Callable[[protocol.Message, "grpc.ServicerContext"], protocol.Messa
 class Plugin:
     """The driver as kubelet sees it.
 
-    `instance` is the UID of the driver's pod if two of its pods may run side by side during an update; then
-    `Paths.serialize_lock` serializes operations on claims between them. None for a driver that is alone on its node.
+    `instance` is the UID of the driver's pod if two pods of the driver may run side by side during an update; then
+    `Paths.serialize_lock` serializes operations on claims between the pods. It is None if only one instance of the
+    driver runs on the node.
     """
 
     def __init__(self, paths: Paths, service: Service, metrics: Metrics, instance: str | None = None) -> None:
@@ -80,16 +82,17 @@ class Plugin:
         self._stopping = threading.Event()
         self._changes = threading.Condition()
         self._change = 0
-        self._streams = threading.BoundedSemaphore(STREAMS)
+        self._streams = threading.BoundedSemaphore(MAX_STREAMS)
         self._watch: threading.Thread | None = None
 
     @property
     def registration_problem(self) -> str:
-        """Why kubelet has not registered the driver, as far as kubelet reported it; empty if it has."""
+        """Why kubelet has not registered the driver, as far as the driver knows; empty if the driver is registered."""
         return "" if self._registered else self._failure
 
     def start(self) -> None:
-        """Listen: first on the service socket, then on the registration socket, by which kubelet finds the service.
+        """Listen: first on the service socket, then on the registration socket, through which kubelet finds the
+        service.
 
         Raises DriverError if another process of the same driver does not end, or a socket cannot be created.
         """
@@ -105,8 +108,8 @@ class Plugin:
         self._watch = threading.Thread(target=self._watch_sockets, name="plugin", daemon=True)
         self._watch.start()
 
-    def stop(self, grace: float = GRACE) -> None:
-        """Deregister, let running calls finish within `grace` seconds, remove the sockets. May be called again."""
+    def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Deregister, let running calls finish within `grace` seconds, and remove the sockets. May be called again."""
         self._stopping.set()
         self.health_changed()
         if self._watch:
@@ -122,7 +125,7 @@ class Plugin:
             self._changes.notify_all()
 
     def _acquire(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + OLD_PROCESS_SECONDS
         while self._instance_lock and not self._instance_lock.acquire():
             if time.monotonic() > deadline or self._stopping.wait(0.1):
                 raise DriverError(f"{self._instance_lock.path}: another process of {DRIVER} is running on this node")
@@ -132,21 +135,21 @@ class Plugin:
             **{name: self._dra_handlers(name) for name in protocol.DRA.values()},
             **{name: {"NodeWatchResources": self._health_handler(name)} for name in protocol.HEALTH.values()},
         }
-        self._servers.append(_Server(self.service_socket, calls, WORKERS + STREAMS))
+        self._servers.append(_Server(self.service_socket, calls, MAX_CALLS + MAX_STREAMS))
         calls = {protocol.REGISTRATION: {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notify_status}}
         self._servers.append(_Server(self.registration_socket, calls, 2))
 
     def _close(self, grace: float) -> None:
-        # the registration socket first: kubelet makes no new calls once it is gone
+        # the registration socket first: kubelet makes no new calls once that socket is removed
         while self._servers:
             self._servers.pop().stop(grace)
         self._report(False, "stopped")
 
     def _watch_sockets(self) -> None:
-        """Listen again if the sockets were removed, such as by reinstalling kubelet."""
-        while not self._stopping.wait(WATCH_INTERVAL):
+        """Listen again if the sockets were removed, for example because kubelet was reinstalled."""
+        while not self._stopping.wait(WATCH_INTERVAL_SECONDS):
             try:
-                if len(self._servers) == 2 and all(server.present() for server in self._servers):
+                if len(self._servers) == 2 and all(server.exists() for server in self._servers):
                     continue
                 log.warning("the driver's sockets for kubelet were removed: listening again")
                 self.metrics.error("plugin")
@@ -201,6 +204,8 @@ class Plugin:
         context: grpc.ServicerContext,
         work: t.Callable[[ClaimRef, protocol.Message], None],
     ) -> None:
+        """Call `work` for each claim of the request, with the claim's entry in the response, and report errors
+        there."""
         for requested in request.claims:
             if requested.uid in response.claims:
                 continue
@@ -241,8 +246,8 @@ class Plugin:
 
         def watch(request: protocol.Message, context: grpc.ServicerContext) -> t.Iterator[protocol.Message]:
             if not self._streams.acquire(blocking=False):
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {STREAMS} health streams")
-            # false if the stream has already ended
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MAX_STREAMS} health streams")
+            # add_callback returns False if the stream has already ended
             if not context.add_callback(self.health_changed):
                 self._streams.release()
                 return
@@ -264,7 +269,8 @@ class Plugin:
     def _wait(self, seen: int, context: grpc.ServicerContext) -> None:
         with self._changes:
             self._changes.wait_for(
-                lambda: self._change != seen or self._stopping.is_set() or not context.is_active(), HEALTH_INTERVAL
+                lambda: self._change != seen or self._stopping.is_set() or not context.is_active(),
+                HEALTH_INTERVAL_SECONDS,
             )
 
 
@@ -291,15 +297,15 @@ class _Server:
             self._server.stop(0).wait()
             raise DriverError(f"{path}: cannot listen: {error}") from None
 
-    def present(self) -> bool:
-        """Whether the socket still exists and is this server's."""
+    def exists(self) -> bool:
+        """Whether this server's socket still exists, and was not replaced by another one."""
         try:
             return os.stat(self.path).st_ino == self._inode
         except FileNotFoundError:
             return False
 
     def stop(self, grace: float) -> None:
-        if self.present():
+        if self.exists():
             self.path.unlink(missing_ok=True)
         self._server.stop(grace).wait()
         self._pool.shutdown(wait=False)
@@ -308,8 +314,8 @@ class _Server:
 def _handler(method: protocol.Method, handler: _Handler) -> grpc.RpcMethodHandler:
     import grpc
 
-    make = grpc.unary_stream_rpc_method_handler if method.stream else grpc.unary_unary_rpc_method_handler
-    return make(
+    create = grpc.unary_stream_rpc_method_handler if method.stream else grpc.unary_unary_rpc_method_handler
+    return create(
         handler,
         request_deserializer=method.request.FromString,
         response_serializer=method.response.SerializeToString,
@@ -317,7 +323,7 @@ def _handler(method: protocol.Method, handler: _Handler) -> grpc.RpcMethodHandle
 
 
 def _fill_device(entry: protocol.Message, device: PreparedDevice) -> None:
-    # kubelet compares with containers' main requests: strip subrequests, as Kubernetes' own helper does
+    # kubelet compares these names with the containers' main requests, so remove subrequests, as Kubernetes' helper does
     entry.request_names.extend(dict.fromkeys(request.partition("/")[0] for request in device.requests))
     entry.pool_name = device.pool
     entry.device_name = device.device
@@ -331,7 +337,7 @@ def _health(device: DeviceHealth) -> Object:
         "device": {"pool_name": device.pool, "device_name": device.device},
         "health": protocol.HEALTH_STATUS[device.health],
         "last_updated_time": int(device.updated),
-        "health_check_timeout_seconds": HEALTH_TIMEOUT,
+        "health_check_timeout_seconds": HEALTH_TIMEOUT_SECONDS,
         "message": _text(device.message, _HEALTH_MESSAGE_LIMIT),
     }
 
@@ -346,6 +352,6 @@ def _error_text(error: Exception) -> str:
 
 
 def _text(text: str, limit: int) -> str:
-    """`text` cut to `limit` characters, valid for protobuf."""
+    """The text, cut to `limit` characters and valid for protobuf."""
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 3] + "..."

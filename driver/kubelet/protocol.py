@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The gRPC messages and services between kubelet and the driver, as tables from which protobuf builds the classes.
+"""The gRPC messages and services between kubelet and the driver, as tables from which the message classes are built.
 
 Source: k8s.io/kubelet pkg/apis: pluginregistration/v1, dra/v1, dra/v1beta1, dra-health/v1, dra-health/v1alpha1
-(api.proto each). dra/v1beta1 is v1 without share IDs; dra-health/v1alpha1 is the same as v1.
+(the file api.proto of each). dra/v1beta1 is v1 without share IDs, and dra-health/v1alpha1 is the same as v1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REGISTRATION = "pluginregistration.Registration"
 DRA = {"v1": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "v1beta1": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"}
 HEALTH = {"v1": "v1.DRAResourceHealth", "v1alpha1": "v1alpha1.DRAResourceHealth"}
 
-#: The services that GetInfo lists. Kubelet uses the first known version of each, so newer ones come first.
+#: The services that GetInfo lists. Kubelet uses the first version of each that it knows, so newer versions come first.
 SUPPORTED = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 #: The values of a device's health in dra-health.
@@ -31,7 +31,7 @@ _Message = dict[int, tuple[str, str]]
 
 
 class _File(t.NamedTuple):
-    """One api.proto. Methods: name, request, response, whether the response is a stream."""
+    """One file api.proto. Each method is its name, its request, its response, and whether the response is a stream."""
 
     package: str
     messages: dict[str, _Message]
@@ -192,17 +192,17 @@ class Method(t.NamedTuple):
 
 def methods(service: str) -> dict[str, Method]:
     """The methods of a service by name. Raises KeyError for an unknown service."""
-    described = pool.FindServiceByName(service)
+    descriptor = pool.FindServiceByName(service)
     return {
         method.name: Method(
             message_factory.GetMessageClass(method.input_type),
             message_factory.GetMessageClass(method.output_type),
             method.server_streaming,
         )
-        for method in described.methods
+        for method in descriptor.methods
     }
 
 
 def message(name: str) -> Message:
-    """The class of a message by its full name. Raises KeyError for an unknown one."""
+    """The class of a message by its full name. Raises KeyError for an unknown message."""
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))

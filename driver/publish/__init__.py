@@ -4,8 +4,8 @@
 
 """The devices of the node's inventory, and the ResourceSlices that publish them.
 
-This package imports `base`, `kernel`, `api`, `dra.kube`, `topology` and `uplinks`. It never imports `claims`: its
-callers pass the devices that claims hold.
+This package imports `base`, `kernel`, `api`, `interface` (for `Identity`), `dra.kube`, `topology` and `uplinks`. It
+never imports `claims`: callers pass the devices that claims hold.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ if t.TYPE_CHECKING:
 class Device:
     """A published device.
 
-    `device` is the v1 Device as published. `interface` is the name in the node's namespace; for a device in a pod, the
-    name at allocation. `rdma_devices` are names as in /sys/class/infiniband. `pf` is the PCI address of a VF's PF, `vf`
-    its number.
+    `device` is the Device of the API (v1) as published. `interface` is the interface's name in the node's namespace; if
+    the device is in a pod, the name at allocation. `rdma_devices` are names as in /sys/class/infiniband. For a VF, `pf`
+    is the PCI address of its PF, and `vf` its number.
     """
 
     name: str
@@ -42,25 +42,26 @@ class Device:
         return Identity(self.address, self.permanent_mac, self.interface or "")
 
     def with_rdma_devices(self, names: t.Sequence[str]) -> Device:
-        """This device with new names of its RDMA devices, after the kernel has renumbered them."""
+        """This device with the current names of its RDMA devices, after the kernel has renumbered them."""
         device = self.device
         if "rdmaDevice" in device.get("attributes", {}) and len(names) == 1:
             device = {**device, "attributes": {**device["attributes"], "rdmaDevice": {"string": names[0]}}}
         return replace(self, device=device, rdma_devices=tuple(names))
 
     def as_json(self) -> Object:
-        """For a record on disk; `from_json` reads it back."""
+        """The device as JSON for a record on disk, which `from_json` reads."""
         return {**asdict(self), "rdma_devices": list(self.rdma_devices)}
 
     @classmethod
     def from_json(cls, data: ObjectView) -> Device:
-        """Unknown keys of another release are ignored, missing ones get their defaults. Raises ValueError if it is not
-        a valid device: the API server would refuse the node's slices if it were published."""
-        known = {name: data[name] for name in _NAMES if name in data}
+        """The device in a record on disk. Unknown keys, of another release, are ignored, and missing keys get their
+        defaults. Raises ValueError if `data` is not a valid device: if it were published, the API server would refuse
+        the node's slices."""
+        known = {name: data[name] for name in _FIELDS if name in data}
         known["rdma_devices"] = _names(known.get("rdma_devices", ()))
         if not isinstance(known.get("name"), str) or not known["name"]:
             raise ValueError("the device has no name")
-        for name in _TEXTS:
+        for name in _STRING_FIELDS:
             if not isinstance(known.get(name), (str, type(None))):
                 raise ValueError(f"the device's {name} must be a string")
         if known.get("vf") is not None and known["vf"].__class__ is not int:
@@ -69,8 +70,8 @@ class Device:
         return cls(**known)
 
 
-_NAMES = tuple(one.name for one in fields(Device))
-_TEXTS = ("address", "permanent_mac", "interface", "pf", "link_layer")
+_FIELDS = tuple(field.name for field in fields(Device))
+_STRING_FIELDS = ("address", "permanent_mac", "interface", "pf", "link_layer")
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -80,6 +81,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def _check_published(value: object, name: str) -> None:
+    """Raise ValueError unless `value` has the form of a Device of the API with this name."""
     if not isinstance(value, dict) or value.get("name") != name:
         raise ValueError(f"the published form of device {name} is missing or has another name")
     for key in ("attributes", "capacity"):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The devices of this node: what is published, and the kernel's names of each device."""
+"""The devices of this node: what is published, and the names that the kernel has for each device."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ if t.TYPE_CHECKING:
 __all__ = ["Device", "Inventory"]
 
 #: Maximum age in seconds of the list of SSH and storage sessions when a claim gets a device: pods that start together
-#: share one scan. Routes, addresses and links are always current.
+#: share one scan. Routes, addresses and links are always read again.
 _SESSIONS_MAX_AGE = 1.0
 
 
 class Inventory:
     """Probes the node. May be used from any thread.
 
-    `settings` returns the current settings, `held` the devices that records hold, as they were at allocation: they stay
-    published unchanged, whatever happens to their interfaces. `root` is the root of the tree to probe; the kernel is
-    queried only for `/`. `unclean` returns the devices whose original state could not be restored, each with a short
-    reason, `held_shares` the shares that records hold, by the names of the devices for shares.
+    `settings` returns the current settings. `held` returns the devices that records hold, as they were at allocation:
+    these stay published unchanged, whatever happens to their interfaces. `root` is the root of the tree to probe; the
+    kernel is queried only for `/`. `unclean` returns the devices whose original state could not be restored, each with
+    a short reason. `held_shares` returns the shares that records hold, by the names of the devices for shares.
     """
 
     def __init__(
@@ -63,18 +63,19 @@ class Inventory:
         self._settings = settings
         self._held = held
         self._root = root
-        # one probe at a time, as it is slow on a large node; its results are replaced together
+        # one probe at a time, because a probe is slow on a large node; all results of a probe are replaced together
         self._probing = threading.Lock()
         self._counters = self._shares = True
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
         self._offers: dict[str, Offer] = {}
         self._places = Places()
-        #: VPD that was read before: a failed read must not change the board's map, nor publish functions that manage
-        #: NVLink switches as NICs.
+        #: VPD that earlier probes have read: if a read fails, the board's map must not change, and functions that
+        #: manage NVLink switches must not be published as NICs.
         self._known_vpd: dict[str, Vpd] = {}
         self._rule = Rule(remember=True)
-        #: Addresses of the Node object and of the API server: interfaces that carry them are never published.
+        #: Addresses of the Node object, and of the API server. Interfaces that have the former, or lead to the latter,
+        #: are never published.
         self.node_addresses: tuple[Address, ...] = ()
         self.api_addresses: tuple[Address, ...] = ()
 
@@ -84,8 +85,8 @@ class Inventory:
         return self._settings()
 
     def refresh(self, counters: bool | None = None, shares: bool | None = None) -> publish.Publication:
-        """Probe the node and return what to publish. `counters`, `shares`: whether the API server supports shared
-        counters, and devices that are allocated several times; None keeps the last value, which is True at first.
+        """Probe the node and return what to publish. `counters` and `shares` say whether the API server supports shared
+        counters, and devices that are allocated several times. None keeps the last value, which is True at first.
 
         Raises DriverError.
         """
@@ -105,8 +106,8 @@ class Inventory:
                 )
         except (OSError, OverrideError) as error:
             raise DriverError(f"could not probe the node: {error}") from error
-        # A device that moved to a pod or back during the probe may have been missed in both places: it stays published
-        # unchanged. After each move back the publisher is woken.
+        # The probe may have missed a device that moved to a pod or back in the meantime: the device stays published
+        # unchanged. After each return to the node, the publisher is woken.
         held.update((device.name, device) for device in self._held())
         held_shares = _all_shares(held_shares, self._held_shares())
         unclean = self._unclean()
@@ -132,10 +133,10 @@ class Inventory:
             if device["name"] in unclean:
                 taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}
                 device["taints"] = [*device.get("taints", ()), taint]
-        found = _devices(publication, facts, policy)
+        devices = _devices(publication, facts, policy)
         self._places = places(facts, "nccl_topology" in settings.pod_environment)
-        self._offers = _offers(publication, facts, found)
-        self._devices = {**found, **held}
+        self._offers = _offers(publication, facts, devices)
+        self._devices = {**devices, **held}
         self._publication = publication
         return publication
 
@@ -146,38 +147,41 @@ class Inventory:
 
     @property
     def places(self) -> Places:
-        """The GPUs of the last probe, and NCCL's file if the settings ask for it now. Raises as `refresh`."""
+        """The GPUs of the last probe, and NCCL's topology file if the current settings require it. Raises
+        DriverError."""
         wanted = "nccl_topology" in self.settings.pod_environment
-        not_wanted_before = not self._places.nccl and self._places.no_nccl_reason == Places.no_nccl_reason
-        if self._publication is None or (wanted and not_wanted_before):
+        was_not_wanted = not self._places.nccl and self._places.no_nccl_reason == Places.no_nccl_reason
+        if self._publication is None or (wanted and was_not_wanted):
             self.refresh()
         return self._places
 
     def device(self, name: str) -> Device | None:
-        """A device of the last probe, or one that a record holds. Probes again for an unknown name. Raises as
-        `refresh`."""
+        """A device of the last probe, or one that a record holds. Probes again for an unknown name. Raises
+        DriverError."""
         if name not in self._devices:
             self.refresh()
         return self._devices.get(name)
 
     def offer(self, name: str) -> Offer | None:
-        """The divided NIC of a device for shares, by its name; None if there is no such device. Raises as `refresh`."""
+        """The divided NIC that belongs to a device for shares; None if there is no device of this name. Raises
+        DriverError."""
         if self._publication is None:
             self.refresh()
         return self._offers.get(name)
 
     def withheld(self, name: str) -> str:
-        """Why a device was not published at the last probe; empty if it was, or if it does not exist."""
+        """Why a device was not published at the last probe; empty if it was published, or does not exist. Raises
+        DriverError."""
         for key, reason in self.publication.withheld.items():
             if name in (publish.device_name(key), publish.interface_device_name(key)):
                 return reason
         return ""
 
     def needed_by_node(self, names: t.Iterable[str]) -> dict[str, str]:
-        """Which of these devices the node itself needs now, by name with the reason (uplink, SSH session ...), or why a
-        device is not published.
+        """The devices among `names` that the node itself needs now, each with the reason (uplink, SSH session ...), and
+        those that are not published, each with the reason for that.
 
-        Queries the kernel once for all of them. Call this before a claim gets devices. Raises DriverError.
+        Queries the kernel once for all devices. Call this before a claim gets devices. Raises DriverError.
         """
         found: dict[str, str] = {}
         reasons: t.Mapping[str, str] | None = None
@@ -190,8 +194,8 @@ class Inventory:
                 interfaces = interfaces or ([device.interface] if device.interface else [])
                 if reasons is None:
                     reasons = self.uplink_reasons(_SESSIONS_MAX_AGE)
-                kept = {**self.traffic_control_reasons(interfaces), **reasons}
-                found[name] = next((kept[one] for one in interfaces if one in kept), "")
+                needed = {**self.traffic_control_reasons(interfaces), **reasons}
+                found[name] = next((needed[interface] for interface in interfaces if interface in needed), "")
         return {name: reason for name, reason in found.items() if reason}
 
     def prefetch(self) -> None:
@@ -201,7 +205,7 @@ class Inventory:
             self.uplink_reasons(_SESSIONS_MAX_AGE)
 
     def traffic_control_reasons(self, interfaces: t.Sequence[str]) -> dict[str, str]:
-        """The interfaces with traffic control settings that would be lost in a pod, by name, with the reason.
+        """The interfaces with traffic control settings that a move to a pod would delete, each with the reason.
 
         Raises KernelError.
         """
@@ -209,23 +213,23 @@ class Inventory:
             return {}
         with step("read the traffic control of interfaces"), Netlink() as connection:
             found = {name: traffic_control.lost_by_move(connection, name) for name in interfaces}
-        return {name: f"it has tc {what}, which a claim would lose" for name, what in found.items() if what}
+        return {name: f"it has tc {lost}, which a claim would lose" for name, lost in found.items() if lost}
 
-    def uplink_reasons(self, at_most: float = 0.0) -> t.Mapping[str, str]:
-        """The interfaces that carry this node's own traffic, by name, with the reason.
+    def uplink_reasons(self, max_age: float = 0.0) -> t.Mapping[str, str]:
+        """The interfaces that carry this node's own traffic, each with the reason.
 
-        The list of sessions may be up to `at_most` seconds old. Raises KernelError.
+        The list of sessions may be up to `max_age` seconds old. Raises KernelError.
         """
         if self._root != "/":
             return {}
-        paths = [Path(one, None, "it has the node's address", "") for one in self.node_addresses]
-        paths += [Path(None, one, "", "the API server is reached over it") for one in self.api_addresses]
+        paths = [Path(address, None, "it has the node's address", "") for address in self.node_addresses]
+        paths += [Path(None, address, "", "the API server is reached over it") for address in self.api_addresses]
         with step("read the node's network tables"):
-            return self._rule.now(paths, self.settings.default_routes, at_most=at_most).by_name
+            return self._rule.now(paths, self.settings.default_routes, max_age=max_age).by_name
 
 
 def _all_shares(before: t.Mapping[str, HeldShares], now: t.Mapping[str, HeldShares]) -> dict[str, HeldShares]:
-    """The shares that pods have now, and those that have ended since `before`, with the VFs of both."""
+    """The shares that pods have now, and those that ended since `before`. A NIC's VFs are those of both."""
     return {
         name: replace(shares, vfs=shares.vfs | before[name].vfs) if name in before else shares
         for name, shares in {**before, **now}.items()
@@ -233,7 +237,7 @@ def _all_shares(before: t.Mapping[str, HeldShares], now: t.Mapping[str, HeldShar
 
 
 def _candidates(facts: NodeFacts, settings: Settings) -> list[str]:
-    """The interfaces that may be published: those of PCI functions, and virtual ones that the settings name."""
+    """The interfaces that may be published: those of PCI functions, and virtual ones that the settings list."""
     names = [(entry["name"], entry["address"]) for entry in facts["interfaces"]]
     return [name for name, address in names if address or like(name, settings.virtual_interfaces)]
 
@@ -243,11 +247,11 @@ def interfaces_of(address: str) -> list[str]:
     folder = f"/sys/bus/pci/devices/{address}"
     with step(f"list the interfaces of {address}"):
         functions = ["", *(name for name in _names(folder) if name.startswith("virtfn"))]
-        return [interface for one in functions for interface in _names(f"{folder}/{one}/net")]
+        return [interface for function in functions for interface in _names(f"{folder}/{function}/net")]
 
 
 def _names(folder: str) -> list[str]:
-    """The names in a folder; empty if there is none. Raises OSError."""
+    """The names in a folder; empty if the folder does not exist. Raises OSError."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -255,6 +259,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _devices(publication: publish.Publication, facts: NodeFacts, policy: publish.Policy) -> dict[str, Device]:
+    """The published devices by name, with the names that the kernel has for them."""
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
     nics = {nic["address"]: nic for nic in facts["nics"]}
     found = {}
@@ -277,7 +282,7 @@ def _devices(publication: publish.Publication, facts: NodeFacts, policy: publish
 
 
 def _function(device: Object, nic: NicFacts, facts: NodeFacts, keeps_interface: bool = False) -> Device:
-    """The device of a PCI function. `keeps_interface`: its interface stays on the node."""
+    """The device of a PCI function. With `keeps_interface`, the interface stays on the node."""
     interface = nic["interfaces"][0] if len(nic["interfaces"]) == 1 and not keeps_interface else None
     macs = {entry["name"]: entry["permanent_mac"] for entry in facts["interfaces"]}
     return Device(

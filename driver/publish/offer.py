@@ -15,8 +15,9 @@ from .device import Device
 
 @dataclass(frozen=True)
 class Offer:
-    """A divided NIC: its own device, the v1 Device for its shares, the rule of the settings, its bandwidth in bit/s,
-    and the VFs for shares, both free and used ones."""
+    """A divided NIC. `base` is the NIC's own device, `published` the Device of the API (v1) for the shares, and `rule`
+    the rule of the settings. `physical` is the NIC's bandwidth in bit/s. `vfs` are the VFs for shares, both free and
+    used ones."""
 
     base: Device
     published: Object

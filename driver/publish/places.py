@@ -20,7 +20,8 @@ _NVIDIA = "10de"
 
 @dataclass(frozen=True)
 class GpuPlace:
-    """A GPU or another accelerator. `rail`, `pcie_root` and `numa_node` are None if the node does not report them."""
+    """Where a GPU or another accelerator is. `rail`, `pcie_root` and `numa_node` are None if the node does not report
+    them."""
 
     rail: int | None
     pcie_root: str | None
@@ -30,28 +31,29 @@ class GpuPlace:
 
 @dataclass(frozen=True)
 class Places:
-    """`gpus` by PCI address. `nccl` is the topology file for NCCL, empty if there is none for the reason
-    `no_nccl_reason`."""
+    """`gpus` are keyed by PCI address. `nccl` is the content of the topology file for NCCL. If it is empty,
+    `no_nccl_reason` says why there is no file."""
 
     gpus: t.Mapping[str, GpuPlace] = field(default_factory=dict)
     board: Board = field(default_factory=Board)
     nccl: str = ""
-    no_nccl_reason: str = "the setting pod_environment does not ask for it"
+    no_nccl_reason: str = "the setting pod_environment does not contain nccl_topology"
 
     def level(self, gpu: str, nic: str) -> str:
-        """How near a GPU and a NIC are, by their PCI addresses (for a VF, that of its PF); UNKNOWN if not known."""
+        """The topology level between a GPU and a NIC, by their PCI addresses. `nic` is the address of the PF for a VF.
+        UNKNOWN if the GPU or the level is not known."""
         place = self.gpus.get(gpu)
         return self.board.level(place.pf or gpu, nic) if place else "UNKNOWN"
 
 
 def places(facts: NodeFacts, nccl: bool) -> Places:
-    """From topology facts (`model.as_dict`). `nccl`: also create NCCL's file."""
+    """The locations, from topology facts (`model.as_dict`). With `nccl`, also create the topology file for NCCL."""
     gpus = {gpu["address"]: _place(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"]}
     if not nccl:
         return Places(gpus, board_map(facts))
-    others = {facts["functions"][address]["vendor_id"] for address in gpus} - {_NVIDIA}
+    other_vendors = {facts["functions"][address]["vendor_id"] for address in gpus} - {_NVIDIA}
     text, reason = "", ""
-    if not gpus or others:
+    if not gpus or other_vendors:
         reason = "the file is for NCCL, and the node's GPUs are not all NVIDIA's"
     else:
         try:
@@ -62,5 +64,5 @@ def places(facts: NodeFacts, nccl: bool) -> Places:
 
 
 def _place(gpu: GpuFacts, function: FunctionFacts) -> GpuPlace:
-    standard = function["kubernetes"]
-    return GpuPlace(gpu["rail"], standard.get("pcieRoot"), gpu["numa_node"], function["physfn"])
+    attributes = function["kubernetes"]
+    return GpuPlace(gpu["rail"], attributes.get("pcieRoot"), gpu["numa_node"], function["physfn"])

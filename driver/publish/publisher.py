@@ -4,9 +4,9 @@
 
 """Keeps the node's ResourceSlices up to date.
 
-Every relevant change (of an interface, a route, the settings, a record, or of the slices by another client) wakes one
-thread, which probes the node, compares and writes. It waits a moment, because changes come in groups, and writes only
-what differs.
+Every relevant change wakes one thread: a change of an interface, a route, the settings or a record, or a change of the
+slices by another client. The thread waits a moment, because changes come in groups. Then it probes the node, compares
+the result with the slices, and writes only what differs.
 """
 
 from __future__ import annotations
@@ -33,30 +33,34 @@ from .inventory import Inventory
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds that a change waits for others, and the minimum seconds between the starts of two probes.
+#: How long a change waits for further changes, and the minimum time between the starts of two probes.
 SETTLE_SECONDS = 0.2
 INTERVAL_SECONDS = 0.5
-#: Maximum seconds that an urgent probe, or another one, is delayed while pods start or end. A device that returned to
-#: the node unchanged is not urgent, because it stayed published.
+#: How long pods that start or end may delay a probe: an urgent one, and one that is not urgent. A probe after a device
+#: returned to the node unchanged is not urgent, because the device stayed published.
 BUSY_SECONDS, NOT_URGENT_SECONDS = 2.0, 10.0
-#: Seconds between two checks whether pods start or end.
-BUSY_STEP = 0.1
-#: Seconds after which the node is probed without an event: a new SSH session or a changed link speed causes none.
+#: The interval of checks whether pods still start or end.
+_BUSY_CHECK_SECONDS = 0.1
+#: The time after which the node is probed without an event: a new SSH session or a changed link speed causes no event.
 RESYNC_SECONDS = 60.0
-#: Maximum seconds that `stop` waits for a write that has begun.
+#: How long `stop` waits for a write that has begun.
 STOP_SECONDS = 3.0
-_POLL_SECONDS = 1.0  # for the settings file
-_FIRST_DELAY, _MOST_DELAY = 0.2, 30.0
-_FEATURES_SECONDS = 3600.0  # after which the server's features are determined again
+#: The interval of checks whether the settings file has changed.
+_POLL_SECONDS = 1.0
+#: The pause after a first failure, and the maximum pause after further failures.
+_MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 0.2, 30.0
+#: The time after which the API server's features are determined again.
+_FEATURES_SECONDS = 3600.0
+_UNPROCESSABLE = 422
 
 
 class Publisher:
     """Publishes the devices of `inventory` through `cluster`. Start it once.
 
-    The file of `settings` is watched for changes. `published` is called with the publication each time the slices match
-    it; it must be quick and may be called from another thread. `busy` returns whether pods start or end: a probe would
-    slow them down, so it is delayed by at most BUSY_SECONDS, or NOT_URGENT_SECONDS if it is not urgent.
-    `holds_interface` returns whether the interface of this name belongs to a device that a claim has.
+    The file of `settings` is watched for changes. Each time the slices match the node, `published` is called with the
+    publication; it must return quickly, and may be called from another thread. `busy` returns whether pods start or
+    end. A probe would slow them down, so the probe is delayed by at most BUSY_SECONDS, or NOT_URGENT_SECONDS if it is
+    not urgent. `holds_interface` returns whether the interface of this name belongs to a device that a claim holds.
     """
 
     def __init__(
@@ -85,13 +89,14 @@ class Publisher:
         self._written: dict[str, tuple[str, Object]] = {}
         self._monitor: Monitor | None = None
         self._threads: list[threading.Thread] = []
-        #: When the slices last matched the node (seconds since the epoch), and why they could not be written since.
+        #: When the slices last matched the node (seconds since the epoch), why they could not be written since then,
+        #: and how many attempts have failed.
         self.last_published: float | None = None
         self.problem = ""
         self.failures = 0
 
     def start(self) -> None:
-        """Begin to publish. Raises KernelError if the kernel's events cannot be received."""
+        """Start to publish. Raises KernelError if the kernel's events cannot be received."""
         self._monitor = Monitor(self.wake, self._virtual, self._holds_interface)
         self._monitor.start()
         targets: list[tuple[str, t.Callable[[], None]]] = [("publisher", self._run), ("slices", self._watch)]
@@ -118,11 +123,11 @@ class Publisher:
 
     @property
     def node(self) -> Object | None:
-        """The Node object as read last; None before that."""
+        """The Node object as it was read last; None if it was not read yet."""
         return self._node
 
     def wake(self, reason: str) -> None:
-        """Probe again soon because of a change. Must also be called when a record is created or removed."""
+        """Probe again soon because of a change. Also call this when a record is created or removed."""
         self._wake(reason, urgent=True)
 
     def wake_when_idle(self, reason: str) -> None:
@@ -142,8 +147,8 @@ class Publisher:
             return
         changed = self._settings.reload()
         if self._settings.problem:
-            says = "%s is invalid, the previous settings stay in use: %s"
-            _LOG.error(says, self._settings.path, self._settings.problem)
+            message = "%s is invalid, the previous settings stay in use: %s"
+            _LOG.error(message, self._settings.path, self._settings.problem)
         elif changed:
             _LOG.info("read new settings from %s", self._settings.path)
             self.wake("the settings have changed")
@@ -163,7 +168,7 @@ class Publisher:
             return self._condition.wait_for(lambda: self._stopping, seconds)
 
     def _run(self) -> None:
-        delay = _FIRST_DELAY
+        delay = _MIN_DELAY_SECONDS
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: self._stopping or self._reason, RESYNC_SECONDS)
@@ -175,14 +180,14 @@ class Publisher:
             try:
                 self.publish(reason)
             except Exception as error:  # noqa: BLE001
-                # any error: the next attempt may succeed, and nothing is published without this thread
+                # catch any error: the next attempt may succeed, and nothing is published if this thread ends
                 self._fail(error)
                 if self._wait(delay * random.uniform(0.8, 1.2)):
                     return
-                delay = min(delay * 2, _MOST_DELAY)
+                delay = min(delay * 2, _MAX_DELAY_SECONDS)
                 self.wake("another attempt")
                 continue
-            delay = _FIRST_DELAY
+            delay = _MIN_DELAY_SECONDS
             if self._wait(max(0.0, INTERVAL_SECONDS - (time.monotonic() - began))):
                 return
 
@@ -190,7 +195,7 @@ class Publisher:
         """Wait while pods start or end. Returns whether the publisher is stopped."""
         began = time.monotonic()
         while self._busy() and time.monotonic() - began < (BUSY_SECONDS if self._urgent else NOT_URGENT_SECONDS):
-            if self._wait(BUSY_STEP):
+            if self._wait(_BUSY_CHECK_SECONDS):
                 return True
         return self._stopping
 
@@ -198,12 +203,12 @@ class Publisher:
         self.failures += 1
         text = error.message if isinstance(error, DriverError) else repr(error)
         if text != self.problem:
-            trace = None if isinstance(error, DriverError) else error
-            _LOG.error("could not publish the devices, trying again: %s", text, exc_info=trace)
+            unexpected = None if isinstance(error, DriverError) else error
+            _LOG.error("could not publish the devices, trying again: %s", text, exc_info=unexpected)
         self.problem = text
 
     def publish(self, reason: str) -> slices.Plan:
-        """Probe the node and write its slices once. Returns the changes that were made. Raises DriverError."""
+        """Probe the node once, and write its slices. Returns the changes. Raises DriverError."""
         with logs.context(operation="publish"), trace.operation("publish"):
             return self._publish(reason)
 
@@ -231,35 +236,36 @@ class Publisher:
         return plan
 
     def _settled(self, existing: Object, desired: Object) -> bool:
-        """Whether a slice is what the server stored when we sent exactly this content."""
+        """Whether a slice is what the server stored when the driver sent exactly the `desired` content."""
         version, sent = self._written.get(existing["metadata"]["name"], ("", {}))
         return existing["metadata"]["resourceVersion"] == version and slices.same(sent, desired["spec"])
 
     def _apply(self, plan: slices.Plan) -> None:
-        for one in plan.delete:
-            self._cluster.delete_slice(one)
-            self._written.pop(one["metadata"]["name"], None)
-        for one in plan.update:
-            self._stored(one, self._cluster.update_slice(one))
-        for one in plan.create:
+        for obsolete in plan.delete:
+            self._cluster.delete_slice(obsolete)
+            self._written.pop(obsolete["metadata"]["name"], None)
+        for changed in plan.update:
+            self._record_write(changed, self._cluster.update_slice(changed))
+        for created in plan.create:
             try:
-                self._stored(one, self._cluster.create_slice(one))
+                self._record_write(created, self._cluster.create_slice(created))
             except ApiError as error:
-                if error.status == 422 and "ownerReferences" in error.message:
-                    self._node = None
+                if error.status == _UNPROCESSABLE and "ownerReferences" in error.message:
+                    self._node = None  # read the Node again before the next attempt
                 raise
 
-    def _stored(self, sent: Object, stored: Object) -> None:
+    def _record_write(self, sent: Object, stored: Object) -> None:
+        """Remember a write. If the server has dropped fields, determine the server's features again."""
         self._written[sent["metadata"]["name"]] = (stored["metadata"]["resourceVersion"], sent["spec"])
         lost = comparison.dropped(sent["spec"], stored["spec"])
         if lost:
             _LOG.warning("the API server does not keep %s", ", ".join(lost[:3]))
-            self._features = None  # they were determined on another server
+            self._features = None  # another server has reported them
             self.wake("the API server has other features")
 
     def _watch(self) -> None:
-        """Wake the publisher when another client changes our slices. Lists them again whenever the watch ends early."""
-        delay, since = _FIRST_DELAY, ""
+        """Wake the publisher when another client changes the driver's slices. After an error, list the slices again."""
+        delay, since = _MIN_DELAY_SECONDS, ""
         while True:
             try:
                 if not since:
@@ -269,10 +275,10 @@ class Publisher:
                     if self._stopping:
                         return
                     since = item["metadata"]["resourceVersion"]
-                    delay = _FIRST_DELAY
+                    delay = _MIN_DELAY_SECONDS
                     if kind == "DELETED":
-                        self._node = None  # slices are deleted with their Node, which may be created again
-                    if kind != "BOOKMARK" and not self._is_ours(kind, item):
+                        self._node = None  # slices are deleted with their Node, and a new Node of this name may exist
+                    if kind != "BOOKMARK" and not self._is_own_write(kind, item):
                         self.wake(f"slice {item['metadata']['name']}: {kind.lower()}")
             except Exception as error:  # noqa: BLE001  # the watch starts again after a pause
                 since = ""
@@ -282,9 +288,9 @@ class Publisher:
                     self._cluster.forget_version()
                 if self._wait(delay * random.uniform(0.8, 1.2)):
                     return
-                delay = min(delay * 2, _MOST_DELAY)
+                delay = min(delay * 2, _MAX_DELAY_SECONDS)
 
-    def _is_ours(self, kind: str, item: Object) -> bool:
-        """Whether a change is our own write."""
+    def _is_own_write(self, kind: str, item: Object) -> bool:
+        """Whether the driver itself made a change."""
         version, _sent = self._written.get(item["metadata"]["name"], ("", {}))
         return kind != "DELETED" and item["metadata"]["resourceVersion"] == version

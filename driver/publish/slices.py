@@ -4,10 +4,10 @@
 
 """ResourceSlices for a node's devices, and the changes from the existing slices to the desired ones.
 
-The rules are those of Kubernetes' own controller (k8s.io/dynamic-resource-allocation/resourceslice): a pool's slices
-are matched by position, and the pool's generation grows unless a single update makes the whole change, so that a
-scheduler never uses a partly updated pool. Names are computed from driver, node and position, without generateName: a
-create that is sent twice makes only one slice.
+The rules are those of Kubernetes' own controller (k8s.io/dynamic-resource-allocation/resourceslice). A pool's slices
+are matched by position. The pool's generation is increased unless a single update makes the whole change, so that a
+scheduler never uses a partly updated pool. Names are computed from driver, node and position, without generateName, so
+that a create request which is sent twice creates only one slice.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..base.objects import Object
 from ..dra.kube import limits, quantity, versions
 from ..topology.publish import DATA_DIRECT_ROOT, PCIE_ROOT, VERSION_ANNOTATION, Publication
 
-_PAGE_ADVANCED = limits.at(limits.DEVICES_ADVANCED, versions.NEWEST)
-_SETS = limits.at(limits.COUNTER_SETS, versions.NEWEST) or 8
-_PLACE_DIGITS = 5
+_MAX_ADVANCED_DEVICES = limits.at(limits.DEVICES_ADVANCED, versions.NEWEST)
+_MAX_COUNTER_SETS = limits.at(limits.COUNTER_SETS, versions.NEWEST) or 8
+_POSITION_DIGITS = 5
 
 
 def slices(
@@ -32,23 +32,28 @@ def slices(
 ) -> list[Object]:
     """The v1 ResourceSlices of a node's pool, which has the node's name, within all limits of the API.
 
-    Counter sets are in separate slices, before the devices. If devices can have taints, lists or counters, a slice
-    holds up to 64 of them, whether they have any or not: a link that goes down must not move devices between slices. A
-    PF and its VFs are in the same slice if it has room. An empty pool has one empty slice.
+    Counter sets are in separate slices, before the devices. If the API server supports taints, lists or counters, a
+    slice contains up to 64 devices, whether these have any of them or not: devices must not move between slices when a
+    link goes down. A PF and its VFs are in the same slice if all fit. An empty pool has one empty slice.
+
+    `generation` is the generation of the pool.
     """
     features = features or Features()
     bodies: list[Object] = []
     if features.counters:
         sets = publication.counter_sets
-        bodies += [{"sharedCounters": sets[at : at + _SETS]} for at in range(0, len(sets), _SETS)]
+        bodies += [
+            {"sharedCounters": sets[start : start + _MAX_COUNTER_SETS]}
+            for start in range(0, len(sets), _MAX_COUNTER_SETS)
+        ]
     advanced = features.taints or features.lists or (features.counters and publication.counter_sets)
-    most = _PAGE_ADVANCED if advanced else limits.DEVICES
+    max_devices = _MAX_ADVANCED_DEVICES if advanced else limits.DEVICES
     pages: list[list[Object]] = [[]]
     for group in _families(publication):
-        if len(pages[-1]) + len(group) > most and pages[-1] and len(group) <= most:
+        if len(pages[-1]) + len(group) > max_devices and pages[-1] and len(group) <= max_devices:
             pages.append([])
         for device in group:
-            if len(pages[-1]) == most:
+            if len(pages[-1]) == max_devices:
                 pages.append([])
             pages[-1].append(_supported(device, features))
     bodies += [{"devices": page} for page in pages]
@@ -57,16 +62,16 @@ def slices(
         {
             "apiVersion": versions.V1,
             "kind": "ResourceSlice",
-            "metadata": {"name": slice_name(place, driver, node)},
+            "metadata": {"name": slice_name(position, driver, node)},
             "spec": {"driver": driver, "nodeName": node, "pool": dict(pool), **body},
         }
-        for place, body in enumerate(bodies)
+        for position, body in enumerate(bodies)
     ]
 
 
-def slice_name(place: int, driver: str, node: str) -> str:
+def slice_name(position: int, driver: str, node: str) -> str:
     """The name of the slice at a position of the node's pool. The scheduler reads slices in the order of names."""
-    name = f"{place:0{_PLACE_DIGITS}x}-{driver}-{node}"
+    name = f"{position:0{_POSITION_DIGITS}x}-{driver}-{node}"
     if len(name) > limits.DNS_SUBDOMAIN_BYTES:
         digest = hashlib.sha256(node.encode()).hexdigest()[:16]
         name = f"{name[: limits.DNS_SUBDOMAIN_BYTES - 17].rstrip('-.')}-{digest}"
@@ -75,16 +80,17 @@ def slice_name(place: int, driver: str, node: str) -> str:
 
 def _families(publication: Publication) -> list[list[Object]]:
     """The devices, each PF grouped with the VFs that share its counters, in the order of their first devices."""
-    found: dict[str, list[Object]] = {}
+    families: dict[str, list[Object]] = {}
     for device in publication.devices:
-        used = device.get("consumesCounters") or [{"counterSet": device["name"]}]
-        found.setdefault(used[0]["counterSet"], []).append(device)
-    return list(found.values())
+        consumed = device.get("consumesCounters") or [{"counterSet": device["name"]}]
+        families.setdefault(consumed[0]["counterSet"], []).append(device)
+    return list(families.values())
 
 
 def _supported(device: Object, features: Features) -> Object:
-    left_out = {name for name, on in (("taints", features.taints), ("consumesCounters", features.counters)) if not on}
-    kept = {key: value for key, value in device.items() if key not in left_out}
+    """The device without fields that the API server does not support."""
+    supported = {"taints": features.taints, "consumesCounters": features.counters}
+    kept = {key: value for key, value in device.items() if supported.get(key, True)}
     roots = _roots(kept.get("attributes") or {})
     if features.lists and len(roots) > 1:
         kept["attributes"] = {**kept["attributes"], PCIE_ROOT: {"strings": roots}}
@@ -92,15 +98,15 @@ def _supported(device: Object, features: Features) -> Object:
 
 
 def _roots(attributes: Object) -> list[str]:
-    """The PCIe roots at which a device reads and writes memory: its own, and that of its data-direct function."""
-    found = [attributes.get(name, {}).get("string") for name in (PCIE_ROOT, DATA_DIRECT_ROOT)]
-    return list(dict.fromkeys(one for one in found if one))
+    """The PCIe roots through which a device reads and writes memory: its own, and that of its data-direct function."""
+    roots = [attributes.get(name, {}).get("string") for name in (PCIE_ROOT, DATA_DIRECT_ROOT)]
+    return list(dict.fromkeys(root for root in roots if root))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The changes, in this order. `update` and `create` have whole objects; an update has the resourceVersion on which
-    it is based; `delete` has the server's objects."""
+    """The changes, in the order of the fields. `delete` contains the server's objects, `update` and `create` contain
+    whole objects. An update contains the resourceVersion on which it is based."""
 
     delete: tuple[Object, ...] = ()
     update: tuple[Object, ...] = ()
@@ -116,60 +122,63 @@ def plan(
     desired: t.Sequence[Object],
     settled: t.Callable[[Object, Object], bool] = lambda existing, desired: False,
 ) -> Plan:
-    """The changes that make a driver's and node's existing slices the `desired` ones; both are v1.
+    """The changes that turn the existing slices of a driver and a node into the `desired` ones; both are v1.
 
-    The desired ones come from `slices`, all of one pool. Their generation is a minimum; the plan sets the required one.
-    `settled` may accept an existing slice that differs only because the server drops a field.
+    The desired slices are the result of `slices`, so all belong to one pool. Their generation is a minimum; the plan
+    sets the required one. `settled` may accept an existing slice that differs only because the server drops a field.
     """
-    existing = sorted(existing, key=lambda one: str(one["metadata"]["name"]))
-    names = {one["metadata"]["name"]: place for place, one in enumerate(desired)}
+    existing = sorted(existing, key=lambda item: str(item["metadata"]["name"]))
+    positions = {item["metadata"]["name"]: position for position, item in enumerate(desired)}
     pool_name = desired[0]["spec"]["pool"]["name"]
-    least = desired[0]["spec"]["pool"]["generation"]
-    own = [one for one in existing if one["spec"]["pool"]["name"] == pool_name]
-    generation = max((one["spec"]["pool"].get("generation", 0) for one in own), default=0)
+    min_generation = desired[0]["spec"]["pool"]["generation"]
+    of_pool = [item for item in existing if item["spec"]["pool"]["name"] == pool_name]
+    generation = max((item["spec"]["pool"].get("generation", 0) for item in of_pool), default=0)
     current: dict[int, Object] = {}
-    obsolete = [one for one in existing if one["spec"]["pool"]["name"] != pool_name]
-    for one in own:
-        place = names.get(one["metadata"]["name"])
-        if place is None or one["spec"]["pool"].get("generation", 0) < generation:
-            obsolete.append(one)
+    obsolete = [item for item in existing if item["spec"]["pool"]["name"] != pool_name]
+    for item in of_pool:
+        position = positions.get(item["metadata"]["name"])
+        if position is None or item["spec"]["pool"].get("generation", 0) < generation:
+            obsolete.append(item)
         else:
-            current[place] = one
+            current[position] = item
 
-    def wanted(place: int, number: int) -> Object:
-        spec = desired[place]["spec"]
-        return {**desired[place], "spec": {**spec, "pool": {**spec["pool"], "generation": number}}}
+    def wanted(position: int, number: int) -> Object:
+        spec = desired[position]["spec"]
+        return {**desired[position], "spec": {**spec, "pool": {**spec["pool"], "generation": number}}}
 
     changed = {
-        place
-        for place, one in current.items()
-        if not same(one["spec"], wanted(place, generation)["spec"]) and not settled(one, wanted(place, generation))
+        position
+        for position, item in current.items()
+        if not same(item["spec"], wanted(position, generation)["spec"])
+        and not settled(item, wanted(position, generation))
     }
     reannotated = {
-        place for place, one in current.items() if not _annotations(desired[place]).items() <= _annotations(one).items()
+        position
+        for position, item in current.items()
+        if not _annotations(desired[position]).items() <= _annotations(item).items()
     }
     new = len(desired) - len(current)
-    bumped = least > generation or new > 0 or len(changed) > 1
-    if bumped:
-        generation = least if least > generation else generation + 1
+    increased = min_generation > generation or new > 0 or len(changed) > 1
+    if increased:
+        generation = max(min_generation, generation + 1)
     return Plan(
         delete=tuple(obsolete),
         update=tuple(
-            _updated(one, wanted(place, generation))
-            for place, one in sorted(current.items())
-            if bumped or place in changed | reannotated
+            _updated(item, wanted(position, generation))
+            for position, item in sorted(current.items())
+            if increased or position in changed | reannotated
         ),
-        create=tuple(wanted(place, generation) for place in range(len(desired)) if place not in current),
+        create=tuple(wanted(position, generation) for position in range(len(desired)) if position not in current),
         generation=generation,
     )
 
 
-def _annotations(one: Object) -> dict[str, str]:
-    return one["metadata"].get("annotations") or {}
+def _annotations(item: Object) -> dict[str, str]:
+    return item["metadata"].get("annotations") or {}
 
 
 def _updated(existing: Object, desired: Object) -> Object:
-    """The existing slice with the desired content, keeping the times at which its taints were added."""
+    """The existing slice with the desired content. The times at which its taints were added are kept."""
     spec = copy.deepcopy(desired["spec"])
     times = {
         (device["name"], taint["key"], taint.get("value"), taint["effect"]): taint.get("timeAdded")
@@ -213,7 +222,7 @@ def same(actual: object, desired: object, name: str = "") -> bool:
 
 
 def with_owner(desired: t.Sequence[Object], node: Object, version: str) -> list[Object]:
-    """The slices with the Node as their owner, so that they are deleted with it, and with the driver's version."""
+    """The slices with the driver's version, and with the Node as owner, so that they are deleted with the Node."""
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -222,4 +231,4 @@ def with_owner(desired: t.Sequence[Object], node: Object, version: str) -> list[
         "controller": True,
     }
     added = {"ownerReferences": [owner], "annotations": {VERSION_ANNOTATION: version}}
-    return [{**one, "metadata": {**one["metadata"], **added}} for one in desired]
+    return [{**item, "metadata": {**item["metadata"], **added}} for item in desired]

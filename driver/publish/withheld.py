@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The log of devices that are not published, with the reasons."""
+"""Logging which devices are not published, and why."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import typing as t
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of names in a line.
+#: Maximum number of names in a log line.
 _MAX_NAMES = 20
 
 
 class WithheldLog:
-    """Logs which devices are not published, and why, when that changes."""
+    """Logs which devices are not published, and why, whenever that changes."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def report(self, withheld: t.Mapping[str, str]) -> None:
-        """`withheld` are the current reasons, by PCI address or interface."""
+        """Log the changes since the last call. `withheld` contains the current reasons, by PCI address or interface."""
         by_reason: dict[str, list[str]] = {}
         for name, reason in withheld.items():
             if self._known.get(name) != reason:
@@ -35,6 +35,6 @@ class WithheldLog:
 
 
 def listed(names: t.Sequence[str]) -> str:
-    """The first names of a list that may be long."""
+    """The first names of a list, and the number of the others, as a text."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more

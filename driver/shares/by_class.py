@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares by macvlan children: classes on the parent interface, which stays on the node."""
+"""Shares through macvlan children: traffic classes on the parent interface, which stays on the node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ..kernel.netlink import Netlink
 
 
 def set_classes(parent: Identity, physical: int, wanted: t.Mapping[int, htb.Class]) -> None:
-    """Set the classes of a NIC to `wanted`, by their minor numbers. Without classes, the parent gets the kernel's
-    default qdisc again. If the NIC is gone, its classes and its shares' interfaces are gone, too. Raises
-    KernelError."""
+    """Set the classes of a NIC to `wanted`, which is keyed by minor numbers. `physical` is the NIC's rate in bit/s.
+
+    Without classes, the parent gets the kernel's default qdisc again. Does nothing if the NIC does not exist any more:
+    its classes and the interfaces of its shares were removed with it. Raises KernelError."""
     with Netlink() as connection, step(f"divide {parent.name}"):
         link = find(connection, parent, None)
         if link is not None:
@@ -25,14 +26,15 @@ def set_classes(parent: Identity, physical: int, wanted: t.Mapping[int, htb.Clas
 
 
 def sent(parent: Identity) -> dict[int, int]:
-    """The bytes that the shares of a NIC have sent since their classes were made. Raises KernelError."""
+    """The bytes that the shares of a NIC have sent since their classes were created, by minor number. Raises
+    KernelError."""
     with Netlink() as connection, step(f"read the classes of {parent.name}"):
         link = find(connection, parent, None)
         return htb.sent(connection, link.index) if link is not None else {}
 
 
 def problem(parent: Identity) -> str:
-    """Why a NIC cannot have classes; empty if it can. Raises KernelError."""
+    """Why the driver cannot create classes on a NIC; empty if it can. Raises KernelError."""
     with Netlink() as connection, step(f"look for queueing disciplines of {parent.name}"):
         link = find(connection, parent, None)
         if link is None:
@@ -40,13 +42,13 @@ def problem(parent: Identity) -> str:
         try:
             htb.exists(connection, link.index)
         except htb.ForeignQdisc as error:
-            return f"{error.args[1]}; dividing the NIC would replace it"
+            return f"{error.args[1]}, and dividing the NIC would replace it"
     return ""
 
 
 def divided() -> list[links.Link]:
     """The interfaces on the node that have the driver's classes. Raises KernelError."""
-    with Netlink() as connection, step("list the interfaces that are divided"):
+    with Netlink() as connection, step("list the interfaces that the driver divides"):
         found = [links.get(connection, index=index) for index in htb.interfaces(connection)]
         return [link for link in found if link is not None]
 

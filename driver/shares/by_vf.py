@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares by virtual functions (VFs): their rates, which the driver of the physical function enforces.
+"""Shares through virtual functions (VFs): the VFs' rates, which the NIC enforces.
 
-They are set by devlink where the card's embedded switch is in switchdev mode, and by the physical function's interface
-otherwise, never by both. For an interface whose driver takes no minimum rate (igb), the guarantee is set as the
-maximum: then no share can exceed its own, and idle capacity stays unused.
+Rates are set through devlink if the card's embedded switch is in switchdev mode, and otherwise through the interface of
+the physical function, never through both. If the driver of that interface does not support a minimum rate (igb), the
+guaranteed rate is set as the maximum: then no share can exceed its guarantee, and idle capacity stays unused.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ _MEGA = 10**6
 
 
 def set_rates(wanted: t.Mapping[str, EffectiveRate]) -> dict[str, EffectiveRate]:
-    """Set the rates of virtual functions, by their PCI addresses, and read them back. Rates are lowered before
-    others are raised. Returns what is in force, without functions that are gone with their rates. Raises
-    KernelError."""
+    """Set the rates of virtual functions, keyed by PCI address, and read them back. Rates that fall are changed before
+    those that rise. Returns the rates in force, without functions that do not exist any more. Raises KernelError."""
     functions = _existing_functions(wanted)
-    found = set_rates_of({function: wanted[address] for address, function in functions.items()})
-    return {address: found[function] for address, function in functions.items()}
+    rates = set_rates_of({function: wanted[address] for address, function in functions.items()})
+    return {address: rates[function] for address, function in functions.items()}
 
 
 def set_rates_of(wanted: t.Mapping[vf.Function, EffectiveRate]) -> dict[vf.Function, EffectiveRate]:
-    """As `set_rates`, by functions instead of addresses."""
+    """As `set_rates`, keyed by function instead of address."""
     found = {}
     with _rate_setters(wanted) as setters:
         now: dict[vf.Function, EffectiveRate] = {}
@@ -55,7 +54,8 @@ def set_rates_of(wanted: t.Mapping[vf.Function, EffectiveRate]) -> dict[vf.Funct
 
 
 def in_force(addresses: t.Iterable[str]) -> dict[str, EffectiveRate]:
-    """The rates of virtual functions now, by their PCI addresses, without those that are gone. Raises KernelError."""
+    """The current rates of virtual functions, by PCI address, without functions that do not exist. Raises
+    KernelError."""
     functions = _existing_functions(addresses)
     found = {}
     with _rate_setters(functions.values()) as setters:
@@ -66,12 +66,12 @@ def in_force(addresses: t.Iterable[str]) -> dict[str, EffectiveRate]:
 
 
 def clear(address: str) -> None:
-    """Remove the rates that this driver has set by devlink for a virtual function whose share ends. Rates that were set
-    through the interface are restored with its other settings. Raises KernelError."""
+    """Remove the rates that the driver has set through devlink for a virtual function whose share ends. Rates that were
+    set through the interface are restored with the other settings of the VF. Raises KernelError."""
     try:
         function = _function(address)
     except KernelError:
-        return  # the function is gone with its rates
+        return  # the function does not exist any more, nor do its rates
     clear_of(function)
 
 
@@ -90,17 +90,17 @@ def sent(address: str) -> int | None:
 
 
 class _NoPort(Exception):
-    """The virtual function has no devlink port: it is gone."""
+    """The virtual function has no devlink port, so it does not exist any more."""
 
 
 class _RateSetter(t.Protocol):
     """Reads and sets the rates of virtual functions, in bit/s. Errors are OSError."""
 
     def read(self, function: vf.Function) -> EffectiveRate:
-        """What is in force now."""
+        """The rates in force."""
 
     def set(self, function: vf.Function, wanted: EffectiveRate) -> EffectiveRate:
-        """Set both rates, read them back, and return what is in force."""
+        """Set both rates, read them back, and return the rates in force."""
 
 
 class _ByDevlink:
@@ -122,32 +122,34 @@ class _ByInterface:
         self._links: dict[str, links.Link] = {}
 
     def read(self, function: vf.Function) -> EffectiveRate:
-        now = self._before(function)
-        most = now.get("maxTxRate", 0)
-        return EffectiveRate((now.get("minTxRate", 0) or most) * _MEGA, most * _MEGA)
+        now = self._current(function)
+        maximum = now.get("maxTxRate", 0)
+        return EffectiveRate((now.get("minTxRate", 0) or maximum) * _MEGA, maximum * _MEGA)
 
     def set(self, function: vf.Function, wanted: EffectiveRate) -> EffectiveRate:
-        least, most = wanted.rate // _MEGA, wanted.ceiling // _MEGA
-        now, both = self._before(function), {"minTxRate": least, "maxTxRate": most}
-        if _are_set(now, both):
+        min_mbits, max_mbits = wanted.rate // _MEGA, wanted.ceiling // _MEGA
+        now, settings = self._current(function), {"minTxRate": min_mbits, "maxTxRate": max_mbits}
+        if _are_set(now, settings):
             return wanted
         index = self._links[function.pf].index
         try:
-            vf.write_to(self._connection, index, function.index, now, both)
+            vf.write_to(self._connection, index, function.index, now, settings)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            both, wanted = {"minTxRate": 0, "maxTxRate": least}, EffectiveRate(wanted.rate, wanted.rate)
-            if _are_set(now, both):
+            # the driver supports no minimum rate
+            settings, wanted = {"minTxRate": 0, "maxTxRate": min_mbits}, EffectiveRate(wanted.rate, wanted.rate)
+            if _are_set(now, settings):
                 return wanted
-            vf.write_to(self._connection, index, function.index, now, both)
+            vf.write_to(self._connection, index, function.index, now, settings)
         now = vf.read(self._connection, function)
-        if not _are_set(now, both):
-            reported = ", ".join(f"{name} {now.get(name)}" for name in both)
-            raise OSError(errno.EIO, f"it reports {reported} in Mbit/s after {least} to {most} were set")
+        if not _are_set(now, settings):
+            reported = ", ".join(f"{name} {now.get(name)}" for name in settings)
+            raise OSError(errno.EIO, f"it reports {reported} in Mbit/s after {min_mbits} to {max_mbits} were set")
         return wanted
 
-    def _before(self, function: vf.Function) -> vf.VfSettings:
+    def _current(self, function: vf.Function) -> vf.VfSettings:
+        """The settings of the function when its physical function was first read."""
         if function.pf not in self._links:
             self._links[function.pf] = vf.pf_link(self._connection, function)
         return vf.parse(self._links[function.pf], function.index)
@@ -155,28 +157,29 @@ class _ByInterface:
 
 @contextlib.contextmanager
 def _rate_setters(functions: t.Iterable[vf.Function]) -> t.Iterator[dict[vf.Function, _RateSetter]]:
-    """The setter of each of these functions."""
+    """For each function, the object that reads and sets its rates."""
     functions = list(functions)
     if not functions:
         yield {}
         return
     with Netlink() as connection, Devlink() as devlink:
         by_interface = _ByInterface(connection)
-        of_card: dict[str, _RateSetter] = {}
+        by_pf: dict[str, _RateSetter] = {}
         for function in functions:
-            if function.pf not in of_card:
+            if function.pf not in by_pf:
                 with step(f"read the switch mode of {function.pf}"):
-                    of_card[function.pf] = _ByDevlink(devlink) if devlink.is_switchdev(function) else by_interface
-        yield {function: of_card[function.pf] for function in functions}
+                    by_pf[function.pf] = _ByDevlink(devlink) if devlink.is_switchdev(function) else by_interface
+        yield {function: by_pf[function.pf] for function in functions}
 
 
 def _existing_functions(addresses: t.Iterable[str]) -> dict[str, vf.Function]:
-    """The virtual functions that exist now, by their PCI addresses."""
+    """The virtual functions that exist, by PCI address."""
     found = {address: vf.function(address) for address in addresses}
     return {address: function for address, function in found.items() if function}
 
 
 def _set_by_devlink(devlink: Devlink, function: vf.Function, wanted: Rates) -> None:
+    """Raises _NoPort if the function does not exist any more, and OSError."""
     try:
         devlink.write(function, wanted)
     except OSError as error:
@@ -189,7 +192,7 @@ def _function(address: str) -> vf.Function:
     with step(f"find the virtual function {address}"):
         found = vf.function(address)
         if found is None:
-            raise OSError(errno.ENODEV, "it is not a virtual function now")
+            raise OSError(errno.ENODEV, "there is no such virtual function")
         return found
 
 

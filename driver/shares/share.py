@@ -18,11 +18,13 @@ from ..topology.publish_shares import quantity
 
 @dataclass
 class ShareRecord:
-    """The share of a NIC that a claim has, as of allocation; stored in records.
+    """The share of a NIC that a claim has, as it was allocated; stored in records.
 
-    `of` is the NIC's own device. `hard` shares get what they asked for, independent of the factor. `burst` is 0 for the
-    maximum that the settings allow. `factor`, `physical` and `ceiling` are the settings at that time. `minor` is the
-    number of the class, and `mac` the address of the child, for macvlan.
+    `of` is the name of the NIC's own device. `asked` is the requested rate, and `consumed` the part of the published
+    capacity that the allocation consumed. A `hard` share gets the requested rate, whatever the factor is. `burst` is
+    the requested maximum rate, or 0 for the maximum that the settings allow. `factor`, `physical` and `ceiling` were
+    computed from the settings at allocation. For macvlan, `minor` is the number of the class, and `mac` the address of
+    the child.
     """
 
     of: str
@@ -37,35 +39,36 @@ class ShareRecord:
     minor: int = 0
     mac: str = ""
 
-    def shown(
-        self, divided: DividedBandwidth, guaranteed: int, force: EffectiveRate | None = None, debt: int = 0
+    def status_data(
+        self, divided: DividedBandwidth, guaranteed: int, in_force: EffectiveRate | None = None, debt: int = 0
     ) -> dict[str, t.Any]:
-        """The share in the API's form, for the claim's status. `guaranteed` is the share's guarantee in bit/s, `force`
-        what it has now, `debt` how much more of the NIC is promised than its capacity."""
+        """The share as the data of the claim's status. `guaranteed` is the share's guaranteed rate, `in_force` its
+        current rates (None if it is not attached), and `debt` the promised bandwidth of the NIC that exceeds its
+        capacity."""
         ceiling = min(self.burst or divided.ceiling, divided.ceiling)
-        found = {
+        data = {
             "mechanism": self.mechanism,
             "bandwidth": quantity(self.asked),
             "guaranteed": quantity(guaranteed),
             "ceiling": quantity(max(ceiling, min(self.asked, divided.physical))),
             "hard": self.hard,
         }
-        if force:
-            found["inForce"] = {"bandwidth": quantity(force.rate), "ceiling": quantity(force.ceiling)}
+        if in_force:
+            data["inForce"] = {"bandwidth": quantity(in_force.rate), "ceiling": quantity(in_force.ceiling)}
         if debt:
-            found["debtOfNIC"] = quantity(debt)
-        return found
+            data["debtOfNIC"] = quantity(debt)
+        return data
 
     @property
-    def asks(self) -> share_rates.Share:
-        """In the form that rates are computed from."""
+    def requested(self) -> share_rates.Share:
+        """The requested share, in the form from which rates are computed."""
         return share_rates.Share(self.asked, self.hard, Fraction(self.factor), self.consumed, self.burst or None)
 
 
 @dataclass(frozen=True)
 class DividedBandwidth:
-    """The bandwidth of a NIC that is divided among shares: its `physical` rate, the `factor` of it that may be
-    promised, and the `ceiling` of one share."""
+    """The bandwidth of a NIC that is divided among shares: the NIC's `physical` rate, the `factor` of that rate that
+    may be promised in total, and the `ceiling` of one share."""
 
     physical: int
     factor: Fraction
@@ -76,31 +79,31 @@ class DividedBandwidth:
         """The values at the allocation of these shares (at least one), for a NIC that the settings no longer divide, or
         whose link speed is unknown."""
         return cls(
-            max(one.physical for one in shares),
-            max(Fraction(one.factor) for one in shares),
-            max(one.ceiling for one in shares),
+            max(share.physical for share in shares),
+            max(Fraction(share.factor) for share in shares),
+            max(share.ceiling for share in shares),
         )
 
     def in_force(self, shares: t.Sequence[ShareRecord]) -> list[EffectiveRate]:
-        """What each of these attached shares has now."""
-        return share_rates.rates(self.physical, self.factor, [one.asks for one in shares], self.ceiling)
+        """The rates in force for each of these shares, which are all attached shares of the NIC."""
+        return share_rates.rates(self.physical, [share.requested for share in shares], self.ceiling)
 
     def guarantees(self, shares: t.Sequence[ShareRecord]) -> list[int]:
-        """What each of the NIC's shares is guaranteed."""
-        return share_rates.guarantees(self.physical, self.factor, [one.asks for one in shares])
+        """The guaranteed rate of each of the NIC's shares."""
+        return share_rates.guarantees(self.physical, self.factor, [share.requested for share in shares])
 
     def totals(self, shares: t.Sequence[ShareRecord]) -> Totals:
-        """The sums of the shares."""
-        return share_rates.totals(self.physical, self.factor, [one.asks for one in shares])
+        """Sums over the NIC's shares."""
+        return share_rates.totals(self.physical, self.factor, [share.requested for share in shares])
 
 
 def mac_of(uid: str, share_id: str) -> str:
-    """The address of a share's child interface: the same for the same allocation, locally administered."""
+    """The MAC address of a share's child interface: locally administered, and always the same for an allocation."""
     digest = hashlib.sha256(f"{uid} {share_id}".encode()).digest()
     return bytes([digest[0] & 0xFC | 0x02, *digest[1:6]]).hex(":")
 
 
 def free_minor(used: t.Iterable[int], first: int, last: int) -> int | None:
-    """The first number that no other share of the NIC uses; None if there is none."""
-    taken = set(used)
-    return next((number for number in range(first, last + 1) if number not in taken), None)
+    """The first minor number from `first` to `last` that no other share of the NIC uses; None if all are used."""
+    used_numbers = set(used)
+    return next((number for number in range(first, last + 1) if number not in used_numbers), None)

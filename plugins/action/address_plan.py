@@ -57,6 +57,7 @@ class ActionModule(ReportAction):
         return result
 
     def _written(self, dest: pathlib.Path, site: Site) -> Result:
+        """Write the files that differ. Returns the part of the result that describes them."""
         content = FORMS.write({"pools": formats.pool_rows(site), "ranges": formats.rows(site)})
         files = {
             "addresses.csv": formats.as_csv(site).encode(),
@@ -64,19 +65,19 @@ class ActionModule(ReportAction):
         }
         with self._reporting_faults():
             written = self._write_files(dest, files)
-        found: Result = {
+        result: Result = {
             "changed": bool(written),
             "csv": str(dest / "addresses.csv"),
             "json": str(dest / "addresses.json"),
         }
         if self._task.diff and written:
-            found["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
-        return found
+            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
+        return result
 
 
 def _nodes(variables: Variables) -> list[NodeInput]:
     """All hosts of the inventory that have an address plan, regardless of --limit. Raises Problems."""
-    found, problems = [], []
+    nodes, problems = [], []
     hostvars = variables["hostvars"]
     for name in sorted((variables.get("groups") or {}).get("all") or ()):
         raw = hostvars.raw_get(name)
@@ -87,14 +88,14 @@ def _nodes(variables: Variables) -> list[NodeInput]:
             problems.append(Problem(name, refusal(name, from_facts), "facts"))
             continue
         host = hostvars[name]
-        found.append(NodeInput(name, host[PLAN], host[INDEX] if INDEX in raw else None, _known_addresses(raw)))
+        nodes.append(NodeInput(name, host[PLAN], host[INDEX] if INDEX in raw else None, _known_addresses(raw)))
     if problems:
         raise Problems(problems)
-    return found
+    return nodes
 
 
 def _known_addresses(variables: t.Mapping[str, t.Any]) -> tuple[str, ...]:
-    """The addresses of a node that the controller knows: the one that Ansible connects to, and gathered ones."""
+    """The addresses of a node that the controller knows, which are `ansible_host` and those in gathered facts."""
     facts = variables.get("ansible_facts")
     listed = [facts.get(key) for key in _ADDRESSES] if isinstance(facts, dict) else []
     gathered = [text for one in listed if isinstance(one, list) for text in one if isinstance(text, str)]

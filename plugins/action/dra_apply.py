@@ -25,8 +25,9 @@ _SPEC: Spec = {
     "applyset_namespace": {"type": "str", "default": "default"},
     "site": {"type": "str"},
 }
-# number of retries, and seconds between them, for objects that wait until a quota is updated
-_RETRIES, _DELAY = 10, 1.0
+# retries for objects that wait until a quota is updated
+_RETRIES = 10
+_RETRY_DELAY_SECONDS = 1.0
 
 
 class ActionModule(ClusterAction):
@@ -44,9 +45,9 @@ class ActionModule(ClusterAction):
         applyset = {"name": options["applyset"], "namespace": options["applyset_namespace"]}
         objects = options["objects"]
         for index, item in enumerate(objects):
-            wrong = apply_set.why_unusable(item)
-            if wrong:
-                raise AnsibleActionFail(f"objects[{index}] cannot be applied: {wrong}")
+            problem = apply_set.why_unusable(item)
+            if problem:
+                raise AnsibleActionFail(f"objects[{index}] cannot be applied: {problem}")
 
         namespaces = self._info("v1", "Namespace")
         plan = apply_set.plan(
@@ -93,25 +94,26 @@ class ActionModule(ClusterAction):
             waiting = apply_set.waiting_for_changes(objects, done)
             if not waiting:
                 break
-            time.sleep(_DELAY)
+            time.sleep(_RETRY_DELAY_SECONDS)
             done = apply_set.completed(objects, done, waiting, self._apply(waiting, check=False))
         verdict = apply_set.verdict_of(objects, done)
         if not verdict["problems"]:
             return {"applied": verdict["accepted"]}
         refused, applied = "\n".join(verdict["problems"]), ", ".join(verdict["accepted"]) or "nothing"
         message = (
-            f"Not everything was applied.\nRefused:\n{refused}\nApplied: {applied}\nFix the reasons, then run it again."
+            f"Not everything was applied.\nRefused:\n{refused}\nApplied: {applied}\n"
+            "Fix these problems, then run this again."
         )
         return {"applied": verdict["accepted"], "failed": True, "msg": message}
 
     def _prepare_parent(self, applyset: dict[str, str], objects: list[Object]) -> list[Object]:
-        """Write the ApplySet's parent before anything is applied, so that it names all kinds and namespaces.
+        """Write the ApplySet's parent before anything is applied, so that it lists all kinds and namespaces.
 
         Returns the earlier parent, if any. Raises AnsibleActionFail if it belongs to another program or site.
         """
         before = self._info("v1", "ConfigMap", name=applyset["name"], namespace=applyset["namespace"])
-        for known in before:
-            tooling = (known["metadata"].get("annotations") or {}).get(apply_set.TOOLING, "an unknown program")
+        for parent in before:
+            tooling = (parent["metadata"].get("annotations") or {}).get(apply_set.TOOLING, "an unknown program")
             if not tooling.startswith("lanewise.dra/"):
                 raise AnsibleActionFail(
                     f"Nothing was applied. The ConfigMap {applyset['namespace']}/{applyset['name']} belongs to "
@@ -142,11 +144,12 @@ class ActionModule(ClusterAction):
         objects: list[Object],
         before: list[Object],
     ) -> None:
+        """Remove stale objects, and record it in `result`. `before` is the earlier parent of the ApplySet, if any."""
         site = self._options["site"] or ""
         other_site = apply_set.other_site(before, objects, site)
-        whole = apply_set.parent(**applyset, objects=objects, before=before)
+        full_parent = apply_set.parent(**applyset, objects=objects, before=before)
         apis = self._run("kubernetes.core.k8s_cluster_info", {})["apis"]
-        searches = apply_set.searches(whole, apis, applyset, site, other_site)
+        searches = apply_set.searches(full_parent, apis, applyset, site, other_site)
         existing = [
             item for kinds, labels in searches for kind in kinds for item in self._info(**kind, label_selectors=labels)
         ]
@@ -157,7 +160,7 @@ class ActionModule(ClusterAction):
             result["changed"] = True
             if not self._task.check_mode:
                 self._remove(stale["delete"], "Some stale objects could not be removed")
-        # while a stale claim is in use, the parent must still name its kind
+        # while a stale claim is in use, the parent must still list its kind
         if not self._task.check_mode and not stale["in_use"] and not other_site and (objects or before):
             self._write_parent(apply_set.parent(**applyset, objects=objects, site=site))
         if self._task.diff and stale["delete"]:
@@ -167,10 +170,13 @@ class ActionModule(ClusterAction):
     def _is_for_boards(self, item: Object) -> bool:
         """Whether the template on the cluster was rendered for boards."""
         metadata = item["metadata"]
-        where = {"name": metadata["name"], "namespace": metadata["namespace"]}
-        return any(apply_set.is_for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **where))
+        selection = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        return any(
+            apply_set.is_for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **selection)
+        )
 
     def _remove(self, objects: list[Object], problem: str) -> None:
+        """Delete objects. Raises AnsibleActionFail with `problem` and the reasons if some remain."""
         if not objects:
             return
         removal = {"state": "absent", "definition": objects, "continue_on_error": True}
@@ -199,7 +205,7 @@ def _changes(plan: apply_set.Plan, trial: Result) -> list[Result]:
 
     The server updates its own metadata of some objects at each apply. That alone does not count as a change.
     """
-    found = []
+    changes = []
     tried = {id(item): reply for item, reply in zip(plan["trial"], apply_set.object_results(plan["trial"], trial))}
     for item in plan["objects"]:
         reply = tried.get(id(item))
@@ -210,5 +216,5 @@ def _changes(plan: apply_set.Plan, trial: Result) -> list[Result]:
             before, after = apply_set.diff_sides(item, diff.get("before"), diff.get("after"))
             if before != after:
                 title = apply_set.title(item)
-                found.append({"before_header": title, "after_header": title, "before": before, "after": after})
-    return found
+                changes.append({"before_header": title, "after_header": title, "before": before, "after": after})
+    return changes

@@ -35,7 +35,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import manifest_path
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_tables import Row, csv_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
@@ -43,7 +43,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, R
 from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "dra_claims" / "templates"
-# kinds that are rendered beside those of resource.k8s.io
+# kinds that are rendered in addition to those of resource.k8s.io
 _OTHER_KINDS = ("Namespace", "ResourceQuota", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 _AFFINITY_HEADER = """\
@@ -86,35 +86,37 @@ class ActionModule(SiteCompiler, ControllerAction):
             dest = self._path(options["dest"], variables)
             folders = {"manifests": rendered.files, "workloads": rendered.workloads, "boards": rendered.tables()}
             try:
-                files = {f"{folder}/{path}": text for folder, made in folders.items() for path, text in made.items()}
+                files = {f"{folder}/{path}": text for folder, texts in folders.items() for path, text in texts.items()}
                 result.update(self._write_manifests(dest, site_name, files, options["prune"]))
             except OSError as error:
                 raise AnsibleActionFail(f"Cannot write the manifests: {error}") from None
         return result
 
     def _rendered(self, options: Variables, variables: Variables) -> _Rendered:
-        """Compile the claims, render them and check the result. Raises Problems with all errors, EngineMissing."""
+        """Compile the claims, render them and check the result. Raises Problems with all errors, and EngineMissing."""
         kubernetes, gates, served = options["kubernetes_version"], options["feature_gates"], None
         if options["kubeconfig"]:
             kubernetes, served = self._cluster(options, variables)
         nodes, notes = self._nodes(options, variables)
-        render = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"], variables))
-        site = self._site(render, options["variables"], nodes, kubernetes, gates)
+        templates = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"], variables))
+        site = self._site(templates, options["variables"], nodes, kubernetes, gates)
         # without objects, the optional package for CEL is not needed
         engine = engine_for(kubernetes, gates) if site.objects else None
         compiled = _served(site.objects, served, kubernetes)
-        files, found = self._render(render, compiled)
-        objects = [item for _path, item in found]
-        workloads, wrong = self._workloads(render, options["variables"], objects)
-        wrong = [*_template_errors(found, compiled, lambda item: _verdict(item, kubernetes, gates, engine)), *wrong]
-        if wrong:
-            raise Problems(wrong)
-        tried = bool(nodes) or not any(item["kind"] in NAMESPACED for item in compiled)
-        warnings = [*notes, *site.warnings, *render.unused(objects), *_reach_warnings(site.reach, tried)]
+        files, rendered = self._render(templates, compiled)
+        objects = [item for _path, item in rendered]
+        workloads, problems = self._workloads(templates, options["variables"], objects)
+        changed = _template_errors(rendered, compiled, lambda item: _object_errors(item, kubernetes, gates, engine))
+        problems = [*changed, *problems]
+        if problems:
+            raise Problems(problems)
+        checked = bool(nodes) or not any(item["kind"] in NAMESPACED for item in compiled)
+        warnings = [*notes, *site.warnings, *templates.unused(objects), *_reach_warnings(site.reach, checked)]
         names = {node: _node_name(node, variables) for use in site.boards for node in use.nodes}
         return _Rendered(kubernetes, files, objects, workloads, site.reach, site.boards, warnings, names)
 
     def _folder(self, path: str | None, variables: Variables) -> str | None:
+        """The site's folder of templates, if any. Raises AnsibleActionFail if it has no templates."""
         folder = self._path(path, variables) if path else None
         if folder and not pathlib.Path(folder).is_dir():
             raise AnsibleActionFail(f"template_dir {folder!r} is not a folder")
@@ -125,21 +127,21 @@ class ActionModule(SiteCompiler, ControllerAction):
             )
         return folder
 
-    def _render(self, render: _Templates, objects: list[Object]) -> tuple[dict[str, str], list[tuple[str, Object]]]:
+    def _render(self, templates: _Templates, objects: list[Object]) -> tuple[dict[str, str], list[tuple[str, Object]]]:
         """The text of each file, and all objects, each with its file."""
         texts: dict[str, list[str]] = {}
-        found: list[tuple[str, Object]] = []
+        rendered: list[tuple[str, Object]] = []
         for item in objects:
-            path = place(item)
-            source, text = render.manifest(item)
+            path = manifest_path(item)
+            source, text = templates.manifest(item)
             texts.setdefault(path, []).append(text.strip("\n"))
             for document in _load(source, text, _name(item)):
-                found.append((path, document))
-        return {path: "---\n" + "\n---\n".join(parts) + "\n" for path, parts in texts.items()}, found
+                rendered.append((path, document))
+        return {path: "---\n" + "\n---\n".join(parts) + "\n" for path, parts in texts.items()}, rendered
 
     def _site(
         self,
-        render: _Templates,
+        templates: _Templates,
         variables: Variables,
         nodes: Nodes | None,
         kubernetes: str,
@@ -149,21 +151,21 @@ class ActionModule(SiteCompiler, ControllerAction):
         try:
             return _site(variables, nodes, kubernetes, gates)
         except Problems as error:
-            _files, wrong = self._workloads(render, variables, None)
-            raise Problems([*error.problems, *wrong]) from None
+            _files, problems = self._workloads(templates, variables, None)
+            raise Problems([*error.problems, *problems]) from None
 
     def _workloads(
-        self, render: _Templates, variables: Variables, objects: list[Object] | None
+        self, templates: _Templates, variables: Variables, objects: list[Object] | None
     ) -> tuple[dict[str, str], list[Problem]]:
         """The files of the workloads by name, and their errors; no files if there are no objects."""
         files: dict[str, str] = {}
-        wrong: list[Problem] = []
-        given = variables.get("dra_claims_workloads") or []
-        if not isinstance(given, (list, tuple)):
-            return {}, [Problem("dra_claims_workloads", f"must be a list, not {given!r}", "wrong-type")]
-        for index, workload in enumerate(given):
+        problems: list[Problem] = []
+        workloads = variables.get("dra_claims_workloads") or []
+        if not isinstance(workloads, (list, tuple)):
+            return {}, [Problem("dra_claims_workloads", f"must be a list, not {workloads!r}", "wrong-type")]
+        for index, workload in enumerate(workloads):
             path = f"dra_claims_workloads[{index}]"
-            errors = check_workload(workload, path, objects, render.workload_names())
+            errors = check_workload(workload, path, objects, templates.workload_names())
             if not errors:
                 name = f"{workload['namespace']}/{workload['name']}.yaml"
                 if name in files:
@@ -171,16 +173,19 @@ class ActionModule(SiteCompiler, ControllerAction):
                 elif objects is None:
                     files[name] = ""
                 else:
-                    source, text = render.workload(plain(workload))
+                    source, text = templates.workload(plain(workload))
                     _load(source, text, path, named=False)
                     files[name] = "---\n" + text.strip("\n") + "\n"
-            wrong += errors
-        return files, wrong
+            problems += errors
+        return files, problems
 
 
 @dataclass(frozen=True)
 class _Rendered:
-    """The rendered claims of a site. `files` and `workloads` are texts by path, `names` are names of Nodes by host."""
+    """The rendered claims of a site.
+
+    `files` and `workloads` map paths to texts, and `names` maps hosts to names of Nodes.
+    """
 
     kubernetes: str
     files: dict[str, str]
@@ -192,7 +197,7 @@ class _Rendered:
     names: dict[str, str]
 
     def tables(self) -> dict[str, str]:
-        """The files with the pairs of boards that claims give out, and with the affinities that pods need."""
+        """The files with the pairs of boards that claims select, and with the affinities that pods need."""
         columns = ["board", "gpu", "nic", "level", "claim", "object", "form", "nodes"]
         rows: list[Row] = [
             [board, gpu, nic, level, use.claim, use.name, use.form, " ".join(use.boards[board])]
@@ -222,7 +227,7 @@ def _node_name(host: str, variables: Variables) -> str:
 
 
 class _Templates:
-    """The Jinja2 templates of manifests and workloads: those of the site come before those of the collection."""
+    """The Jinja2 templates of manifests and workloads. The site's templates override those of the collection."""
 
     def __init__(self, templar: t.Any, loader: t.Any, variables: Variables, folder: str | None) -> None:
         self._folders = [pathlib.Path(path) for path in (folder, _TEMPLATES) if path]
@@ -244,7 +249,7 @@ class _Templates:
     def _text(self, names: tuple[str, ...], **values: object) -> tuple[str, str]:
         source = next(path for name in names for folder in self._folders if (path := folder / name).is_file())
         if source not in self._sources:
-            # not at the top: an older ansible-core lacks it, and gets a clear error about its version
+            # imported here, because an older ansible-core lacks it and must still report its version as the error
             from ansible.template import trust_as_template
 
             self._sources[source] = trust_as_template(self._loader.get_text_file_contents(str(source)))
@@ -253,57 +258,57 @@ class _Templates:
             text = self._templar.template(self._sources[source], escape_backslashes=False)
         except AnsibleError as error:
             line = getattr(error.__cause__, "lineno", None)
-            where = f"{source}, line {line}," if line else f"{source}"
-            raise AnsibleActionFail(f"The template {where} failed: {error}") from None
+            location = f"{source}, line {line}," if line else f"{source}"
+            raise AnsibleActionFail(f"The template {location} failed: {error}") from None
         return str(source), str(text)
 
     def unused(self, objects: list[Object]) -> list[str]:
-        """Warnings about templates that match no kind: a misspelt name would silently have no effect."""
+        """Warnings about templates that match no kind, because a misspelt name would silently have no effect."""
         known = {*PLURALS, *_OTHER_KINDS, *(item["kind"] for item in objects), "object"}
-        found = []
+        warnings = []
         for path in sorted(path for folder in self._folders for path in folder.glob("manifests/*.j2")):
             kind = path.name.removesuffix(".yaml.j2")
             if kind not in known:
                 near = difflib.get_close_matches(kind, sorted(known), 1)
                 hint = f": did you mean {near[0]}.yaml.j2?" if near else ""
-                found.append(f"The template {path} renders nothing, as no object has that kind{hint}")
-        return found
+                warnings.append(f"The template {path} renders nothing, as no object has that kind{hint}")
+        return warnings
 
 
 def _served(objects: list[Object], versions: list[str] | None, kubernetes: str) -> list[Object]:
-    """The objects in the newest version of resource.k8s.io that the cluster serves; as they are without a cluster."""
+    """The objects in the newest version of resource.k8s.io that the cluster serves; unchanged without a cluster."""
     if versions is None:
         return objects
     return [convert(item, choose(versions, item["kind"], kubernetes)) if is_dra(item) else item for item in objects]
 
 
 def _template_errors(
-    found: list[tuple[str, Object]], compiled: list[Object], verdict: t.Callable[[Object], list[Problem]]
+    rendered: list[tuple[str, Object]], compiled: list[Object], errors_of: t.Callable[[Object], list[Problem]]
 ) -> t.Iterator[Problem]:
     """The errors of objects that a template has changed. The compiler has checked all others."""
-    known: dict[str, list[Object]] = collections.defaultdict(list)
+    by_name: dict[str, list[Object]] = collections.defaultdict(list)
     for item in compiled:
-        known[_name(item)].append(item)
-    for path, item in found:
-        if item not in known[_name(item)]:
-            for problem in verdict(item):
-                place_in_file = f"{path}: {_name(item)}: {problem.path}"
-                yield Problem(place_in_file, problem.message, problem.rule, problem.fix)
+        by_name[_name(item)].append(item)
+    for path, item in rendered:
+        if item not in by_name[_name(item)]:
+            for problem in errors_of(item):
+                field = f"{path}: {_name(item)}: {problem.path}"
+                yield Problem(field, problem.message, problem.rule, problem.fix)
 
 
-def _reach_warnings(reach: list[Reach], tried: bool) -> t.Iterator[str]:
-    """Warnings about claims that were not tried on any node, or that no node can satisfy."""
-    if not tried:
+def _reach_warnings(reach: list[Reach], checked: bool) -> t.Iterator[str]:
+    """Warnings about claims that were not checked against nodes, or that no node can satisfy."""
+    if not checked:
         yield (
-            "No claim was tried on a node: no host of this run has been probed, and there is no report with nodes. Run "
-            "lanewise.dra.probe first, or name its report (dra_claims_report in the role)."
+            "No claim was checked against a node: no host of this run has been probed, and there is no report with "
+            "nodes. Run lanewise.dra.probe first, or set report (dra_claims_report in the role) to its folder."
         )
     for entry in reach:
         if not entry.nodes + [*entry.unknown]:
             yield f"No probed node can satisfy {entry.claim}"
 
 
-def _verdict(item: Object, kubernetes: str, gates: dict[str, bool], engine: Engine | None) -> list[Problem]:
+def _object_errors(item: Object, kubernetes: str, gates: dict[str, bool], engine: Engine | None) -> list[Problem]:
     """The errors that the cluster would report for an object that a template has changed."""
     if is_dra(item):
         return unsupported(item, kubernetes, gates) or validate(item, kubernetes, gates, engine)
@@ -314,33 +319,37 @@ def _verdict(item: Object, kubernetes: str, gates: dict[str, bool], engine: Engi
 
 
 def _site(variables: Variables, nodes: Nodes | None, kubernetes: str, gates: Variables) -> Site:
-    """The compiled variables. Raises Problems with all errors, including those of the gates."""
-    wrong = _gates(gates)
+    """The compiled variables. Raises Problems with all errors, including those of the feature gates."""
+    problems = _gate_problems(gates)
     usable = {name: value for name, value in gates.items() if name in FEATURES and isinstance(value, bool)}
     try:
         site = compile_site(_with_booleans(t.cast(Json, plain(variables))), nodes, kubernetes, usable)
     except Problems as error:
-        raise Problems([*wrong, *error.problems]) from None
-    if wrong:
-        raise Problems(wrong)
+        raise Problems([*problems, *error.problems]) from None
+    if problems:
+        raise Problems(problems)
     return site
 
 
-def _gates(gates: Variables) -> list[Problem]:
+def _gate_problems(gates: Variables) -> list[Problem]:
     """Errors in feature gates. A misspelt gate would silently have no effect."""
-    found = []
+    problems = []
     for name, value in gates.items():
         path = f"dra_claims_feature_gates.{name}"
         if not isinstance(value, bool):
-            found.append(Problem(path, f"must be true or false, not {value!r}", "wrong-type"))
+            problems.append(Problem(path, f"must be true or false, not {value!r}", "wrong-type"))
         if name not in FEATURES:
             near = difflib.get_close_matches(str(name), sorted(FEATURES), 1)
             fix = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(FEATURES)}"
-            found.append(Problem(path, "is not a feature gate of dynamic resource allocation", "unknown-key", fix))
-    return found
+            problems.append(Problem(path, "is not a feature gate of dynamic resource allocation", "unknown-key", fix))
+    return problems
 
 
 def _load(source: str, text: str, what: str, *, named: bool = True) -> list[Object]:
+    """The objects in the YAML that the template `source` rendered for `what`.
+
+    Raises AnsibleActionFail if an object lacks a required field, such as its name if they must be `named`.
+    """
     try:
         documents = [item for item in yaml.load_all(text, Loader=LOADER) if item is not None]
     except yaml.YAMLError as error:
@@ -357,22 +366,23 @@ def _missing_field(item: object, named: bool) -> str:
     """The first required field that an object lacks or that is not text; empty if there is none."""
     fields = item if isinstance(item, dict) else {}
     metadata = fields.get("metadata")
-    wanted = {key: fields.get(key) for key in ("kind", "apiVersion")}
+    required = {key: fields.get(key) for key in ("kind", "apiVersion")}
     if named:
-        wanted["metadata.name"] = metadata.get("name") if isinstance(metadata, dict) else None
-    return next((key for key, value in wanted.items() if not isinstance(value, str) or not value), "")
+        required["metadata.name"] = metadata.get("name") if isinstance(metadata, dict) else None
+    return next((key for key, value in required.items() if not isinstance(value, str) or not value), "")
 
 
 def _with_booleans(variables: Variables) -> Json:
-    """The variables, with booleans converted that are text, as from `-e NAME=true`."""
-    found = dict(variables)
+    """The variables, in which text for booleans, such as from `-e NAME=true`, is converted to booleans."""
+    converted = dict(variables)
     for name in ("dra_claims_policy", "dra_claims_allow_unreachable"):
-        if isinstance(found.get(name), str):
+        if isinstance(converted.get(name), str):
             with contextlib.suppress(TypeError):
-                found[name] = boolean(found[name])
-    return found
+                converted[name] = boolean(converted[name])
+    return converted
 
 
 def _name(item: Object) -> str:
+    """Kind, namespace and name of an object, such as `ResourceClaimTemplate/training/pair`."""
     metadata = item.get("metadata") or {}
     return "/".join(str(part) for part in (item["kind"], metadata.get("namespace"), metadata.get("name")) if part)

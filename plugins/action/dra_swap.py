@@ -4,7 +4,7 @@
 
 """Swap devices for a tier, from the controller. The documentation is in plugins/modules/dra_swap.py.
 
-It runs in Ansible's process, because a module would be transferred, and would load and compile the planner each time.
+It is not a module, because a module would be transferred, and would load and compile the planner, at each run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Failed, call_on_cluster
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_swaps import Done, Swaps, Unfinished
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_swaps import SwapResult, Swaps, Unfinished
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
@@ -56,17 +56,17 @@ _SPEC: Spec = {
     "kubeconfig": {"type": "path"},
     "context": {"type": "str"},
 }
-_VERBS = {"swapped": "made", "previewed": "previewed", "returned": "given back"}
+_VERBS = {"swapped": "completed", "previewed": "previewed", "returned": "returned"}
 
 
 class ActionModule(ControllerAction):
-    """Chooses devices, holds them, ends the pods that have them, and waits; or gives the devices back."""
+    """Chooses devices, holds them, evicts the pods that have them, and waits for their end; or returns the devices."""
 
     def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
         required = [("state", "swapped", ("reason",))]
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC, required_if=required)
-        begin = time.monotonic()
+        start = time.monotonic()
         kubeconfig = options["kubeconfig"]
         if kubeconfig:
             kubeconfig = self._loader.path_dwim(self._from_current_folder(kubeconfig, task_vars or {}))
@@ -78,12 +78,12 @@ class ActionModule(ControllerAction):
 
         failure = f"the swap for {options['tier']} cannot be {_VERBS[options['state']]}"
         try:
-            found = call_on_cluster(kubeconfig, options["context"], failure, work)
+            answer = call_on_cluster(kubeconfig, options["context"], failure, work)
         except Failed as error:
             raise AnsibleActionFail(str(error)) from None
         except (Unfinished, EngineMissing) as error:
             raise AnsibleActionFail(f"{failure}: {error}") from None
-        result.update(found, seconds=round(time.monotonic() - begin, 3))
+        result.update(answer, seconds=round(time.monotonic() - start, 3))
         if not self._task.diff:
             del result["diff"]
         return result
@@ -94,11 +94,12 @@ class ActionModule(ControllerAction):
 
 
 def required_version(kubernetes: str) -> str:
-    """The API version of the rules. Raises serving.Unsupported for a Kubernetes release that cannot swap."""
-    if versions.minor_of(kubernetes) < swap.MINOR:
+    """The API version of DeviceTaintRules. Raises serving.Unsupported for a Kubernetes release that cannot swap."""
+    if versions.minor_of(kubernetes) < swap.OLDEST_MINOR:
         raise serving.Unsupported(
             f"Kubernetes {kubernetes} cannot swap devices: taint rules that only count pods are "
-            f"available by default from 1.{swap.MINOR} on. Upgrade it, or move pods with lanewise.dra.defragment"
+            f"available by default from 1.{swap.OLDEST_MINOR} on. Upgrade the cluster, or move pods with "
+            "lanewise.dra.defragment"
         )
     return serving.require(kubernetes)
 
@@ -111,8 +112,8 @@ class SwapRun:
         self.tier = str(options["tier"])
         self.now = datetime.now(timezone.utc)
         self.rules = swaps.rules.list()
-        there, _working = swaps.holds(self.rules)
-        self.old, self.evicting = there.get(self.tier), bool(swap.evicting_rules(self.rules).get(self.tier))
+        holds, _swap_rules = swaps.holds_and_swap_rules(self.rules)
+        self.old, self.evicting = holds.get(self.tier), bool(swap.evicting_rules(self.rules).get(self.tier))
 
     def result(self) -> Result:
         """What the task returns."""
@@ -123,13 +124,13 @@ class SwapRun:
         if chosen.reason:
             raise Refused(f"{'; '.join(summary)}. Nothing was changed")
         hold = self._hold(chosen)
-        self.swaps.refuse_others(hold, _used_devices(chosen), self.rules)
+        self.swaps.check_no_conflict(hold, _used_devices(chosen), self.rules)
         done = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
         return self._shown(done, hold, chosen, summary)
 
     def _choice(self) -> tuple[SwapRequest, Chosen]:
-        """The request, and the devices chosen for it, both from one read of the cluster."""
-        objects = [*self.swaps.choice(), *self.rules]
+        """The request and the devices chosen for it, from a single read of the cluster."""
+        objects = [*self.swaps.read_fleet(), *self.rules]
         dumps.check(objects)
         version = self.swaps.kubernetes
         try:
@@ -146,32 +147,33 @@ class SwapRun:
         forms.check(hold, self.now)
         return hold
 
-    def _previewed(self, hold: Hold, chosen: Chosen) -> Done:
+    def _previewed(self, hold: Hold, chosen: Chosen) -> SwapResult:
         counted = None if self.check else self.swaps.preview(hold, _used_devices(chosen))
-        return Done(False, chosen.effects.evicted, counted)
+        return SwapResult(False, chosen.effects.evicted, counted)
 
-    def _swapped(self, hold: Hold, chosen: Chosen) -> Done:
-        found, ignore = chosen.effects, bool(self.options["ignore_budgets"])
-        blockers = [*found.refused, *([] if ignore or self.evicting else found.budgets)]
+    def _swapped(self, hold: Hold, chosen: Chosen) -> SwapResult:
+        effects, ignore = chosen.effects, bool(self.options["ignore_budgets"])
+        blockers = [*effects.refused, *([] if ignore or self.evicting else effects.budgets)]
         if blockers:
-            more = ". To end these pods anyway, set ignore_budgets" if found.budgets and not found.refused else ""
-            raise Refused(f"{'; '.join(blockers)}{more}. No pod was ended")
+            only_budgets = effects.budgets and not effects.refused
+            advice = ". To evict these pods anyway, set ignore_budgets" if only_budgets else ""
+            raise Refused(f"{'; '.join(blockers)}{advice}. No pod was evicted in this run")
         if self.check:
-            changed = bool(self.swaps.rules.make(hold, check=True)) or bool(found.evicted)
-            return Done(changed, found.evicted)
+            changed = bool(self.swaps.rules.make(hold, check=True)) or bool(effects.evicted)
+            return SwapResult(changed, effects.evicted)
         return self.swaps.make(hold, chosen.evict, ignore, self.options["timeout"])
 
     def _returned(self) -> Result:
         old = self.old
-        there = self.swaps.in_use(self.tier, old.devices) if old else ()
-        changed = self.swaps.give_back(self.tier, self.options["owner"], self.check)
+        in_use = self.swaps.in_use(self.tier, old.devices) if old else ()
+        changed = self.swaps.return_devices(self.tier, self.options["owner"], self.check)
         before = _hold_result(old, self.now)
         return {
             "changed": changed,
             "hold": before,
             "ended": [],
             "counted": None,
-            "in_use": device_names(there),
+            "in_use": device_names(in_use),
             "budgets": [],
             "refused": [],
             "lines": [],
@@ -179,13 +181,13 @@ class SwapRun:
             "diff": {"before": before, "after": {}},
         }
 
-    def _shown(self, done: Done, hold: Hold, chosen: Chosen, summary: list[str]) -> Result:
+    def _shown(self, done: SwapResult, hold: Hold, chosen: Chosen, summary: list[str]) -> Result:
         after = _hold_result(hold, self.now)
-        ended = [evicted_as_dict(one) for one in done.ended]
+        evicted = [evicted_as_dict(one) for one in done.evicted]
         return {
             "changed": done.changed,
             "hold": after,
-            "ended": ended,
+            "ended": evicted,
             "counted": done.counted,
             "in_use": device_names(chosen.effects.held_by_tier),
             "budgets": list(chosen.effects.budgets),
@@ -193,7 +195,7 @@ class SwapRun:
             "lines": summary,
             "notes": list(chosen.notes),
             "diff": {
-                "before": {**_hold_result(self.old, self.now), "pods": sorted(one["pod"] for one in ended)},
+                "before": {**_hold_result(self.old, self.now), "pods": sorted(one["pod"] for one in evicted)},
                 "after": {**after, "pods": []},
             },
         }
@@ -204,8 +206,9 @@ def _used_devices(chosen: Chosen) -> list[DeviceId]:
     return list(dict.fromkeys(device for one in chosen.effects.evicted for device in one.devices))
 
 
-def _hold_result(one: Hold | None, now: datetime) -> Result:
-    if one is None:
+def _hold_result(hold: Hold | None, now: datetime) -> Result:
+    """A hold as the module returns it; empty for None."""
+    if hold is None:
         return {}
-    found = one.as_dict(now)
-    return {**found, "devices": sorted(found["devices"])}
+    fields = hold.as_dict(now)
+    return {**fields, "devices": sorted(fields["devices"])}

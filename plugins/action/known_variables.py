@@ -23,13 +23,14 @@ class ActionModule(ControllerAction):
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         self.validate_argument_spec(argument_spec={})
-        found: dict[str, list[str]] = {}
+        hosts_by_problem: dict[str, list[str]] = {}
         for host in variables.get("ansible_play_hosts_all") or []:
             for problem in _problems(variables["hostvars"], host):
-                found.setdefault(problem, []).append(host)
-        result.update(changed=False, problems=[f"{_host_names(hosts)}: {problem}" for problem, hosts in found.items()])
-        if found:
-            lines = "\n".join(result["problems"])
+                hosts_by_problem.setdefault(problem, []).append(host)
+        problems = [f"{_host_names(hosts)}: {problem}" for problem, hosts in hosts_by_problem.items()]
+        result.update(changed=False, problems=problems)
+        if problems:
+            lines = "\n".join(problems)
             result.update(
                 failed=True,
                 msg=f"Nothing was done, because these variables have no effect:\n{lines}\n"
@@ -39,29 +40,31 @@ class ActionModule(ControllerAction):
 
 
 def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
-    own = hostvars.raw_get(host)
-    if not isinstance(own, dict):
+    """The unknown variables of a host, and an unknown board."""
+    variables = hostvars.raw_get(host)
+    if not isinstance(variables, dict):
         return
-    given = own.get(OWN)
-    patterns = [given] if isinstance(given, str) else [str(one) for one in given or ()]
+    listed = variables.get(OWN)
+    patterns = [listed] if isinstance(listed, str) else [str(one) for one in listed or ()]
     # variables that tasks have set and facts of a node are not part of the inventory
     from_tasks = _from_tasks(hostvars, host)
-    for name, meant in unknown_names((str(one) for one in own if one not in from_tasks), patterns).items():
-        yield f"{name} is not known" + (f": {meant}" if meant else "")
-    if own.get("fabric_board"):
+    names = (str(one) for one in variables if one not in from_tasks)
+    for name, suggestion in unknown_names(names, patterns).items():
+        yield f"{name} is not known" + (f": {suggestion}" if suggestion else "")
+    if variables.get("fabric_board"):
         board = str(hostvars[host]["fabric_board"])
         if board and board not in boards():
-            known = hint(board, boards()) or f"known: {', '.join(boards())}"
-            yield f"fabric_board: there is no board {board!r}: {known}"
+            suggestion = hint(board, boards()) or f"known: {', '.join(boards())}"
+            yield f"fabric_board: there is no board {board!r}: {suggestion}"
 
 
 def _from_tasks(hostvars: t.Any, host: str) -> t.Container[str]:
     """The variables that tasks of this run have set for a host, and its facts."""
-    found: set[str] = set()
+    names: set[str] = set()
     for cache in ("_nonpersistent_fact_cache", "_fact_cache"):
         with contextlib.suppress(AttributeError, KeyError):  # another version of Ansible; a host without facts
-            found.update(getattr(hostvars._variable_manager, cache).get(host) or ())
-    return found
+            names.update(getattr(hostvars._variable_manager, cache).get(host) or ())
+    return names
 
 
 def _host_names(hosts: list[str]) -> str:

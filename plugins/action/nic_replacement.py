@@ -70,10 +70,10 @@ class ActionModule(ControllerAction):
         facts = facts_of(variables, host)
         if facts is None:
             raise AnsibleActionFail(f"the topology of {host} is not known: run the role lanewise.dra.topology first")
-        lacking = sorted(_SECTIONS - facts.keys())
-        if lacking:
+        missing = sorted(_SECTIONS - facts.keys())
+        if missing:
             raise AnsibleActionFail(
-                f"the facts of {host} lack {', '.join(lacking)}: probe all subsets (topology_subset)"
+                f"the facts of {host} lack {', '.join(missing)}: probe all subsets (topology_subset)"
             )
         folder = pathlib.Path(self._loader.path_dwim(options["report"]))
         path = folder / "replaced" / f"{file_name(host)}.json"
@@ -92,8 +92,10 @@ class ActionModule(ControllerAction):
 
 
 def _read(path: pathlib.Path, forms: Forms) -> Json:
-    """A file of the report; empty if it does not exist. Raises AnsibleActionFail if it is damaged, or from a newer
-    release."""
+    """A file of the report; empty if it does not exist.
+
+    Raises AnsibleActionFail if it is damaged, or from a newer release.
+    """
     try:
         return read_stored(json.loads(path.read_bytes()), path, forms)
     except FileNotFoundError:
@@ -131,8 +133,8 @@ class _Check:
         self.facts = facts
         self.stored = stored
         self.record = record
-        self.now = cards(facts)
-        self.asked = {key: options[key] for key in ("slot", "address", "serial")}
+        self.current = cards(facts)  # the node's cards now
+        self.requested = {key: options[key] for key in ("slot", "address", "serial")}
 
     def before(self, variables: object) -> Result:
         """What depends on the card. Raises NoUniqueCard unless exactly one card matches the request."""
@@ -140,35 +142,36 @@ class _Check:
         facts, lines, problems = self.facts, [], []
         record = self.record if self.record.get("state") == _OUT else {}
         try:
-            card = find(self.now, **self.asked)
+            card = find(self.current, **self.requested)
         except NoUniqueCard:
-            if not any(_matches(one, self.asked) for one in known):
+            if not any(_matches(one, self.requested) for one in known):
                 raise
-            card, facts = find(known, **self.asked), self.stored or {}
+            card, facts = find(known, **self.requested), self.stored or {}
             lines.append("The node does not show this card any more. The site report has:")
         else:
             card = with_stored_values(card, card_at(known, card))
         if record and same_card(record["card"], card) is False:
             problems.append(
-                f"{title(record['card'])} is being replaced since {record['time']}. Finish that first "
+                f"a replacement of {title(record['card'])} began at {record['time']}. Finish that first "
                 "(replace_nic_phase=after)."
             )
         cluster, users = self.options["cluster"], self.options["users"]
         reasons = replacement.management_reasons(card, users.get("management") or {}) if facts is self.facts else []
         problems += [
             f"this card carries the node's own traffic, so the node is unreachable without it: {reason} (move routes, "
-            "sessions and storage to another NIC first; or swap it by hand and run lanewise.dra.site)"
+            "sessions and storage to another NIC first; or replace it by hand and run lanewise.dra.site)"
             for reason in reasons
         ]
         devices = replacement.published_devices(card, self.options["node"], cluster) if cluster else []
         lines += replacement.card_lines(card, users.get("users") or {})
-        written = variables if isinstance(variables, dict) else {}
-        listed = replacement.inventory_lines(card, facts, self.options["rules"], self.options["driver"], written)
-        lines += _section("in the inventory", listed)
+        host_variables = variables if isinstance(variables, dict) else {}
+        rules, driver = self.options["rules"], self.options["driver"]
+        in_inventory = replacement.inventory_lines(card, facts, rules, driver, host_variables)
+        lines += _section("in the inventory", in_inventory)
         if cluster:
             lines += _section("in the cluster", replacement.cluster_lines(devices, cluster["claims"]))
         else:
-            lines.append("in the cluster: not checked, as no kubeconfig is given")
+            lines.append("in the cluster: not checked, as no kubeconfig is set")
         addresses = sorted({one["address"] for one in devices})
         if not record or facts is self.facts:
             record = {
@@ -180,60 +183,64 @@ class _Check:
                 "published": addresses or record.get("published") or [],
             }
         functions = function_addresses(card)
-        held = {key: who for key, who in (users.get("users") or {}).items() if key in functions}
+        in_use = {key: user for key, user in (users.get("users") or {}).items() if key in functions}
         return {
             "summary": lines,
             "problems": problems,
             "card": card,
             "functions": sorted(functions),
-            "in_use": [f"{address}: {held[address]}" for address in sorted(held)],
+            "in_use": [f"{address}: {in_use[address]}" for address in sorted(in_use)],
             "record": REPLACED.write(record),
             "published": addresses,
         }
 
-    def _before_swap(self) -> tuple[Card, Json]:
-        """The old card, and the node's facts before the swap. Raises NoUniqueCard if they were not stored."""
+    def _before_replacement(self) -> tuple[Card, Json]:
+        """The old card, and the node's facts before the replacement. Raises NoUniqueCard if they were not stored."""
         if self.record.get("state") == _OUT:
             card = self.record["card"]
-            if any(self.asked.values()) and not _matches(card, self.asked):
+            if any(self.requested.values()) and not _matches(card, self.requested):
                 raise NoUniqueCard(f"the card that is being replaced is another one: {title(card)}")
             return card, self.record["facts"]
         if not self.stored:
             raise NoUniqueCard(
                 "neither this playbook (replace_nic_phase=before) nor the site report has the node's state before the "
-                "swap, so there is nothing to compare the new card with: run lanewise.dra.site for it"
+                "replacement, so there is nothing to compare the new card with: run lanewise.dra.site for this node"
             )
-        return find(cards(self.stored), **self.asked), self.stored
+        return find(cards(self.stored), **self.requested), self.stored
 
     def _finished(self) -> Card | None:
         """The card in its current state, if an earlier run accepted it."""
         if self.record.get("state") != _DONE:
             return None
         known = self.record["card"]
-        new = card_at(self.now, known)
-        meant = not any(self.asked.values()) or _matches(known, self.asked) or _matches(self.record["old"], self.asked)
-        return new if new and meant and same_card(new, known) is not False else None
+        new = card_at(self.current, known)
+        selected = (
+            not any(self.requested.values())
+            or _matches(known, self.requested)
+            or _matches(self.record["old"], self.requested)
+        )
+        return new if new and selected and same_card(new, known) is not False else None
 
     def after(self) -> Result:
         """Whether the new card can replace the old one. Raises NoUniqueCard if the old card is not known."""
         finished = self._finished()
         if finished:
-            lines = [f"It was replaced already, {self.record['time']}:", *replacement.card_lines(finished, {})]
+            lines = [f"The card was already replaced, at {self.record['time']}:", *replacement.card_lines(finished, {})]
             problems = replacement.replacement_problems(self.record["card"], finished)
             return {"summary": lines, "problems": problems, "card": finished, "finished": True, "published": []}
-        old, before = self._before_swap()
-        new = card_at(self.now, old)
+        old, before = self._before_replacement()
+        new = card_at(self.current, old)
         problems = []
         if new is None:
             problems.append(
                 f"no NIC is in {location(old)}, where {old['name']} was (reseat it, check the slot's power "
-                "and 'dmesg'; after a swap without a reboot: echo 1 > /sys/bus/pci/rescan)"
+                "and 'dmesg'; if the card was replaced without a reboot: echo 1 > /sys/bus/pci/rescan)"
             )
         else:
             if same_card(new, old) and not self.options["same_card"]:
                 problems.append(
-                    f"{location(old)} still has the old card, serial {old['serial'] or 'unknown'} (swap it; "
-                    "if it was only reseated: -e replace_nic_same_card=true)"
+                    f"{location(old)} still has the old card, serial {old['serial'] or 'unknown'} (replace "
+                    "it; if it was only reseated: -e replace_nic_same_card=true)"
                 )
             problems += replacement.replacement_problems(old, new, self.options["other_model"])
         others = replacement.other_differences(before, self.facts, old, new)
@@ -243,16 +250,16 @@ class _Check:
         lines = ["the old card:", *(f"    {line}" for line in replacement.card_lines(old, {}))]
         if new:
             lines += ["the new card:", *(f"    {line}" for line in replacement.card_lines(new, {}))]
-            changed = replacement.identifier_changes(old, new)
-            lines += ["changed names and addresses:", *(f"    {line}" for line in changed)] if changed else []
+            changes = replacement.identifier_changes(old, new)
+            lines += ["changed names and addresses:", *(f"    {line}" for line in changes)] if changes else []
         lines += other_lines if self.options["other_changes"] else []
         return {"summary": lines, "problems": problems, "card": new or old, "finished": False, "published": []}
 
     def done(self) -> Result:
         """The record of the finished replacement. Raises NoUniqueCard as `after` does."""
         finished = self._finished()
-        old, record = (self.record["old"], self.record) if finished else (self._before_swap()[0], {})
-        new = finished or card_at(self.now, old)
+        old, record = (self.record["old"], self.record) if finished else (self._before_replacement()[0], {})
+        new = finished or card_at(self.current, old)
         if new is None:
             raise NoUniqueCard(f"no NIC is in {location(old)} any more (see 'dmesg')")
         published = self.record.get("published") or []
@@ -265,24 +272,25 @@ class _Check:
             "published": published,
         }
         expected = replacement.counterparts(old, new, published)
-        left = replacement.stale_identifiers(old, new)
         return {
             "summary": [],
             "problems": [],
             "card": new,
             "record": REPLACED.write(record),
             "published": expected,
-            "gone": left,
+            "gone": replacement.stale_identifiers(old, new),
         }
 
 
 def _section(heading: str, lines: list[str]) -> list[str]:
+    """A heading with its lines below it."""
     return [f"{heading}:", *(f"    {line}" for line in lines)] if lines else [f"{heading}: nothing"]
 
 
-def _matches(card: Card, asked: dict[str, str]) -> bool:
+def _matches(card: Card, requested: dict[str, str]) -> bool:
+    """Whether a card has the requested slot, address and serial number."""
     try:
-        find([card], **asked)
+        find([card], **requested)
     except NoUniqueCard:
         return False
     return True

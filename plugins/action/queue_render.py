@@ -29,7 +29,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.variants import TeamTemplate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import manifest_path
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
@@ -51,7 +51,7 @@ _CONFIG_MAP, _CONFIG_KEY = "kueue-manager-config", "controller_manager_config.ya
 
 
 class ActionModule(SiteCompiler, ControllerAction):
-    """Compiles, compares Kueue's configuration with the one that runs, and writes. Never connects to a target."""
+    """Compiles queues, compares Kueue's configuration on the cluster, and writes files. Never connects to a target."""
 
     def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
@@ -65,7 +65,7 @@ class ActionModule(SiteCompiler, ControllerAction):
             changed=False,
             objects=compiled.objects,
             configuration=compiled.configuration,
-            templates=[_shown(one) for one in compiled.templates],
+            templates=[_template_result(one) for one in compiled.templates],
             loans=compiled.loans,
             overdue=compiled.overdue,
             summary=[
@@ -88,7 +88,7 @@ class ActionModule(SiteCompiler, ControllerAction):
         return result
 
     def _compiled(self, options: Variables, variables: Variables) -> Compiled:
-        """The compiled queues. Raises Problems with all errors, EngineMissing."""
+        """The compiled queues. Raises Problems with all errors, and EngineMissing."""
         kubernetes, gates = options["kubernetes_version"], plain(options["feature_gates"])
         if options["kubeconfig"]:
             kubernetes, _served = self._cluster(options, variables)
@@ -112,30 +112,33 @@ class ActionModule(SiteCompiler, ControllerAction):
         compiled.warnings[:0] = notes
         return compiled
 
-    def _compare(self, result: Result, part: Object, options: Variables, variables: Variables) -> list[str]:
-        """What Kueue's configuration lacks. Stores that and, if it can be written, the whole text in `result`.
+    def _compare(self, result: Result, required: Object, options: Variables, variables: Variables) -> list[str]:
+        """What Kueue's configuration on the cluster lacks of the `required` one.
+
+        Stores this in `result` and, if Kueue can start with it, the complete configuration as text.
 
         Raises AnsibleActionFail if the cluster does not serve this version of Kueue, or if Kueue could not start with
         the text.
         """
         self._require_kueue(options, variables)
-        running, unread = self._running(options, variables)
+        running, reason = self._running(options, variables)
         if running is None:
-            result["configuration_differences"] = [unread]
+            result["configuration_differences"] = [reason]
             if options["configure"]:
-                raise AnsibleActionFail(f"Cannot add to Kueue's configuration: {unread}")
-            return [unread]
-        result["configuration_differences"] = lacking = differences(part, running)
-        conflicting = conflicts(part, running)
+                raise AnsibleActionFail(f"Cannot add to Kueue's configuration: {reason}")
+            return [reason]
+        result["configuration_differences"] = lacking = differences(required, running)
+        conflicting = conflicts(required, running)
         if options["configure"] and conflicting:
             lines = "\n".join(conflicting)
             raise AnsibleActionFail(f"Nothing was applied, as Kueue would not start with its configuration:\n{lines}")
         if not conflicting:
             # if nothing is missing, the running configuration keeps its text
-            result["configuration_text"] = to_manifest(merged(running, part)) if lacking else None
+            result["configuration_text"] = to_manifest(merged(running, required)) if lacking else None
         return [] if options["configure"] else lacking
 
     def _require_kueue(self, options: Variables, variables: Variables) -> None:
+        """Raises AnsibleActionFail if the cluster does not serve the version of Kueue's API that is written."""
         cluster = self._module("kubernetes.core.k8s_cluster_info", {"invalidate_cache": True}, options, variables)
         if API_VERSION not in cluster["apis"]:
             served = ", ".join(api for api in cluster["apis"] if api.startswith("kueue.")) or "no Kueue"
@@ -145,9 +148,9 @@ class ActionModule(SiteCompiler, ControllerAction):
 
     def _running(self, options: Variables, variables: Variables) -> tuple[Object | None, str]:
         """Kueue's configuration on the cluster; None with the reason if it cannot be read."""
-        asked = {"api_version": "v1", "kind": "ConfigMap"}
-        asked.update(name=_CONFIG_MAP, namespace=options["kueue_namespace"])
-        found = self._module("kubernetes.core.k8s_info", asked, options, variables).get("resources") or []
+        arguments = {"api_version": "v1", "kind": "ConfigMap"}
+        arguments.update(name=_CONFIG_MAP, namespace=options["kueue_namespace"])
+        found = self._module("kubernetes.core.k8s_info", arguments, options, variables).get("resources") or []
         text = (found[0].get("data") or {}).get(_CONFIG_KEY) if found else None
         if not isinstance(text, str):
             where = f"ConfigMap {options['kueue_namespace']}/{_CONFIG_MAP}"
@@ -162,18 +165,19 @@ class ActionModule(SiteCompiler, ControllerAction):
         dest = self._path(options["dest"], variables)
         texts: dict[str, list[str]] = {}
         for item in compiled.objects:
-            texts.setdefault(f"manifests/{place(item)}", []).append(to_manifest(item))
+            texts.setdefault(f"manifests/{manifest_path(item)}", []).append(to_manifest(item))
         files = {path: "---\n" + "---\n".join(parts) for path, parts in texts.items()}
         if compiled.configuration:
             files["kueue/configuration.yaml"] = f"---\n{to_manifest(compiled.configuration)}"
         if options["configuration"] is not None:
-            whole = to_manifest(merged(t.cast(Object, plain(options["configuration"])), compiled.configuration))
-            values = {"managerConfig": {"controllerManagerConfigYaml": whole}}
+            complete = to_manifest(merged(t.cast(Object, plain(options["configuration"])), compiled.configuration))
+            values = {"managerConfig": {"controllerManagerConfigYaml": complete}}
             files["kueue/values.yaml"] = f"---\n{to_manifest(values)}"
-        # differs from the mark of the claims, because these may be in the same folder
+        # differs from the mark of the claims, because claims may be in the same folder
         return self._write_manifests(dest, f"{options['site']}, queues", files, options["prune"])
 
 
-def _shown(one: TeamTemplate) -> Result:
-    charges = {name: canonical(amount) for name, amount in one.charges.items()}
-    return {**dataclasses.asdict(one), "charges": charges}
+def _template_result(template: TeamTemplate) -> Result:
+    """A claim template as the module returns it."""
+    charges = {name: canonical(amount) for name, amount in template.charges.items()}
+    return {**dataclasses.asdict(template), "charges": charges}

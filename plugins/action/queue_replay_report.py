@@ -2,8 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report the results of replayed jobs in several settings, on the controller. The documentation is in
-plugins/modules/queue_replay_report.py."""
+"""Add the result of a replay to a report, on the controller.
+
+The documentation is in plugins/modules/queue_replay_report.py.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _SPEC: Spec = {
     "title": {"type": "str", "default": "Replayed jobs"},
     "template_dir": {"type": "path"},
 }
-_PARTS = ("jobs", "started", "gpu_hours", "waits", "curve")
+_FIELDS = ("jobs", "started", "gpu_hours", "waits", "curve")
 
 
 class ActionModule(ReportAction):
@@ -34,7 +36,7 @@ class ActionModule(ReportAction):
     def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
-        if any(part not in options["result"] for part in _PARTS):
+        if any(name not in options["result"] for name in _FIELDS):
             raise AnsibleActionFail("result is not a result of lanewise.dra.queue_replay")
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
         folders = self._templates(options["template_dir"], "queues", "topology")
@@ -48,23 +50,25 @@ class ActionModule(ReportAction):
 
 
 def _stored(path: pathlib.Path) -> list[Json]:
+    """The results of earlier runs. Raises AnsibleActionFail if the file has another content."""
     if not path.exists():
         return []
     try:
-        found = FORMS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
-        if any(part not in one for one in found for part in _PARTS):
-            raise ValueError("a result lacks a part")
+        results = FORMS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
+        if any(name not in one for one in results for name in _FIELDS):
+            raise ValueError("a result lacks a field")
     except (ValueError, KeyError, TypeError) as error:
         raise AnsibleActionFail(
             f"{path} was not written by lanewise.dra.queue_replay_report: {error}. Nothing was changed. "
             "Move the file away, or set another dest"
         ) from None
-    return list(found)
+    return list(results)
 
 
-def _line(one: Json) -> str:
-    hours = one["gpu_hours"]
+def _line(result: Json) -> str:
+    """A result as a line of text."""
+    hours = result["gpu_hours"]
     return (
-        f"{one['name']}: {hours['useful']} of {hours['there']} GPU-hours were useful, {hours['lost']} were lost; "
-        f"{one['started']} of {one['jobs']} jobs started, {one.get('unaligned', 0)} without alignment"
+        f"{result['name']}: {hours['useful']} of {hours['there']} GPU-hours were useful, {hours['lost']} were lost; "
+        f"{result['started']} of {result['jobs']} jobs started, {result.get('unaligned', 0)} without alignment"
     )

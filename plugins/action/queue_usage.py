@@ -2,8 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Add a sample of what each team uses, and write the report over all samples, on the controller. The documentation is
-in plugins/modules/queue_usage.py."""
+"""Add a sample of what each team uses, and write the report over all samples, on the controller.
+
+The documentation is in plugins/modules/queue_usage.py.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _SPEC: Spec = {
     "dest": {"type": "path", "required": True},
     "objects": {"type": "dict"},
     "metrics": {"type": "str", "default": ""},
-    "gap": {"type": "int", "default": int(usage.GAP)},
+    "gap": {"type": "int", "default": int(usage.GAP_SECONDS)},
     "title": {"type": "str", "default": "Usage of queues"},
     "template_dir": {"type": "path"},
 }
@@ -44,20 +46,21 @@ class ActionModule(ReportAction):
         with self._reporting_faults():
             texts, samples = _stored(dest / SAMPLES)
             if options["objects"] is not None:
-                now = _sample(options["objects"], options["metrics"])
-                samples.append(now)
-                texts.append(json.dumps(FORMS.write(now.as_dict()), sort_keys=True))
+                new = _sample(options["objects"], options["metrics"])
+                samples.append(new)
+                texts.append(json.dumps(FORMS.write(new.as_dict()), sort_keys=True))
             samples.sort(key=lambda one: one.time)
-            found = usage.totals(samples, options["gap"])
-            page = usage_page(folders, options["title"], found, samples, options["gap"])
+            totals = usage.totals(samples, options["gap"])
+            page = usage_page(folders, options["title"], totals, samples, options["gap"])
             lines = {SAMPLES: "".join(f"{line}\n" for line in texts).encode()}
-            result.update(self._write_report(dest, "usage", FORMS.write(found.as_dict()), page, lines))
+            result.update(self._write_report(dest, "usage", FORMS.write(totals.as_dict()), page, lines))
         loans = samples[-1].loans if samples else []
-        result.update(usage=found.as_dict(), lines=usage.lines(found, loans))
+        result.update(usage=totals.as_dict(), lines=usage.lines(totals, loans))
         return result
 
 
 def _sample(objects: Json, metrics: str) -> usage.Sample:
+    """A sample of the objects and Kueue's metrics. Raises AnsibleActionFail if they cannot be read."""
     try:
         charged = charges(metrics) if metrics else None
     except Unreadable as error:
@@ -71,14 +74,14 @@ def _sample(objects: Json, metrics: str) -> usage.Sample:
 def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:
     """The lines of a file of samples, and the samples. Raises AnsibleActionFail for a line that is not a sample."""
     texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = []
+    samples = []
     for number, line in enumerate(texts, 1):
         try:
-            found.append(usage.sample_from_dict(FORMS.read(json.loads(line))))
+            samples.append(usage.sample_from_dict(FORMS.read(json.loads(line))))
         except NewerForm as error:
             raise AnsibleActionFail(f"{path}:{number}: {error}. Nothing was written") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise AnsibleActionFail(
                 f"{path}:{number} is not a sample: {error}. Nothing was written. Move the file away, or remove the line"
             ) from None
-    return texts, found
+    return texts, samples

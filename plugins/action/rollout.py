@@ -12,9 +12,9 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_drift import (
     claims_state,
+    combined,
     holds_state,
     queues_state,
-    worst,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import needs_no_change, probe_of
@@ -66,6 +66,7 @@ class ActionModule(ControllerAction):
         return result
 
     def _plan(self, nodes: list[Node], serial: list[int | str], limit: str, alive: set[str]) -> Result:
+        """The result for `show: plan`."""
         try:
             lines = plan_lines(nodes, serial)
             ordered = batches([node.name for node in nodes if node.has_work], serial)
@@ -82,8 +83,9 @@ class ActionModule(ControllerAction):
         }
 
     def _drift(self, variables: Variables, nodes: list[Node]) -> Result:
+        """The result for `show: drift`."""
         queues = variables.get("queues_rendered")
-        state, lines = worst(
+        state, lines = combined(
             claims_state(variables.get("dra_claims_applied"), variables.get("site_claims_problem")),
             holds_state(variables.get("site_holds")),
             queues_state(
@@ -92,38 +94,43 @@ class ActionModule(ControllerAction):
                 variables.get("site_queues_problem"),
             ),
         )
-        found = drift(nodes, {"state": state, "lines": lines})
+        result = drift(nodes, {"state": state, "lines": lines})
         problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if state == UNKNOWN]
-        return {"summary": drift_lines(found), "drift": found, "problems": problems}
+        return {"summary": drift_lines(result), "drift": result, "problems": problems}
 
     def _state(self, variables: Variables, names: t.Sequence[str], alive: set[str], percentage: float) -> Result:
+        """The result for `show: state`."""
         states = {name: _state(variables, name, name in alive) for name in names}
         lines = state_lines(states)
-        found: Result = {
+        result: Result = {
             "summary": lines,
             "states": {name: {"state": state, "reason": reason} for name, (state, reason) in states.items()},
         }
         stopped = too_many(states, percentage)
-        # Ansible ends the run if no host of the batch is left; lost hosts have already left it
+        # Ansible ends the run if no host of the batch is left; it has already removed lost hosts from the batch
         batch = variables.get("ansible_play_batch") or []
         if stopped or (batch and all(states[name][0] == FAILED for name in batch)):
-            left = sum(state == WAITING for state, _reason in states.values())
+            untouched = sum(state == WAITING for state, _reason in states.values())
             lines.append(
                 "The rollout stops here"
-                + (f", and {left} {'node was' if left == 1 else 'nodes were'} not touched" if left else "")
-                + ". Fix what failed, and run it again: it continues where it stopped."
+                + (
+                    f", and {untouched} {'node was' if untouched == 1 else 'nodes were'} not touched"
+                    if untouched
+                    else ""
+                )
+                + ". Fix what failed, and run the rollout again; it continues where it stopped."
             )
         if stopped:
-            found.update(failed=True, msg="\n".join(lines))
-        return found
+            result.update(failed=True, msg="\n".join(lines))
+        return result
 
 
 def _nodes(variables: Variables, names: t.Sequence[str], checked: set[str]) -> list[Node]:
     """The plans of the hosts that the inventory configures."""
-    # without configuration, unreachable hosts are no blockers
+    # if the inventory configures no host, unreachable hosts are not blockers
     configured = any(_is_configured(variables, name) for name in names)
-    found = [_node(variables, name, name in checked) for name in names if configured]
-    return [node for node in found if node]
+    nodes = [_node(variables, name, name in checked) for name in names if configured]
+    return [node for node in nodes if node]
 
 
 def _planned_by_probe(variables: Variables, host: str) -> bool:
@@ -132,6 +139,7 @@ def _planned_by_probe(variables: Variables, host: str) -> bool:
 
 
 def _is_configured(variables: Variables, host: str) -> bool:
+    """Whether the inventory configures the host."""
     return bool(_host_variable(variables, host, "site_parts")) or _planned_by_probe(variables, host)
 
 
@@ -149,7 +157,7 @@ def _node(variables: Variables, host: str, checked: bool) -> Node | None:
     if not checked:
         probe = _host_variable(variables, host, "topology_probe")
         reason = probe.get("msg") if isinstance(probe, dict) else None
-        node.problems.append(str(reason or "it was lost during the check; see its messages above"))
+        node.problems.append(str(reason or "the host was lost during the check; see its messages above"))
     plan = _host_variable(variables, host, "fabric_plan")
     if _planned_by_probe(variables, host):
         plan = probe_of(variables, host)["plan"]
@@ -161,8 +169,8 @@ def _node(variables: Variables, host: str, checked: bool) -> Node | None:
         node.not_recorded = plan.get("not_recorded") or []
         node.left_alone = plan.get("left_alone") or []
         node.reboot_ok = boolean(variables["hostvars"][host].get("fabric_reboot_ok") or False)
-    own = variables["hostvars"][host]
-    node.recorded = str(own.get("fabric_root") or own.get("topology_root") or "/") != "/"
+    host_variables = variables["hostvars"][host]
+    node.recorded = str(host_variables.get("fabric_root") or host_variables.get("topology_root") or "/") != "/"
     node.cordoned = _host_variable(variables, host, "fabric_left_cordoned") is True
     driver = _host_variable(variables, host, "dra_driver_plan")
     node.driver = [str(one) for one in driver or ()]
@@ -170,10 +178,11 @@ def _node(variables: Variables, host: str, checked: bool) -> Node | None:
 
 
 def _state(variables: Variables, host: str, alive: bool) -> tuple[str, str]:
+    """The state of a host in the rollout, and the reason for it."""
     state = _host_variable(variables, host, "site_state")
     if isinstance(state, dict) and state.get("state") in (DONE, FAILED):
         return state["state"], str(state.get("reason") or "")
     begun = bool(_host_variable(variables, host, "site_begun"))
     if begun and not alive:
-        return LOST, "it became unreachable while it was changed; the next run continues"
+        return LOST, "the host became unreachable while it was changed; the next run continues"
     return WAITING, ""

@@ -54,12 +54,13 @@ class ActionModule(ReportAction):
         return result
 
     def _request(self, options: Variables, variables: Variables) -> Request:
+        """The update of the report, from the options or, by default, from the variables of the play's hosts."""
         play = set(variables.get("ansible_play_hosts_all") or [])
         if options["nodes"] is None:
             known = {host: facts_of(variables, host) for host in sorted(play)}
-            facts = {host: found for host, found in known.items() if found is not None}
+            facts = {host: of_host for host, of_host in known.items() if of_host is not None}
         else:
-            facts = {str(host): found for host, found in options["nodes"].items() if isinstance(found, dict)}
+            facts = {str(host): of_host for host, of_host in options["nodes"].items() if isinstance(of_host, dict)}
             play = {str(host) for host in options["nodes"]}
         self._incomplete = []
         for host in sorted(facts):
@@ -77,8 +78,10 @@ class ActionModule(ReportAction):
             unreachable = {host for host, probe in probes.items() if probe.get("unreachable")}
         failed = options["failed"]
         if failed is None:
-            lost = set(variables.get("ansible_play_hosts_all") or []) - set(variables.get("ansible_play_hosts") or [])
-            failed = (lost | {host for host, probe in probes.items() if probe.get("failed")}) - unreachable
+            removed = set(variables.get("ansible_play_hosts_all") or []) - set(
+                variables.get("ansible_play_hosts") or []
+            )
+            failed = (removed | {host for host, probe in probes.items() if probe.get("failed")}) - unreachable
         return Request(
             facts=facts,
             play=play | unreachable | set(failed),

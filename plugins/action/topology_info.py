@@ -53,33 +53,37 @@ class ActionModule(NodeAction):
         options = self._arguments(plan.get("options"), plan.get("become", False), variables)
         if options is None:
             return None
-        mode, self._task.check_mode = self._task.check_mode, True
+        check_mode, self._task.check_mode = self._task.check_mode, True
         try:
-            done = self._execute_module(_FABRIC, options, task_vars=variables)
+            answer = self._execute_module(_FABRIC, options, task_vars=variables)
         finally:
-            self._task.check_mode = mode
+            self._task.check_mode = check_mode
         self._remove_tmp_path(self._connection._shell.tmpdir)
-        plan_result = checked_result(done, FabricAndProbe, str(variables.get("inventory_hostname", "the node")))
+        plan_result = checked_result(answer, FabricAndProbe, str(variables.get("inventory_hostname", "the node")))
         if plan_result.get("failed") or "topology" not in plan_result:
             return None
-        found: Result = {"changed": False, "topology": plan_result.pop("topology")}
+        result: Result = {"changed": False, "topology": plan_result.pop("topology")}
         plan_result.pop("invocation", None)
-        found.update({name: plan_result.pop(name) for name in _TASK_KEYS if name in plan_result})
-        found["plan"] = {name: value for name, value in plan_result.items() if not name.startswith("_ansible_")}
-        found["plan_complete"] = boolean(plan.get("complete", False))
-        return found
+        result.update({name: plan_result.pop(name) for name in _TASK_KEYS if name in plan_result})
+        result["plan"] = {name: value for name, value in plan_result.items() if not name.startswith("_ansible_")}
+        result["plan_complete"] = boolean(plan.get("complete", False))
+        return result
 
-    def _arguments(self, plan: t.Any, become: t.Any, variables: Variables) -> Result | None:
-        """The arguments of the module fabric; None if the module or its role would refuse them."""
-        own = self._task.args
-        if not isinstance(plan, dict) or bool(self._play_context.become) != boolean(become) or own.get("import_file"):
+    def _arguments(self, options: t.Any, become: t.Any, variables: Variables) -> Result | None:
+        """The arguments of the module fabric; None if it cannot plan with them, or its role would not accept them."""
+        args = self._task.args
+        if (
+            not isinstance(options, dict)
+            or bool(self._play_context.become) != boolean(become)
+            or args.get("import_file")
+        ):
             return None
-        if plan.get("root", "/") != own.get("root", "/") or faults(plan) or not self._role_accepts(variables):
+        if options.get("root", "/") != args.get("root", "/") or faults(options) or not self._role_accepts(variables):
             return None
-        return {**without_nulls(plan), "topology": {name: own[name] for name in OPTIONS if name in own}}
+        return {**without_nulls(options), "topology": {name: args[name] for name in OPTIONS if name in args}}
 
     def _role_accepts(self, variables: Variables) -> bool:
         """Whether the role fabric would start with the variables of the host."""
         spec = options_of_role("fabric", "main")
-        given = self._templar.template({name: variables[name] for name in spec if name in variables})
-        return not ArgumentSpecValidator(spec).validate(given).error_messages
+        values = self._templar.template({name: variables[name] for name in spec if name in variables})
+        return not ArgumentSpecValidator(spec).validate(values).error_messages

@@ -108,13 +108,13 @@ class CallbackModule(Default):
         self._display.banner("PLAY RECAP")
         hosts = {host: stats.summarize(host) for host in sorted(stats.processed)}
         notable = {host: one for host, one in hosts.items() if any(one[key] for key in _NOTABLE)}
-        for host, one in notable.items():
-            shown = {("failed" if key == "failures" else key): value for key, value in one.items()}
+        for host, counters in notable.items():
+            shown = {("failed" if key == "failures" else key): value for key, value in counters.items()}
             line = " ".join(colorize(key, shown[key], color) for key, color in _COLORS.items())
-            self._display.display(f"{hostcolor(host, one)} : {line}")
-        rest = len(hosts) - len(notable)
-        if rest:
-            self._display.display(f"{rest} host{'s' * (rest > 1)}: nothing changed, nothing failed")
+            self._display.display(f"{hostcolor(host, counters)} : {line}")
+        unchanged = len(hosts) - len(notable)
+        if unchanged:
+            self._display.display(f"{unchanged} host{'s' * (unchanged > 1)}: nothing changed, nothing failed")
         self._display.display("")
 
     def _show(self, result: CallbackTaskResult, show_default: t.Callable[[CallbackTaskResult], None]) -> None:

@@ -13,13 +13,13 @@ options:
     description:
       - Whether NICs that carry the node's own traffic may be changed. These are the NICs of default routes, of SSH
         sessions and of storage, and the devices below them.
-      - Without it, a change of such a NIC is refused before anything is changed.
+      - Without this, the module refuses to change such a NIC before it changes anything.
     type: bool
     default: false
   rollback_after:
     description:
-      - If the run changes a NIC that the node is reached by, systemd rolls all its changes back after this many
-        seconds, unless they are confirmed with O(lanewise.dra.fabric#module:confirm).
+      - If the run changes a NIC through which the node is reached, systemd rolls all changes of the run back after this
+        many seconds, unless they are confirmed with O(lanewise.dra.fabric#module:confirm).
       - V(0) disables the rollback.
     type: int
     default: 60
@@ -38,8 +38,8 @@ attributes:
 notes:
   - Needs root (C(become)) and, for settings that use netlink, pyroute2 (C(python3-pyroute2) of Debian and Ubuntu) for
     the Python that Ansible uses on the node.
-  - All settings are compared with the node first. If some cannot be applied, all of them are listed together and
-    nothing is changed. If a step fails, the steps before it are undone.
+  - All settings are compared with the node first. If some cannot be applied, these are listed together and nothing is
+    changed. If a step fails, the steps before it are undone.
   - Only one run at a time can change a node.
 """
 
@@ -102,7 +102,7 @@ options:
         elements: str
         choices: [pf, vf, virtual]
       rail:
-        description: Rails, as M(lanewise.dra.topology_info) counts them.
+        description: Rails, as M(lanewise.dra.topology_info) numbers them.
         type: list
         elements: int
       numa_node:

@@ -11,17 +11,17 @@ options:
   {option}:
     suboptions:
       name:
-        description: Its name in results and messages.
+        description: The name of the workload in results and messages.
         type: str
         required: true
       templates:
         description:
           - Names of ResourceClaimTemplates in O({prefix}namespace), one for each claim of the pod.
-          - Give this or O({prefix}claims).
+          - Set this or O({prefix}claims).
         type: list
         elements: str
       claims:
-        description: The specs of its ResourceClaims, of C(resource.k8s.io/v1).
+        description: The specs of the pod's ResourceClaims, in C(resource.k8s.io/v1).
         type: list
         elements: dict
       namespace:
@@ -62,7 +62,7 @@ options:
     SWAPPED = r"""
 options:
   devices:
-    description: The devices, as C(driver/pool/device). Give these or O(workload).
+    description: The devices, as C(driver/pool/device). Set these or O(workload).
     type: list
     elements: str
     default: []
@@ -78,11 +78,11 @@ options:
       - Instead of O(count), a percentage of the pods that fit on the empty fleet, rounded down.
     type: int
   ignore_budgets:
-    description: Whether to end pods even if their PodDisruptionBudget does not allow it.
+    description: Whether to evict pods even if their PodDisruptionBudget does not allow it.
     type: bool
     default: false
 """
-    # For modules that find pods to be moved or ended.
+    # For modules that find pods to be moved or evicted.
     MOVED = r"""
 notes:
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing. What is not modelled is the same

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 # The settings of NICs and of the node, in the groups of module_utils/fabric_options.py. Smaller modules document one
-# group, the module fabric documents all. ansible-test compares the result with each module's argument spec.
+# group; the module fabric documents all groups. ansible-test compares the result with each module's argument spec.
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ options:
         description: V(native) for the kernel's default driver, V(vfio-pci), the name of another driver, or V(none).
         type: str
       mac:
-        description: The address of a single VF, see O(vfs).
+        description: The MAC address of a single VF, see O(vfs).
         type: str
       node_guid:
         description: The node GUID of a single InfiniBand VF.
@@ -82,7 +82,7 @@ options:
         description: Priority in the VLAN tag.
         type: int
       vlan_protocol:
-        description: Protocol of the tag.
+        description: Protocol of the VLAN tag.
         type: str
         choices: [802.1Q, 802.1ad]
       trust:
@@ -99,7 +99,7 @@ options:
         description: Guaranteed rate in Mbit/s. V(0) for no guarantee.
         type: int
       max_rate:
-        description: Highest rate in Mbit/s. V(0) for no limit.
+        description: Maximum rate in Mbit/s. V(0) for no limit.
         type: int
   vfs:
     description: Settings of single VFs, which override O(vf).
@@ -181,7 +181,7 @@ options:
     PCI_OF_NICS = r"""
 options:
   max_read_request_bytes:
-    description: The largest read request that the NIC sends over PCIe.
+    description: The maximum size of a read request that the NIC sends over PCIe.
     type: int
     choices: [128, 256, 512, 1024, 2048, 4096]
   relaxed_ordering:
@@ -200,7 +200,7 @@ options:
         type: str
         choices: [v1, v2]
       tos:
-        description: Type of service (TOS) of its connections.
+        description: Type of service (TOS) of connections of the RDMA connection manager.
         type: int
       traffic_class:
         description: Traffic class forced on all connections. Only with the drivers of DOCA or MLNX_OFED.
@@ -309,7 +309,7 @@ options:
         type: str
         choices: [none, static]
       cpu_manager_policy_options:
-        description: Its options.
+        description: Options of the CPU manager's policy.
         type: dict
       reserved_system_cpus:
         description: CPUs that are reserved for the system, such as V(0-1).
@@ -327,11 +327,11 @@ options:
         type: str
         choices: [none, best-effort, restricted, single-numa-node]
       topology_manager_scope:
-        description: The scope of its placement.
+        description: The scope of the topology manager's placement.
         type: str
         choices: [container, pod]
       topology_manager_policy_options:
-        description: Its options.
+        description: Options of the topology manager's policy.
         type: dict
   runtime_cdi:
     description: Whether the container runtime supports CDI.

@@ -13,7 +13,7 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Returns the names of the ResourceClaims that have devices from the given pools of a driver and are reserved for a
+  - Returns the names of the ResourceClaims that have devices from certain pools of a driver and are reserved for a
     pod.
 positional: _input
 options:
@@ -27,7 +27,7 @@ options:
     type: str
     required: true
   pools:
-    description: The names of its pools on the node. A driver usually has one pool, with the name of the node.
+    description: The names of the driver's pools on the node. Usually there is one, with the name of the node.
     type: list
     elements: str
     required: true
@@ -50,14 +50,15 @@ _value:
 
 
 def claims_on(claims: t.Any, driver: str, pools: t.Any) -> list[str]:
-    wanted = {str(pool) for pool in pools}
-    found = []
+    """The reserved claims with devices of these pools. See the documentation above."""
+    pool_names = {str(pool) for pool in pools}
+    names = []
     for claim in claims:
         status = claim.get("status") or {}
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-        if status.get("reservedFor") and any(one["driver"] == driver and one["pool"] in wanted for one in results):
-            found.append(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}")
-    return sorted(found)
+        if status.get("reservedFor") and any(one["driver"] == driver and one["pool"] in pool_names for one in results):
+            names.append(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}")
+    return sorted(names)
 
 
 class FilterModule:

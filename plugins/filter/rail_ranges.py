@@ -12,12 +12,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems imp
 
 DOCUMENTATION = r"""
 name: rail_ranges
-short_description: Compute the ranges of addresses that a node has on its rails
+short_description: Compute the address ranges of a node on its rails
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Returns the driver's setting C(rail_addresses) for a node, from only the site's address plan and the node's index.
+  - Returns the driver's setting C(rail_addresses) for a node, from the site's address plan and the node's index alone.
   - Fails if the plan or the index is wrong. To find conflicts between nodes, use M(lanewise.dra.address_plan).
 positional: _input, index
 options:
@@ -49,6 +49,7 @@ _value:
 
 
 def rail_ranges(plan: object, index: object = None) -> list[dict[str, t.Any]]:
+    """The ranges of a node. Raises AnsibleFilterError. See the documentation above."""
     try:
         return ranges_of(plan, index)
     except Problems as error:

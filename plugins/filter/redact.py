@@ -20,10 +20,10 @@ description:
   - Replaces private keys, tokens, passwords and the credentials of kubeconfigs and URLs with V(REDACTED).
   - "JSON is filtered by structure and stays JSON: every text below the name of a secret is removed. Other texts are
     filtered by patterns."
-  - Replaces MAC addresses, also in names of interfaces, GUIDs, IP addresses, serial numbers and UUIDs of cards with
-    names. The same value and O(salt) always give the same name, so values can still be correlated. Loopback,
-    multicast and unspecified addresses stay.
-  - PCI addresses, host names and models stay.
+  - Replaces MAC addresses (also in names of interfaces), GUIDs, IP addresses, serial numbers and UUIDs of cards with
+    placeholders. The same value and O(salt) always give the same placeholder, so values can still be correlated.
+    Loopback, multicast and unspecified addresses are kept.
+  - PCI addresses, host names and models are kept.
 positional: _input
 options:
   _input:
@@ -31,7 +31,7 @@ options:
     type: str
     required: true
   salt:
-    description: A random secret that is not stored, so that names cannot be traced back to values.
+    description: A random secret that is not stored, so that placeholders cannot be traced back to values.
     type: str
     required: true
 seealso:
@@ -61,7 +61,7 @@ _BLOCK = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
-# repetitions here and below have bounds, so that no text takes long
+# repetitions here and below are bounded, so that no text takes long
 _JWT = re.compile(rf"(?:(?<![\w-])eyJ[\w-]{{5,}}|{_START}eyJ[\w-]{{5,1500}})\.[\w-]+(?:\.[\w-]*)?")
 _BEARER = re.compile(rf"(?i){_START}(bearer|basic)(\s+)[\w.~+/=-]{{8,}}")
 _SECRET = (
@@ -75,7 +75,7 @@ _PREFIXED = re.compile(
     r"(?:DHHC-1|NVMeTLSkey-1):[\da-fA-F]{2}:[\w+/=]{8,}:?"
     rf"|{_START}(?:gh[pousr]_|github_pat_|glpat-|hf_|nvapi-|xox[abeprs]-|sk-|AKIA|ASIA)[\w-]{{12,}}"
 )
-#: HTTP headers, to the end of the line or of the quotes. The scheme may stay.
+#: HTTP headers, to the end of the line or of the quotes. The scheme may be kept.
 _HEADER = re.compile(
     rf"(?i){_START}((?:proxy-)?authorization|(?:set-)?cookie)(\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?)"
     r"((?:bearer|basic|token|digest|negotiate|ntlm|apikey|key|aws4-hmac-sha256)[ \t]+)?"
@@ -175,11 +175,13 @@ _IPV6 = re.compile(
 
 
 def _is_secret(name: str) -> bool:
+    """Whether the value of this name is secret."""
     found = _KEY.search(name)
     return found is not None and not _REFERENCE.search(found[1])
 
 
 def _refers(name: str) -> bool:
+    """Whether a name refers to a secret, but its value is not secret, such as `secretName`."""
     found = _KEY.search(name)
     return found is not None and _REFERENCE.search(found[1]) is not None
 
@@ -193,11 +195,11 @@ def _redact_json(value: object, redact_all: bool = False) -> object:
     if isinstance(value, str):
         return (value and REDACTED) if redact_all else _without_secrets(value)
     if isinstance(value, list):
-        kept_items, after = [], False
+        kept_items, after_option = [], False
         for one in value:
-            is_value = after and isinstance(one, str) and not one.startswith("--")
+            is_value = after_option and isinstance(one, str) and not one.startswith("--")
             kept_items.append(_redact_json(one, redact_all or is_value))
-            after = isinstance(one, str) and bool(_OPTION.fullmatch(one)) and _is_secret(one)
+            after_option = isinstance(one, str) and bool(_OPTION.fullmatch(one)) and _is_secret(one)
         return kept_items
     if isinstance(value, dict):
         named = value.get("name", value.get("key"))
@@ -252,16 +254,17 @@ def _without_data(text: str) -> str:
     return "".join(parts) + text[at:]
 
 
-def _redact_named(name: str, value: object, redact_all: bool, given: bool) -> object:
+def _redact_named(name: str, value: object, redact_all: bool, is_secret: bool) -> object:
+    """The value of a name in JSON without secrets."""
     if _is_number(value):
         # but not a count, such as max_tokens
-        if given or _WHOLE_NAME.search(name):
+        if is_secret or _WHOLE_NAME.search(name):
             return REDACTED
-        # a string, because it is later replaced by a name
+        # a string, because it is later replaced by a placeholder
         return str(value) if _DIGITS.search(name) and len(json.dumps(value)) >= 4 else value
     if isinstance(value, str) and _HEADERS.match(name):
         return value and REDACTED
-    return _redact_json(value, not _refers(name) and (redact_all or given or _is_secret(name)))
+    return _redact_json(value, not _refers(name) and (redact_all or is_secret or _is_secret(name)))
 
 
 def _redact_json_text(text: str) -> str | None:
@@ -359,15 +362,15 @@ def _without_named_values(text: str) -> str:
     parts, at = [], 0
     while name := _NAME.search(text, at):
         start, end = name.span()
-        given = _ASSIGNMENT.match(text, end)
-        if not given and _DASHES.search(text[max(0, start - 42) : start]):
-            given = _OPTION_GAP.match(text, end)
-        if not given or _REFERENCE.search(name[1]):
+        assignment = _ASSIGNMENT.match(text, end)
+        if not assignment and _DASHES.search(text[max(0, start - 42) : start]):
+            assignment = _OPTION_GAP.match(text, end)
+        if not assignment or _REFERENCE.search(name[1]):
             parts.append(text[at:end])
             at = end
             continue
-        parts.append(text[at : given.end()])
-        at = given.end()
+        parts.append(text[at : assignment.end()])
+        at = assignment.end()
         shown = ""
         if opening := _OPENING.match(text, at):
             shown, at = _redact_quoted(text, opening)
@@ -378,7 +381,7 @@ def _without_named_values(text: str) -> str:
         elif not _NOT_SECRET.match(text, at) and (_WHOLE_NAME.search(name[0]) or not _NUMBER.match(text, at)):
             if bare := _BARE.match(text, at):
                 # a number in JSON is replaced by a string
-                mark = _OPENING.match(given[0])
+                mark = _OPENING.match(assignment[0])
                 shown = f"{mark[0]}{REDACTED}{mark[0]}" if mark and _NUMBER.match(text, at) else REDACTED
                 at = bare.end()
         parts.append(shown)
@@ -397,46 +400,46 @@ def _without_secrets(text: str) -> str:
 
 
 def redact(text: str, salt: str) -> str:
-    """The text without secrets, and with names in place of addresses. See the documentation above."""
+    """The text without secrets, and with placeholders for addresses. See the documentation above."""
 
-    def name(kind: str, value: str) -> str:
+    def placeholder(kind: str, value: str) -> str:
         digest = hashlib.blake2b(value.lower().encode(), key=hashlib.sha256(salt.encode()).digest(), digest_size=4)
         return f"<{kind}-{digest.hexdigest()}>"
 
     def address(found: re.Match[str]) -> str:
-        given = found[0]
-        if _OCTETS.fullmatch(given):  # a GUID
-            return given
-        for end in ("", ":"):  # a colon may end it as in "ADDRESS: unreachable"
+        original = found[0]
+        if _OCTETS.fullmatch(original):  # a GUID
+            return original
+        for end in ("", ":"):  # a colon may follow, as in "ADDRESS: unreachable"
             try:
-                one = ipaddress.ip_address(given[: len(given) - len(end)])
+                parsed = ipaddress.ip_address(original[: len(original) - len(end)])
             except ValueError:
                 continue
-            if one.is_loopback or one.is_unspecified or one.is_multicast:
-                return given
-            return name("ip", str(one)) + end
-        return given
+            if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast:
+                return original
+            return placeholder("ip", str(parsed)) + end
+        return original
 
     def octets(found: re.Match[str]) -> str:
         digits = found[0].replace(found[1], "")
-        return name("guid", digits) if len(digits) == 16 else mac(digits)
+        return placeholder("guid", digits) if len(digits) == 16 else mac(digits)
 
     def mac(digits: str) -> str:
-        return name("mac", ":".join(re.findall("..", digits)))
+        return placeholder("mac", ":".join(re.findall("..", digits)))
 
     text = _without_secrets(str(text))
-    text = _SERIAL.sub(lambda found: (found[1] or found[3]) + name("serial", found[2] or found[4]), text)
-    text = _GPU.sub(lambda found: name(found[1].lower(), found[0]), text)
-    text = _UUID.sub(lambda found: found[1] + name("uuid", found[2]), text)
-    text = _SWITCH.sub(lambda found: found[1] + name("id", found[2]), text)
+    text = _SERIAL.sub(lambda found: (found[1] or found[3]) + placeholder("serial", found[2] or found[4]), text)
+    text = _GPU.sub(lambda found: placeholder(found[1].lower(), found[0]), text)
+    text = _UUID.sub(lambda found: found[1] + placeholder("uuid", found[2]), text)
+    text = _SWITCH.sub(lambda found: found[1] + placeholder("id", found[2]), text)
     text = _INTERFACE.sub(lambda found: found[1] + mac(found[2]), text)
     text = _IPV6.sub(address, _IPV4.sub(address, text))
     text = _OCTETS.sub(octets, text)
-    return _GUID.sub(lambda found: name("guid", re.sub("[:x]", "", found[0])[-16:]), text)
+    return _GUID.sub(lambda found: placeholder("guid", re.sub("[:x]", "", found[0])[-16:]), text)
 
 
 class FilterModule:
-    """Filters of the collection."""
+    """The filter redact."""
 
     def filters(self) -> dict[str, t.Callable[..., str]]:
         return {"redact": redact}

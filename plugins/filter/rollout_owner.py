@@ -16,7 +16,7 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Reads the annotation C(fabric.lanewise.dev/cordoned) of a Node, in which the role P(lanewise.dra.fabric#role)
-    records which run has drained it, and reports whether that run still continues.
+    records which run has drained the node, and reports whether that run is still running.
 positional: _input
 options:
   _input:
@@ -36,19 +36,20 @@ RETURN = r"""
 _value:
   description:
     - C(state) is one of V(nobody), V(ours) (this run), V(ended) (a run that has ended or was interrupted), V(runs)
-      (another run that continues) and V(unknown) (a run of another controller, which this one cannot see).
-    - C(name) names that run, C(text) is the annotation that this run writes.
+      (another run that is still running) and V(unknown) (a run that this controller cannot check).
+    - C(name) is the name of that run, C(text) the annotation that this run writes.
   type: dict
 """
 
 
 def rollout_owner(text: object) -> dict[str, str]:
-    own = this_run()
+    """The state and name of the run in an annotation. See the documentation above."""
+    this = this_run()
     annotation = None if text is None or not str(text) else str(text)
     owner = parse(annotation) if annotation else None
-    now = state(annotation, own)
-    name = owner.name if owner else "of a newer release of lanewise.dra" if now == UNKNOWN else ""
-    return {"state": now, "name": name, "text": own.text}
+    run_state = state(annotation, this)
+    name = owner.name if owner else "of a newer release of lanewise.dra" if run_state == UNKNOWN else ""
+    return {"state": run_state, "name": name, "text": this.text}
 
 
 class FilterModule:

@@ -16,7 +16,7 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Writes an object, or a single text or number in a template, as YAML.
-  - Quotes text that C(kubectl), Flux and Argo CD would read as something else, such as V(08), V(7e2), V(0o17) or V(y).
+  - Quotes text that C(kubectl), Flux and Argo CD would not read as text, such as V(08), V(7e2), V(0o17) or V(y).
     The filter P(ansible.builtin.to_nice_yaml#filter) does not, because Ansible itself reads these as text.
 positional: _input
 options:
@@ -29,7 +29,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Show an object as in a file
+- name: Show an object as YAML
   ansible.builtin.debug:
     msg: "{{ {'metadata': {'labels': {'rack': '08'}}} | lanewise.dra.to_manifest }}"
 """
@@ -42,7 +42,7 @@ _value:
 
 
 class FilterModule:
-    """Filters of the collection."""
+    """The filter to_manifest."""
 
     def filters(self) -> dict[str, t.Callable[..., str]]:
         return {"to_manifest": to_manifest}

@@ -11,13 +11,14 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Creates a host for each node of a Kubernetes cluster, with the devices that its DRA drivers publish, the claims that
-    have them, and their problems.
+  - Creates a host for each node of a Kubernetes cluster, with the devices that the node's DRA drivers publish, the
+    claims that have these devices, and problems of the node and its devices.
   - Each of C(dra_devices) has its claims, as C(NAMESPACE/NAME), in C(claims), because some devices can be shared.
     C(claim) is the first of them, or null.
-  - The name of its configuration file must end in C(slices.yml) or C(slices.yaml).
+  - The name of the inventory file must end in C(slices.yml) or C(slices.yaml).
   - Reads only Nodes, ResourceSlices and ResourceClaims, and needs the right to list them.
-  - The cache has separate entries for each kubeconfig and context.
+  - The cache has a separate entry for each inventory file, list of drivers, context, and path and content of a
+    kubeconfig.
 requirements:
   - the Python package C(kubernetes) on the controller
 extends_documentation_fragment:
@@ -35,17 +36,17 @@ options:
     env:
       - name: KUBECONFIG
   context:
-    description: The context in it. By default the current one.
+    description: The context of the kubeconfig, by default the current one.
     type: str
   drivers:
     description:
       - The drivers to include. All by default.
-      - Nodes on which none of these drivers publishes a device count as nodes without devices, see O(all_nodes).
+      - Nodes for which none of these drivers publishes a ResourceSlice are only included with O(all_nodes).
     type: list
     elements: str
     default: []
   all_nodes:
-    description: Whether to include nodes that publish no device.
+    description: Whether to include nodes for which no driver publishes a ResourceSlice.
     type: bool
     default: false
 """
@@ -75,7 +76,7 @@ import typing as t
 
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import Listed, read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import ListPage, read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import PREFERENCE
@@ -96,17 +97,18 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._read_config_data(path)
         self.load_cache_plugin()
         key = f"{self.get_cache_key(path)}_{self._cluster_key()}"
-        use = self.get_option("cache") and cache
-        found = self._cache.get(key) if use else None
-        if found is None:
-            found = describe(*self._read_cluster(), self.get_option("drivers"))
+        use_cache = self.get_option("cache") and cache
+        nodes = self._cache.get(key) if use_cache else None
+        if nodes is None:
+            nodes = describe(*self._read_cluster(), self.get_option("drivers"))
         if self.get_option("cache"):
-            self._cache[key] = found
-        for name, node in sorted(found.items()):
+            self._cache[key] = nodes
+        for name, node in sorted(nodes.items()):
             if node["devices"] or node["drivers"] or self.get_option("all_nodes"):
                 self._add(name, node)
 
     def _add(self, name: str, node: Object) -> None:
+        """Add a host for a node, with its variables and groups."""
         self.inventory.add_host(name)
         if node["address"]:
             self.inventory.set_variable(name, "ansible_host", node["address"])
@@ -121,7 +123,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, strict=strict)
 
     def _cluster_key(self) -> str:
-        """The part of the cache key for the cluster and the drivers. Ansible's part only has the inventory source."""
+        """The part of the cache key for the cluster and the drivers. Ansible's part only covers the inventory file."""
         kubeconfig = self.get_option("kubeconfig") or os.path.expanduser("~/.kube/config")
         parts = [kubeconfig, self.get_option("context"), sorted(self.get_option("drivers"))]
         digest = hashlib.sha256(json.dumps(parts).encode())
@@ -148,7 +150,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             version = self._version(client.ApisApi(api).get_api_versions(_request_timeout=_TIMEOUT_SECONDS))
             custom = client.CustomObjectsApi(api)
 
-            def resources(plural: str) -> Listed:
+            def resources(plural: str) -> ListPage:
                 return lambda **query: custom.list_cluster_custom_object(_GROUP, version, plural, **query)
 
             nodes = client.CoreV1Api(api).list_node
@@ -164,8 +166,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 401: "check that the kubeconfig's credentials are still valid",
                 403: "give the user the right to list nodes, resourceslices and resourceclaims",
             }.get(error.status, "")
-            refusal = f"the API server refuses the request: {error.status} {error.reason}"
-            raise AnsibleParserError(f"{refusal}; {fix}" if fix else refusal) from None
+            reason = f"the API server returned {error.status} {error.reason}"
+            raise AnsibleParserError(f"{reason}; {fix}" if fix else reason) from None
         except urllib3.exceptions.HTTPError as error:
             raise AnsibleParserError(f"cannot reach the API server of the kubeconfig: {error}") from None
         except JsonError as error:
@@ -173,9 +175,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     @staticmethod
     def _version(groups: t.Any) -> str:
-        """The preferred version of resource.k8s.io that the cluster serves. Raises AnsibleParserError."""
+        """The first of our PREFERENCE of versions of resource.k8s.io that the cluster serves.
+
+        This may differ from the group's `preferredVersion`. Raises AnsibleParserError.
+        """
         served = [one.group_version for group in groups.groups if group.name == _GROUP for one in group.versions]
-        found = next((one for one in PREFERENCE if one in served), None)
-        if found is None:
+        chosen = next((one for one in PREFERENCE if one in served), None)
+        if chosen is None:
             raise AnsibleParserError(f"the cluster serves no supported {_GROUP} version; use Kubernetes 1.34 or later")
-        return found.partition("/")[2]
+        return chosen.partition("/")[2]

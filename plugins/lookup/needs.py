@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: needs
-short_description: Say how to install a collection that is missing
+short_description: Fail with an instruction if a collection is missing
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - As a condition of a task that includes tasks of another collection, this fails if the controller does not have that
-    collection, with the command to install it. Ansible itself would report its modules as misspelt.
+    collection, with the command to install it. Ansible itself would report that collection's modules as misspelt.
 options:
   _terms:
     description: The collections, such as V(kubernetes.core).
@@ -53,6 +53,7 @@ class LookupModule(LookupBase):
 
 
 def _is_installed(name: str) -> bool:
+    """Whether the controller has a collection."""
     try:
         return importlib.util.find_spec(f"ansible_collections.{name}") is not None
     except ModuleNotFoundError:  # its namespace is missing, too

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: probed_hosts
-short_description: Hosts that a play still has to act on after the probe of this run
+short_description: List the hosts that a play must still act on after the probe
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Returns the hosts of a pattern on which a play still has to act after the role P(lanewise.dra.topology#role), so
-    that Ansible starts no processes for the others.
+  - Returns the hosts of a pattern on which a play must still act after the role P(lanewise.dra.topology#role), so that
+    Ansible starts no processes for other hosts.
   - If some hosts are left out, the first of them is returned as well. Ansible ends the whole run when all hosts of a
-    play have failed, and that host keeps it going.
+    play have failed, and this host prevents that.
 options:
   _terms:
     description: A pattern of hosts, or a list of patterns.
@@ -24,15 +24,15 @@ options:
   but:
     description:
       - The hosts to leave out.
-      - V(probed) are those whose probe succeeded; V(unchanged) those whose probe has also made the complete plan of the
-        host, which has no changes.
+      - V(probed) are those whose probe succeeded; V(unchanged) those whose probe also returned a complete plan of
+        the host without changes.
     type: str
     choices: [probed, unchanged]
     required: true
 """
 
 EXAMPLES = r"""
-- name: Failed probes
+- name: Report failed probes
   hosts: "{{ query('lanewise.dra.probed_hosts', 'all', but='probed') or 'all:!all' }}"
   tasks: []
 """
@@ -40,7 +40,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _raw:
   description:
-    - The names of the hosts in the order of the inventory, or the pattern if no host is left out. Empty if all are.
+    - The names of the hosts in the order of the inventory, or the pattern if no host is left out. Empty if all hosts
+      are left out.
   type: list
   elements: str
 """
@@ -64,8 +65,8 @@ class LookupModule(LookupBase):
             return pattern
         patterns = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
         hosts: list[str] = patterns.run(pattern, variables=known)
-        done = needs_no_change if self.get_option("but") == "unchanged" else _probed
-        left_out = [host for host in hosts if done(probe_of(known, host))]
+        is_left_out = needs_no_change if self.get_option("but") == "unchanged" else _probed
+        left_out = [host for host in hosts if is_left_out(probe_of(known, host))]
         kept = [host for host in hosts if host not in {*left_out[1:]}]
         if not left_out:
             return pattern

@@ -28,7 +28,7 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Change nodes in batches of the size that the inventory gives
+- name: Change nodes in batches of the size that the inventory sets
   hosts: gpu_nodes
   serial: "{{ query('lanewise.dra.site_values', 'my_serial', hosts=groups.gpu_nodes) | first | default(1) }}"
   tasks: []

@@ -3,8 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Makes and releases holds on a cluster. Each request names the version of the object that it changes, so that
-concurrent runs never overwrite each other's changes. If a hold cannot be completed, the run deletes what it created."""
+"""Makes and releases holds on a cluster, also while other runs change the same rules.
+
+A rule is created only if none has its name, replaced only in the version that was read, and deleted only by its UID. So
+concurrent runs never overwrite each other's changes. If a hold cannot be completed, the run deletes the rules that it
+created.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,9 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
-from .cluster_lists import SECONDS, minor, read_all
-from .dra.holds import changes as steps
+from .cluster_lists import REQUEST_TIMEOUT_SECONDS, minor, read_all
 from .dra.holds import serving
-from .dra.holds.changes import Changes, Refused
+from .dra.holds.changes import Changes, Refused, changes_to_make, changes_to_release
 from .dra.holds.hold import Hold, holds
 from .dra.kube.bounded_json import loads_pruned
 from .dra.kube.objects import Object, ObjectView
@@ -31,13 +34,13 @@ try:
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
-#: The work of a module: it gets a client and the server's minor release (1.37), and returns the module's result.
+#: The work of a module: a function of a client and the server's minor release (1.37) that returns the module's result.
 Work = t.Callable[["kubernetes.client.ApiClient", str], Object]
 
 _PLURAL = "devicetaintrules"
-_GONE, _CONFLICT = 404, 409
+_NOT_FOUND, _CONFLICT = 404, 409
 #: How often a change is tried while other runs change the same rule.
-_TRIES = 5
+_ATTEMPTS = 5
 _BUSY = "other runs keep changing DeviceTaintRule {0}: run this again later"
 
 
@@ -50,7 +53,7 @@ class Rules:
     def __init__(self, api: kubernetes.client.ApiClient, api_version: str) -> None:
         client = kubernetes.client
         self.api_version = api_version
-        self._where = (*api_version.split("/"), _PLURAL)
+        self._resource = (*api_version.split("/"), _PLURAL)
         self._api = client.CustomObjectsApi(api)
         self._error = client.ApiException
         self._options, self._preconditions = client.V1DeleteOptions, client.V1Preconditions
@@ -59,49 +62,55 @@ class Rules:
         """All rules. Raises serving.Unsupported if the server does not serve this version."""
 
         def page(**query: t.Any) -> t.Any:
-            return self._api.list_cluster_custom_object(*self._where, **query)
+            return self._api.list_cluster_custom_object(*self._resource, **query)
 
         try:
             return read_all(page, self.api_version, serving.KIND)
         except self._error as error:
-            if error.status != _GONE:
+            if error.status != _NOT_FOUND:
                 raise
             raise serving.Unsupported(serving.not_served(self.api_version)) from error
 
-    def make(self, wanted: Hold, check: bool = False) -> Changes:
-        """Make or change a hold. If a request fails, the rules that were created are deleted again.
+    def make(self, desired: Hold, check: bool = False) -> Changes:
+        """Make or change a hold, and return the changes. If a request fails, the rules that were created are deleted.
 
         With `check`, all requests are dry runs on the server. Raises Refused.
         """
-        found = steps.changes_to_make(wanted, self.list(), self.api_version)
-        made: list[Object] = []
+        changes = changes_to_make(desired, self.list(), self.api_version)
+        created: list[Object] = []
         try:
-            for one in found.create:
-                made.append(self._create(one, wanted, check))
-            for one in found.replace:
-                self._replace(one, wanted, check)
-            for old in found.delete:
+            for one in changes.create:
+                created.append(self._create(one, desired, check))
+            for one in changes.replace:
+                self._replace(one, desired, check)
+            for old in changes.delete:
                 self.delete(old, check)
         except BaseException:
             if not check:
-                for one in made:
+                for one in created:
                     self.delete(one)
             raise
         if not check:
-            self._confirm(wanted)
-        return found
+            self._confirm(desired)
+        return changes
 
     def release(self, name: str, owner: str = "", check: bool = False) -> Changes:
-        """Remove a hold. Raises Refused if it does not belong to `owner`."""
-        found = steps.changes_to_release(name, owner, self.list())
-        for one in found.delete:
-            self.delete(one, check)
-        return found
+        """Remove a hold, and return the changes.
 
-    def _create(self, one: Object, wanted: Hold, check: bool) -> Object:
-        """Create a rule. An existing rule of the same hold, which another run created, is accepted."""
+        With an `owner`, raises Refused if the hold belongs to another one.
+        """
+        changes = changes_to_release(name, owner, self.list())
+        for one in changes.delete:
+            self.delete(one, check)
+        return changes
+
+    def _create(self, one: Object, desired: Hold, check: bool) -> Object:
+        """Create a rule and return it. If another run has created the same rule, that one is returned without its UID.
+
+        Raises Refused if the rule exists for another hold.
+        """
         name = one["metadata"]["name"]
-        for _turn in range(_TRIES):
+        for _attempt in range(_ATTEMPTS):
             try:
                 return self._request(self._api.create_cluster_custom_object, one, **_dry(check))
             except self._error as error:
@@ -110,17 +119,17 @@ class Rules:
             try:
                 existing = self._request(self._api.get_cluster_custom_object, name)
             except self._error as error:
-                if error.status != _GONE:
+                if error.status != _NOT_FOUND:
                     raise
                 continue  # the other run has deleted it
-            steps.changes_to_make(wanted, [existing], self.api_version)  # raises Refused for a rule of another hold
+            changes_to_make(desired, [existing], self.api_version)  # raises Refused for a rule of another hold
             return {**existing, "metadata": {**existing["metadata"], "uid": None}}  # this run must not delete it
         raise Refused(_BUSY.format(name))
 
-    def _replace(self, one: Object, wanted: Hold, check: bool) -> None:
-        """Change a rule. After a conflict it tries again, as the controller may have written the rule's status."""
+    def _replace(self, one: Object, desired: Hold, check: bool) -> None:
+        """Change a rule. After a conflict, tries again, because the controller may have written the rule's status."""
         name = one["metadata"]["name"]
-        for _turn in range(_TRIES):
+        for _attempt in range(_ATTEMPTS):
             try:
                 self._request(self._api.replace_cluster_custom_object, name, one, **_dry(check))
             except self._error as error:
@@ -131,7 +140,7 @@ class Rules:
             existing = self._request(self._api.get_cluster_custom_object, name)
             again = [
                 rule
-                for rule in steps.changes_to_make(wanted, [existing], self.api_version).replace
+                for rule in changes_to_make(desired, [existing], self.api_version).replace
                 if rule["metadata"]["name"] == name
             ]
             if not again:
@@ -140,7 +149,7 @@ class Rules:
         raise Refused(_BUSY.format(name))
 
     def delete(self, one: ObjectView, check: bool = False) -> None:
-        """Delete a rule, unless it is gone or another rule has its name now."""
+        """Delete a rule. A rule without a UID (see `_create`), that no longer exists or was replaced is ignored."""
         metadata = one["metadata"]
         if not metadata.get("uid"):
             return
@@ -151,31 +160,33 @@ class Rules:
         try:
             self._request(self._api.delete_cluster_custom_object, metadata["name"], body=options)
         except self._error as error:
-            if error.status not in (_GONE, _CONFLICT):
+            if error.status not in (_NOT_FOUND, _CONFLICT):
                 raise
 
-    def _confirm(self, wanted: Hold) -> None:
-        """Raises Refused if another run has undone a part of the hold."""
+    def _confirm(self, desired: Hold) -> None:
+        """Raises Refused if the rules of the hold no longer exist, because another run has changed them."""
         for one in holds(self.list()):
-            if one.name == wanted.name and set(wanted.devices) <= set(one.devices):
+            if one.name == desired.name and set(desired.devices) <= set(one.devices):
                 return
-        if wanted.devices:
-            raise Refused(f"another run changed hold {wanted.name} at the same time: run this again")
+        if desired.devices:
+            raise Refused(f"another run changed hold {desired.name} at the same time: run this again")
 
     def _request(self, method: t.Callable[..., t.Any], *arguments: t.Any, **more: t.Any) -> Object:
-        answer = method(*self._where, *arguments, **more, _request_timeout=SECONDS, _preload_content=False)
+        answer = method(
+            *self._resource, *arguments, **more, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
+        )
         found: Object = loads_pruned(answer.data)
         return found
 
 
 class Failed(Exception):
-    """The work on a cluster failed; the message says which step, and why."""
+    """The work on a cluster failed. The message says what failed and why."""
 
 
 def call_on_cluster(kubeconfig: str | None, context: str | None, failure: str, work: Work) -> Object:
     """Connect to a cluster, and return what `work` returns for it.
 
-    Raises Failed. If the cluster was reached, `failure` is the beginning of its message.
+    Raises Failed. If `work` fails, the message begins with `failure`.
     """
     if LIBRARY_ERROR:
         raise Failed(missing_required_lib("kubernetes"))
@@ -187,13 +198,13 @@ def call_on_cluster(kubeconfig: str | None, context: str | None, failure: str, w
         failed = failure
         return work(api, version)
     except kubernetes.client.ApiException as error:
-        raise Failed(f"{failed}: {refusal(error)}") from error
+        raise Failed(f"{failed}: {api_error_text(error)}") from error
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise Failed(f"{failed}: {error}") from error
 
 
 def run(module: AnsibleModule, failure: str, work: Work) -> None:
-    """End a module with what `work` returns for the cluster of its parameters `kubeconfig` and `context`."""
+    """Exit a module with the result of `work` for the cluster of the parameters `kubeconfig` and `context`."""
     try:
         result = call_on_cluster(module.params["kubeconfig"], module.params["context"], failure, work)
     except Failed as error:
@@ -205,9 +216,9 @@ def _dry(check: bool) -> dict[str, str]:
     return {"dry_run": "All"} if check else {}
 
 
-def refusal(error: t.Any) -> str:
-    """The server's message in an ApiException, or its HTTP status and reason."""
+def api_error_text(error: t.Any) -> str:
+    """The HTTP status of an ApiException, with the server's message, or without one with the HTTP reason."""
     try:
-        return f"the API server answers {error.status}: {json.loads(error.body)['message']}"
+        return f"the API server returned {error.status}: {json.loads(error.body)['message']}"
     except (TypeError, ValueError, KeyError):
-        return f"the API server answers {error.status} {error.reason}"
+        return f"the API server returned {error.status} {error.reason}"

@@ -3,8 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Lists a cluster's objects in chunks, with limits for the JSON. Tenants write the content of claims: a claim that
-Python's own JSON reader cannot read must not hide all others."""
+"""Lists a cluster's objects in chunks, and limits the size of the JSON.
+
+Tenants write the content of claims. A claim that Python's JSON reader cannot read must not prevent reading the others.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,17 @@ from .dra.kube.objects import Object
 if t.TYPE_CHECKING:
     import kubernetes
 
-#: Lists a page of objects, as the methods of the package kubernetes do.
-Listed = t.Callable[..., t.Any]
+#: Lists a page of objects. The list methods of the package kubernetes are of this type.
+ListPage = t.Callable[..., t.Any]
 
-#: The number of objects in one response, and the seconds to wait for it.
-CHUNK, SECONDS = 500, 60
+#: The maximum number of objects in one response.
+CHUNK = 500
+REQUEST_TIMEOUT_SECONDS = 60
 #: The maximum number of objects of a kind. A longer list is an error.
-MOST = 1_000_000
+MAX_OBJECTS = 1_000_000
 #: How often an expired list is requested again from the start.
-RESTARTS = 5
+MAX_RESTARTS = 5
+_EXPIRED = 410
 
 
 class TooMuch(JsonError):
@@ -33,16 +37,19 @@ class TooMuch(JsonError):
 
 
 def minor(code: kubernetes.client.VersionInfo) -> str:
-    """The minor release of a server, such as `1.34`, without what a provider may append, such as the plus in `34+`."""
+    """The release of a server without its patch number, such as `1.34`.
+
+    A suffix of the provider, such as the plus in `34+`, is left out.
+    """
     return f"{code.major}.{''.join(itertools.takewhile(str.isdigit, str(code.minor)))}"
 
 
-def read_all(list_page: Listed, version: str, kind: str, chunk: int | None = None) -> list[Object]:
-    """The objects of all chunks of a list, each with `version` and `kind`. If the list expires between chunks, it is
-    requested again from the start. A request is for `chunk` objects, by default CHUNK.
+def read_all(list_page: ListPage, version: str, kind: str, chunk: int | None = None) -> list[Object]:
+    """The objects of all chunks of a list, each with `version` and `kind`.
 
-    `list_page` is a list method of the package kubernetes. Raises its ApiException, urllib3's HTTPError and
-    bounded_json.JsonError, of which TooMuch is a subclass.
+    If the list expires between chunks, it is requested again from the start. A request is for `chunk` objects, by
+    default CHUNK. `list_page` is a list method of the package kubernetes. Raises the package's ApiException, urllib3's
+    HTTPError and bounded_json.JsonError, of which TooMuch is a subclass.
     """
     from kubernetes import client
 
@@ -52,19 +59,21 @@ def read_all(list_page: Listed, version: str, kind: str, chunk: int | None = Non
     query: Object = dict(first)
     while True:
         try:
-            answer = loads_pruned(list_page(**query, _request_timeout=SECONDS, _preload_content=False).data)
+            answer = loads_pruned(
+                list_page(**query, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False).data
+            )
         except client.ApiException as error:
-            if error.status != 410 or "_continue" not in query:
+            if error.status != _EXPIRED or "_continue" not in query:
                 raise
             restarts += 1
-            if restarts > RESTARTS:
+            if restarts > MAX_RESTARTS:
                 raise TooMuch(f"the list expired {restarts} times before all of it was read") from error
             found, query = [], dict(first)
             continue
         found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
-        if len(found) > MOST:
-            raise TooMuch(f"there are more than {MOST} objects")
-        more = answer["metadata"].get("continue")
-        if not more:
+        if len(found) > MAX_OBJECTS:
+            raise TooMuch(f"there are more than {MAX_OBJECTS} objects")
+        token = answer["metadata"].get("continue")
+        if not token:
             return found
-        query["_continue"] = more
+        query["_continue"] = token

@@ -20,8 +20,15 @@ if t.TYPE_CHECKING:
     import kubernetes
 
 KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
-#: The kinds that are listed only on request.
-MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget", "ResourceQuota", *kueue.KINDS)
+#: Further kinds, which are listed only on request.
+OPTIONAL_KINDS = (
+    "ResourceClaimTemplate",
+    "DeviceTaintRule",
+    "Node",
+    "PodDisruptionBudget",
+    "ResourceQuota",
+    *kueue.KINDS,
+)
 _CORE = ("Pod", "Node", "ResourceQuota")
 #: Fields that are left out: whole pods are large, and arguments and variables of containers may be secret.
 HIDDEN = {
@@ -31,28 +38,28 @@ HIDDEN = {
 }
 #: Fields of pods that decide where they run. Only pods with claims keep them.
 PLACEMENT_FIELDS = ("affinity", "tolerations")
-#: Annotations that are kept: whether a pod may be evicted, which pods it has to run with, and loans of queues.
+#: Annotations that are kept: whether a pod may be evicted, to which gang a pod belongs, and the loans of a queue.
 ANNOTATIONS = (SAFE_TO_EVICT, *GANGS, LOANS)
 #: The prefix of annotations of pods that Kueue admits.
 KUEUE_PREFIX = "kueue.x-k8s.io/"
-HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
+HIDDEN_CONTAINER_FIELDS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 def reduced(found: Object) -> Object:
-    """An object without the fields that the collection does not use."""
+    """Remove the fields that the collection does not use from an object, and return the object."""
     for part, names in HIDDEN.items():
         for name in names:
             (found.get(part) or {}).pop(name, None)
     spec, metadata = found.get("spec") or {}, found.get("metadata") or {}
-    notes = metadata.pop("annotations", None) or {}
-    used = {name: value for name, value in notes.items() if name in ANNOTATIONS or name.startswith(KUEUE_PREFIX)}
-    if used:
-        metadata["annotations"] = used
+    annotations = metadata.pop("annotations", None) or {}
+    kept = {name: value for name, value in annotations.items() if name in ANNOTATIONS or name.startswith(KUEUE_PREFIX)}
+    if kept:
+        metadata["annotations"] = kept
     for name in PLACEMENT_FIELDS if not spec.get("resourceClaims") else ():
         spec.pop(name, None)
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
-        for name in (*HIDDEN_OF_CONTAINERS, *PROBES):
+        for name in (*HIDDEN_CONTAINER_FIELDS, *PROBES):
             container.pop(name, None)
     return found
 
@@ -69,7 +76,7 @@ def version_of(kind: str, api_version: str, kubernetes: str) -> str:
 
 
 def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> list[Object]:
-    """All objects of a kind. Raises as cluster_lists.read_all."""
+    """All objects of a kind. Raises the errors of cluster_lists.read_all."""
     import kubernetes.client
 
     if kind == "Pod":

@@ -3,8 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Replays a recorded stream of jobs, faster than it was recorded, on a cluster with simulated nodes, and records when
-the jobs run and which devices they get."""
+"""Replays a stream of jobs on a cluster with simulated nodes, faster than in the trace.
+
+Records when each job runs, and whether its GPUs and NICs are aligned.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ if t.TYPE_CHECKING:
     import kubernetes
 
 #: The annotation of a pod with its run time for kwok, such as 2.5s, and the label with the number of its job.
-RUNS_FOR, JOB = "lanewise.dev/runs-for", "lanewise.dev/replayed-job"
-#: The label of simulated nodes. A cluster with other nodes is refused.
+RUN_TIME_ANNOTATION, JOB_LABEL = "lanewise.dev/runs-for", "lanewise.dev/replayed-job"
+#: The label of simulated nodes. A replay refuses a cluster with other nodes.
 NODE_LABEL = "lanewise.dev/no-machine"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _GROUP, _VERSION = "resource.k8s.io", "v1"
@@ -33,14 +35,13 @@ _EXPIRED = 410
 WATCH_SECONDS = 30
 
 
-class Unsuited(Exception):
-    """A cluster that is not a test cluster for replays, or that cannot run the jobs."""
+class UnsuitableCluster(Exception):
+    """The cluster is not a test cluster for replays, or there is no template for some of the jobs."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """How jobs of one size request devices: a claim template, and how many GPUs its claim makes unusable for other
-    jobs."""
+class SizeTemplate:
+    """The claim template of jobs of one size. `held` is the number of GPUs that a claim makes unusable for others."""
 
     template: str
     held: float
@@ -48,14 +49,15 @@ class Form:
 
 @dataclass
 class Replay:
-    """One replay. `forms` has the form of each job size. A team's jobs go to the queue and namespace of its name.
+    """One replay. The jobs of a team are submitted in the namespace and to the queue that have the team's name.
 
-    `speed` is the number of seconds of the trace that pass in one second. `priorities` is false if the queues have no
-    priorities; jobs are then sent without theirs. `kinds` says which drivers' devices are GPUs, and which are NICs.
+    `templates` has the template of each job size, a number of GPUs. `speed` is the number of seconds of the trace that
+    pass in one second. If `priorities` is False, jobs are submitted without their priority.
+    `kinds` says which drivers' devices are GPUs, and which are NICs.
     """
 
     api: kubernetes.client.ApiClient
-    forms: t.Mapping[float, Form]
+    templates: t.Mapping[float, SizeTemplate]
     speed: float
     priorities: bool = True
     kinds: t.Mapping[str, str] = field(default_factory=kinds)
@@ -69,37 +71,42 @@ class Replay:
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._pods: dict[str, int] = {}
         self._allocated: dict[str, ObjectView] = {}
-        self._roots = {}
+        self._roots: dict[tuple[str, str, str], str | None] = {}
         self._start = 0.0
         self._failure: Exception | None = None
 
     def check(self) -> None:
-        """Raises Unsuited for a cluster with a node that may be real."""
+        """Raises UnsuitableCluster for a cluster with a node that may be real."""
         nodes = self._core.list_node().items
         real = [one.metadata.name for one in nodes if (one.metadata.labels or {}).get(NODE_LABEL) != "true"]
         if real or not nodes:
             which = ", ".join(sorted(real)[:8]) or "the cluster has no nodes"
-            raise Unsuited(f"not all nodes have the label {NODE_LABEL}=true: {which}. Nothing was changed")
+            raise UnsuitableCluster(f"not all nodes have the label {NODE_LABEL}=true: {which}. Nothing was changed")
 
     def run(self, jobs: t.Sequence[Job], window: float) -> dict[int, Run]:
-        """Send the jobs, wait until the window is over, and remove all of them. The times in the result are seconds of
-        the trace. Raises Unsuited, or the error of a failed watch, as the result would be incomplete."""
-        missing = sorted({job.gpus for job in jobs} - set(self.forms))
+        """Submit the jobs, wait until `window` seconds of the trace have passed, and delete all jobs.
+
+        Returns the run of each submitted job by its number; times are in seconds of the trace. Raises
+        UnsuitableCluster, or the error of a failed watch, because the result would be incomplete.
+        """
+        missing = sorted({job.gpus for job in jobs} - set(self.templates))
         if missing:
-            raise Unsuited(f"there is no template for jobs of {missing[0]:g} GPUs: add one. Nothing was changed")
+            raise UnsuitableCluster(
+                f"there is no template for jobs of {missing[0]:g} GPUs: add one. Nothing was changed"
+            )
         self.check()
         self._read_roots()
-        follow = (self._watch_pods, self._watch_claims)
-        watchers = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in follow]
+        watches = (self._watch_pods, self._watch_claims)
+        threads = [threading.Thread(target=self._run_watch, args=(one,), daemon=True) for one in watches]
         self._start = time.monotonic()
-        for one in watchers:
-            one.start()
+        for thread in threads:
+            thread.start()
         try:
             for job in jobs:
-                if self._wait(job.submit):
+                if self._wait_until(job.submit):
                     break
                 self._submit(job)
-            self._wait(window)
+            self._wait_until(window)
         finally:
             self._stop.set()
             self._remove(jobs)
@@ -108,18 +115,20 @@ class Replay:
         with self._lock:
             return dict(self.runs)
 
-    def _wait(self, moment: float) -> bool:
-        """Wait until this second of the trace. Returns whether a watch has failed."""
+    def _wait_until(self, moment: float) -> bool:
+        """Wait until this second of the trace. Returns early and True if a watch has failed."""
         return self._stop.wait(max(0.0, self._start + moment / self.speed - time.monotonic()))
 
-    def _follow(self, watch: t.Callable[[], None]) -> None:
+    def _run_watch(self, watch: t.Callable[[], None]) -> None:
+        """Run a watch. An error ends the replay."""
         try:
             watch()
-        except Exception as error:  # noqa: BLE001  # any error ends the replay
+        except Exception as error:  # noqa: BLE001
             self._failure = error
             self._stop.set()
 
     def _now(self) -> float:
+        """The current second of the trace."""
         return (time.monotonic() - self._start) * self.speed
 
     def _read_roots(self) -> None:
@@ -136,11 +145,11 @@ class Replay:
         if job.priority and self.priorities:
             labels["kueue.x-k8s.io/priority-class"] = job.priority
         with self._lock:
-            self.runs[job.number] = Run(self._now(), held=self.forms[job.gpus].held)
+            self.runs[job.number] = Run(self._now(), held=self.templates[job.gpus].held)
         template = {
             "metadata": {
-                "labels": {JOB: str(job.number)},
-                "annotations": {RUNS_FOR: f"{job.seconds / self.speed:.3f}s"},
+                "labels": {JOB_LABEL: str(job.number)},
+                "annotations": {RUN_TIME_ANNOTATION: f"{job.seconds / self.speed:.3f}s"},
             },
             "spec": {
                 "restartPolicy": "Never",
@@ -152,18 +161,20 @@ class Replay:
                         "resources": {"claims": [{"name": "devices"}]},
                     }
                 ],
-                "resourceClaims": [{"name": "devices", "resourceClaimTemplateName": self.forms[job.gpus].template}],
+                "resourceClaims": [{"name": "devices", "resourceClaimTemplateName": self.templates[job.gpus].template}],
             },
         }
         body = {
-            "metadata": {"name": f"replay-{job.number}", "labels": {**labels, JOB: str(job.number)}},
+            "metadata": {"name": f"replay-{job.number}", "labels": {**labels, JOB_LABEL: str(job.number)}},
             "spec": {"parallelism": 1, "completions": 1, "template": template},
         }
         self._batch.create_namespaced_job(job.team, body)
 
     def _remove(self, jobs: t.Sequence[Job]) -> None:
         for team in {job.team for job in jobs}:
-            self._batch.delete_collection_namespaced_job(team, label_selector=JOB, propagation_policy="Background")
+            self._batch.delete_collection_namespaced_job(
+                team, label_selector=JOB_LABEL, propagation_policy="Background"
+            )
 
     # watches
 
@@ -181,16 +192,17 @@ class Replay:
             except self._error as error:
                 if error.status != _EXPIRED:
                     raise
-                watch.resource_version = None  # the events are no longer kept: list again
+                watch.resource_version = None  # the server no longer has these events: list again
 
     def _watch_pods(self) -> None:
         for kind, pod in self._watch(self._core.list_pod_for_all_namespaces):
-            label = (pod["metadata"].get("labels") or {}).get(JOB)
+            label = (pod["metadata"].get("labels") or {}).get(JOB_LABEL)
             if label is not None:
                 with self._lock:
-                    self._pod(kind, pod, int(label))
+                    self._record_pod(kind, pod, int(label))
 
-    def _pod(self, kind: str, pod: ObjectView, number: int) -> None:
+    def _record_pod(self, kind: str, pod: ObjectView, number: int) -> None:
+        """Record the start or end of a pod of a job. `kind` is the type of the event."""
         run, uid = self.runs.get(number), str(pod["metadata"]["uid"])
         phase = (pod.get("status") or {}).get("phase")
         if run is None or run.done:

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Swaps devices on a cluster: it holds them, lets the controller count the pods that would be ended, lets it end them,
-and waits. The rules of a killed run name its swap and owner, so that the next run can continue it."""
+"""Swaps devices on a cluster: holds them for a tier, has the controller count the pods to evict, has it evict them, and
+waits. The rules contain the name and owner of the swap, so a later run can continue an interrupted one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .cluster_holds import Rules
-from .cluster_lists import SECONDS
+from .cluster_lists import REQUEST_TIMEOUT_SECONDS
 from .cluster_objects import listed, reduced, version_of
-from .dra.holds import changes as steps
-from .dra.holds import hold as forms
 from .dra.holds import swap
-from .dra.holds.changes import Refused, check_owner
-from .dra.holds.hold import DeviceId, Hold
+from .dra.holds.changes import Refused, changes_to_make, check_owner
+from .dra.holds.hold import SWAP, DeviceId, Hold, holds
 from .dra.kube.bounded_json import loads_pruned
 from .dra.kube.objects import Object, ObjectView
 from .dra.plan.evictions import ENDED, DeviceUsers, EvictedPod, TakeEffects
@@ -29,38 +27,45 @@ from .dra.plan.evictions import ENDED, DeviceUsers, EvictedPod, TakeEffects
 if t.TYPE_CHECKING:
     import kubernetes
 
-#: The first and the longest pause between polls, in seconds. Each pause is longer than the one before.
-FIRST, PAUSE = 0.02, 0.25
-#: The maximum seconds until the controller has counted pods, and until the claims of ended pods are deleted.
-COUNTING, CLAIMS = 60.0, 60.0
+#: The first and the longest pause between polls. Pauses grow from the first to the longest.
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.25
+#: How long to wait until the controller has counted pods.
+COUNT_TIMEOUT_SECONDS = 60.0
+#: How long to wait until the claims of evicted pods are deleted.
+CLAIM_TIMEOUT_SECONDS = 60.0
 #: The maximum number of concurrent requests.
-THREADS = 4
-#: How often devices are read again after their pods have ended, as a pod may have been bound just before the hold.
-ROUNDS = 5
-_GONE, _CONFLICT = 404, 409
-_TRIES = 5
-#: The kinds that are read to choose devices, besides rules, and to find the effects of taking them.
-_CHOICE = ("Node", "ResourceSlice", "ResourceClaimTemplate", "DeviceClass")
-_USERS = ("Pod", "ResourceClaim", "PodDisruptionBudget")
+MAX_CONCURRENT_REQUESTS = 4
+#: The maximum number of evictions in one run. After each, the users of the devices are read again, as a pod may have
+#: been bound just before the hold.
+MAX_ROUNDS = 5
+_NOT_FOUND, _CONFLICT = 404, 409
+#: How often a change is tried while the controller or other runs change the same rules.
+_ATTEMPTS = 5
+#: The kinds that are read to choose devices, besides rules and `_USER_KINDS`.
+_FLEET_KINDS = ("Node", "ResourceSlice", "ResourceClaimTemplate", "DeviceClass")
+#: The kinds that show which pods use which devices, and whether these pods may be evicted.
+_USER_KINDS = ("Pod", "ResourceClaim", "PodDisruptionBudget")
 
 
 class Unfinished(Exception):
-    """A swap has ended pods and is not complete. Its hold and rules stay, and the next run continues it."""
+    """A swap has begun to evict pods, and is not complete. Its hold and rules stay, so a later run can continue it."""
 
 
 @dataclass(frozen=True)
-class Done:
-    """The result of a swap: whether it changed anything, the pods that it ended, and what the controller counted
-    before."""
+class SwapResult:
+    """Whether a swap changed anything, the pods that it evicts, and how many pods the controller counted before.
+
+    `counted` is None if the controller has not counted.
+    """
 
     changed: bool = False
-    ended: tuple[EvictedPod, ...] = ()
+    evicted: tuple[EvictedPod, ...] = ()
     counted: int | None = None
 
 
 class Swaps:
-    """The swaps of a cluster; `kubernetes` is its minor release. `report` is called with a message before pods are
-    ended.
+    """The swaps of a cluster; `kubernetes` is its minor release. `report` is called with a message when pods are being
+    evicted.
 
     The methods raise ApiException of the package kubernetes and urllib3's HTTPError.
     """
@@ -77,252 +82,281 @@ class Swaps:
 
     # the current state
 
-    def taking(self, tier: str, devices: t.Iterable[DeviceId]) -> TakeEffects:
+    def effects_of_taking(self, tier: str, devices: t.Iterable[DeviceId]) -> TakeEffects:
         """The effects of taking devices for a tier now."""
-        return DeviceUsers(self._read(_USERS), tier).effects_of_taking(devices)
+        return DeviceUsers(self._read(_USER_KINDS), tier).effects_of_taking(devices)
 
     def in_use(self, tier: str, devices: t.Iterable[DeviceId]) -> tuple[DeviceId, ...]:
-        """Which of these devices the claims of a tier have."""
+        """Those of the devices that are allocated to claims of a tier."""
         return DeviceUsers(self._read(["ResourceClaim"]), tier).effects_of_taking(devices).held_by_tier
 
-    def choice(self) -> list[Object]:
-        """The objects from which devices are chosen: nodes, slices, claims and pods, but not the rules."""
-        return self._read([*_CHOICE, *_USERS])
+    def read_fleet(self) -> list[Object]:
+        """The objects from which devices are chosen, such as nodes, slices, claims and pods, but not the rules."""
+        return self._read([*_FLEET_KINDS, *_USER_KINDS])
 
     def _read(self, kinds: t.Iterable[str]) -> list[Object]:
         """The objects of some kinds, reduced to the fields that are used."""
         versions = {kind: version_of(kind, "resource.k8s.io/v1", self.kubernetes) for kind in kinds}
         return [reduced(one) for kind, version in versions.items() for one in listed(self._api, kind, version)]
 
-    def holds(self, rules: t.Sequence[Object] | None = None) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
-        """The holds by name, and the rules that count or end pods by swap; by default from the current rules."""
+    def holds_and_swap_rules(
+        self, rules: t.Sequence[Object] | None = None
+    ) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
+        """The holds by name, and the rules that count or evict pods by swap.
+
+        Both are read from `rules`, by default the current rules of the cluster.
+        """
         rules = self.rules.list() if rules is None else rules
-        working: dict[str, list[Object]] = {}
-        for one in rules:
-            name = swap.swap_of(one)
+        swap_rules: dict[str, list[Object]] = {}
+        for rule in rules:
+            name = swap.swap_of(rule)
             if name is not None:
-                working.setdefault(name, []).append(one)
-        return {one.name: one for one in forms.holds(rules)}, working
+                swap_rules.setdefault(name, []).append(rule)
+        return {one.name: one for one in holds(rules)}, swap_rules
 
     # the steps
 
-    def refuse_others(self, hold: Hold, devices: t.Iterable[DeviceId], rules: t.Sequence[Object]) -> None:
+    def check_no_conflict(self, hold: Hold, devices: t.Iterable[DeviceId], rules: t.Sequence[Object]) -> None:
         """Raises Refused if the hold cannot be made, or if one of `devices` has a rule of another swap."""
-        steps.changes_to_make(hold, rules, self.api_version)
+        changes_to_make(hold, rules, self.api_version)
         swap.check_no_other_swap(hold, devices, rules)
 
     def preview(self, hold: Hold, devices: t.Sequence[DeviceId]) -> int:
-        """How many pods the controller would end, summed over devices. Its rules are removed again. Raises Refused."""
+        """The number of pods that the controller would evict, summed over the devices.
+
+        The rules that count them are removed again. Raises Refused.
+        """
         rules = self.rules.list()
-        self.refuse_others(hold, devices, rules)
-        known, working = self.holds(rules)
-        left = working.get(hold.name, ())
-        if any(swap.evicts(one) for one in left):
-            raise Refused(f"swap {hold.name} has begun: run it again to continue, or give it back")
-        if left and hold.name in known:  # without a hold, the rules are of an interrupted preview, which is repeated
+        self.check_no_conflict(hold, devices, rules)
+        existing_holds, swap_rules = self.holds_and_swap_rules(rules)
+        existing = swap_rules.get(hold.name, ())
+        if any(swap.evicts(one) for one in existing):
+            raise Refused(f"swap {hold.name} has begun to evict pods: run it again to continue, or return its devices")
+        if existing and hold.name in existing_holds:  # rules without a hold are of an interrupted preview: repeat it
             raise Refused(
-                f"a run of swap {hold.name} is counting pods, or was interrupted while counting: run it again, or give "
-                "it back"
+                f"a run of swap {hold.name} is counting pods, or was interrupted while counting: run it again, or "
+                "return its devices"
             )
         try:
-            self._set(hold, devices, swap.COUNT)
-            return sum(self._counts(hold, devices).values())
+            self._set_rules(hold, devices, swap.COUNT)
+            return sum(self._wait_for_counts(hold, devices).values())
         finally:
-            self._remove(hold.name)
+            self._remove_swap_rules(hold.name)
 
-    def make(self, hold: Hold, evict: t.Sequence[DeviceId], ignore_budgets: bool, seconds: int) -> Done:
-        """Hold devices, end the pods that use the devices in `evict`, and wait until the pods are gone.
+    def make(self, hold: Hold, evict: t.Sequence[DeviceId], ignore_budgets: bool, seconds: int) -> SwapResult:
+        """Hold devices, evict the pods that use the devices in `evict`, and wait until these pods have ended.
 
-        Raises Refused if no pod was ended; what this run created is then removed. Raises Unfinished after that.
+        `seconds` is how long to wait after the longest grace period of the pods. If an error occurs before the swap
+        has begun to evict pods, this run's changes are undone; the error is Refused if the swap is not possible. Raises
+        Unfinished if the swap has begun to evict pods, in this run or an earlier one, and cannot be completed.
         """
-        before, working = self.holds()
-        left = working.get(hold.name, ())  # of an interrupted run
-        begun = any(swap.evicts(one) for one in left)
+        holds_before, swap_rules = self.holds_and_swap_rules()
+        existing = swap_rules.get(hold.name, ())  # of an interrupted run
+        begun = any(swap.evicts(one) for one in existing)
         changed = bool(self.rules.make(hold))
-        ended: dict[str, EvictedPod] = {}
+        evicted: dict[str, EvictedPod] = {}
         counted = None
         try:
-            for _round in range(ROUNDS):
-                found = self._settled(hold.name, evict, {claim for one in ended.values() for claim in one.claims})
-                if not found.evicted and not found.refused:
-                    self._remove(hold.name)
-                    return Done(changed or bool(left) or bool(ended), tuple(ended.values()), counted)
-                against = [*found.refused, *([] if ignore_budgets or begun else found.budgets)]
-                if against:
-                    raise Refused("; ".join(against))
-                devices = list(dict.fromkeys(device for one in found.evicted for device in one.devices))
-                self._set(hold, devices, swap.COUNT)
-                counted = self._counted(hold, devices, found) if counted is None else counted
+            for _round in range(MAX_ROUNDS):
+                claims = {claim for one in evicted.values() for claim in one.claims}
+                effects = self._effects_after_cleanup(hold.name, evict, claims)
+                if not effects.evicted and not effects.refused:
+                    self._remove_swap_rules(hold.name)
+                    return SwapResult(changed or bool(existing) or bool(evicted), tuple(evicted.values()), counted)
+                blockers = [*effects.refused, *([] if ignore_budgets or begun else effects.budgets)]
+                if blockers:
+                    raise Refused("; ".join(blockers))
+                devices = list(dict.fromkeys(device for one in effects.evicted for device in one.devices))
+                self._set_rules(hold, devices, swap.COUNT)
+                counted = self._checked_count(hold, devices, effects) if counted is None else counted
                 begun = True
-                self._set(hold, devices, swap.EVICT)
-                ended.update({one.uid: one for one in found.evicted})
-                self._wait(hold, found.evicted, max((one.grace for one in found.evicted), default=0) + seconds)
+                self._set_rules(hold, devices, swap.EVICT)
+                evicted.update({one.uid: one for one in effects.evicted})
+                longest_grace = max((one.grace for one in effects.evicted), default=0)
+                self._wait_for_pods(hold, effects.evicted, longest_grace + seconds)
             raise Unfinished(f"new pods keep getting devices of swap {hold.name}: their claims tolerate its hold")
         except Refused as error:
             if begun:
                 raise Unfinished(
-                    f"{error}. Swap {hold.name} has ended {len(ended)} pod(s) and is still there"
+                    f"{error}. Swap {hold.name} is not complete, and its hold and rules stay. Pods evicted in this "
+                    f"run: {len(evicted)}"
                 ) from error
-            self._undo(hold, before)
+            self._undo(hold, holds_before)
             raise
         except BaseException:
             if not begun:
-                self._undo(hold, before)
+                self._undo(hold, holds_before)
             raise
 
-    def give_back(self, name: str, owner: str, check: bool) -> bool:
-        """Remove a swap: the rules that end pods first, then the hold. Raises Refused for one of another owner."""
-        known, working = self.holds()
-        old = known.get(name)
+    def return_devices(self, name: str, owner: str, check: bool) -> bool:
+        """Remove the rules that evict pods, then the hold of a swap. Returns whether there was anything to remove.
+
+        With `check`, all requests are dry runs. Raises Refused if the hold belongs to another owner or is not of a
+        swap.
+        """
+        existing_holds, swap_rules = self.holds_and_swap_rules()
+        old = existing_holds.get(name)
         if old:
             check_owner(old, owner)
-            if old.purpose != forms.SWAP:
-                raise Refused(f"{old.title()} was made to {old.purpose}: it is not a swap")
-        _each(lambda one: self.rules.delete(one, check), working.get(name, ()))
-        return bool(self.rules.release(name, owner, check)) or bool(working.get(name))
+            if old.purpose != SWAP:
+                raise Refused(f"{old.title()} has the purpose {old.purpose}: it is not a swap")
+        _for_each(lambda one: self.rules.delete(one, check), swap_rules.get(name, ()))
+        return bool(self.rules.release(name, owner, check)) or bool(swap_rules.get(name))
 
     # parts of the steps
 
-    def _undo(self, hold: Hold, before: t.Mapping[str, Hold]) -> None:
-        self._remove(hold.name)
-        old = before.get(hold.name)
+    def _undo(self, hold: Hold, holds_before: t.Mapping[str, Hold]) -> None:
+        """Remove the rules of a swap, and restore its earlier hold, or release the hold if there was none."""
+        self._remove_swap_rules(hold.name)
+        old = holds_before.get(hold.name)
         if old:
             self.rules.make(old)
         else:
             self.rules.release(hold.name)
 
-    def _remove(self, name: str) -> None:
-        _each(self.rules.delete, [one for one in self.rules.list() if swap.swap_of(one) == name])
+    def _remove_swap_rules(self, name: str) -> None:
+        _for_each(self.rules.delete, [one for one in self.rules.list() if swap.swap_of(one) == name])
 
-    def _set(self, hold: Hold, devices: t.Sequence[DeviceId], effect: str) -> None:
+    def _set_rules(self, hold: Hold, devices: t.Sequence[DeviceId], effect: str) -> None:
         """Give each device its rule with this effect, and remove the swap's rules of other devices.
 
-        A rule that ends pods already stays as it is. Raises Refused for a device that has a rule of another swap.
+        A rule that already evicts pods is not changed. Raises Refused if a device has a rule of another swap.
         """
-        wanted = {swap.rule_name(one): swap.rule(hold, one, effect, self.api_version) for one in devices}
-        for _turn in range(_TRIES):
-            present = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
-            swap.check_no_other_swap(hold, devices, present.values())
-            other = [one for name, one in present.items() if name not in wanted and swap.swap_of(one) == hold.name]
+        desired = {swap.rule_name(one): swap.rule(hold, one, effect, self.api_version) for one in devices}
+        for _attempt in range(_ATTEMPTS):
+            current = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
+            swap.check_no_other_swap(hold, devices, current.values())
+            obsolete = [one for name, one in current.items() if name not in desired and swap.swap_of(one) == hold.name]
             try:
-                _each(self._put, [(new, present.get(name)) for name, new in wanted.items()])
-                _each(self.rules.delete, other)
+                _for_each(self._put, [(new, current.get(name)) for name, new in desired.items()])
+                _for_each(self.rules.delete, obsolete)
             except self._error as error:
-                if error.status not in (_CONFLICT, _GONE):
+                if error.status not in (_CONFLICT, _NOT_FOUND):
                     raise
-                continue  # the controller wrote a status, or another run of this swap is at work
+                continue  # the controller has written a status, or another run of this swap has changed a rule
             return
         raise Refused(f"other runs keep changing the rules of swap {hold.name}: run this again later")
 
     def _put(self, change: tuple[Object, ObjectView | None]) -> None:
-        """Create a rule, or change the rule of the same swap that was read."""
+        """Create a rule, or change the existing rule of the same swap."""
         new, old = change
         name, taint = new["metadata"]["name"], new["spec"]["taint"]
-        where = (*self.api_version.split("/"), "devicetaintrules")
+        resource = (*self.api_version.split("/"), "devicetaintrules")
         if old is None:
-            self._custom.create_cluster_custom_object(*where, new)
+            self._custom.create_cluster_custom_object(*resource, new)
             return
         if old["spec"]["taint"].get("effect") in (taint["effect"], swap.EVICT):
             return
         body = {**new, "metadata": {**new["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}}
-        self._custom.replace_cluster_custom_object(*where, name, body)
+        self._custom.replace_cluster_custom_object(*resource, name, body)
 
-    def _counts(self, hold: Hold, devices: t.Sequence[DeviceId]) -> dict[str, int]:
-        """The number of pods that the controller would end for each rule that only counts. Raises Refused if the
-        controller does not count them in time."""
+    def _wait_for_counts(self, hold: Hold, devices: t.Sequence[DeviceId]) -> dict[str, int]:
+        """The number of pods that the controller would evict, by the name of each rule that only counts.
+
+        Raises Refused if the controller does not count them in time.
+        """
         names = {swap.rule_name(one) for one in devices}
-        end = time.monotonic() + COUNTING
+        deadline = time.monotonic() + COUNT_TIMEOUT_SECONDS
         pauses = _pauses()
         while True:
-            found, missing = {}, set(names)
+            counts, missing = {}, set(names)
             for one in self.rules.list():
                 name = str(one["metadata"]["name"])
                 if name in names and swap.swap_of(one) == hold.name:
-                    number = swap.counted_pods(one)
-                    if number is not None:
-                        found[name] = number
-                    if number is not None or one["spec"]["taint"].get("effect") == swap.EVICT:
+                    count = swap.counted_pods(one)
+                    if count is not None:
+                        counts[name] = count
+                    if count is not None or one["spec"]["taint"].get("effect") == swap.EVICT:
                         missing.discard(name)
             if not missing:
-                return found
-            if time.monotonic() > end:
+                return counts
+            if time.monotonic() > deadline:
                 raise Refused(
                     f"the controller of DeviceTaintRules has not counted pods for {len(missing)} of {len(names)} "
-                    f"rule(s) in {COUNTING:.0f} s: is kube-controller-manager running? No pod was ended"
+                    f"rule(s) in {COUNT_TIMEOUT_SECONDS:.0f} s: is kube-controller-manager running? No pod was evicted "
+                    "in this run"
                 )
             time.sleep(next(pauses))
 
-    def _counted(self, hold: Hold, devices: t.Sequence[DeviceId], found: TakeEffects) -> int:
-        """The sum of the controller's counts. Raises Refused if it would end more pods than are known."""
+    def _checked_count(self, hold: Hold, devices: t.Sequence[DeviceId], effects: TakeEffects) -> int:
+        """The sum of the controller's counts. Raises Refused if it would evict more pods than are known."""
         known: dict[str, int] = {}
-        for one in found.evicted:
+        for one in effects.evicted:
             for device in one.devices:
                 known[swap.rule_name(device)] = known.get(swap.rule_name(device), 0) + 1
-        counts = self._counts(hold, devices)
-        more = {name: number for name, number in counts.items() if number > known.get(name, 0)}
-        if more:
+        counts = self._wait_for_counts(hold, devices)
+        too_high = {name: count for name, count in counts.items() if count > known.get(name, 0)}
+        if too_high:
             raise Refused(
-                f"the controller would end {sum(more.values())} pod(s) by {len(more)} rule(s), but only "
-                f"{sum(known.get(name, 0) for name in more)} are known: run this again. No pod was ended"
+                f"the controller would evict {sum(too_high.values())} pod(s) for {len(too_high)} rule(s), but only "
+                f"{sum(known.get(name, 0) for name in too_high)} are known: run this again. No pod was evicted in this "
+                "run"
             )
         return sum(counts.values())
 
-    def _wait(self, hold: Hold, leaving: t.Iterable[EvictedPod], seconds: int) -> None:
-        """Wait until pods are gone. Raises Unfinished after some seconds."""
-        left = list(leaving)
-        self._report(f"{hold.name}: {len(left)} pod(s) are ended; waiting for them for up to {seconds} s")
-        end = time.monotonic() + seconds
+    def _wait_for_pods(self, hold: Hold, evicted: t.Iterable[EvictedPod], seconds: int) -> None:
+        """Wait until no evicted pod is active. Raises Unfinished after so many seconds."""
+        active = list(evicted)
+        self._report(f"{hold.name}: {len(active)} pod(s) are being evicted; waiting for up to {seconds} s")
+        deadline = time.monotonic() + seconds
         pauses = _pauses()
-        while left:
-            if not self._exists(left[0]):
-                left.pop(0)
+        while active:
+            if not self._is_active(active[0]):
+                active.pop(0)
                 continue
-            if time.monotonic() > end:
-                left = [one for one in left if self._exists(one)]
-                names = ", ".join(f"{one.pod} on {one.node}" for one in left[:8])
+            if time.monotonic() > deadline:
+                active = [one for one in active if self._is_active(one)]
+                names = ", ".join(f"{one.pod} on {one.node}" for one in active[:8])
                 raise Unfinished(
-                    f"after {seconds} s, {len(left)} pod(s) still have devices: {names}. If a node is lost, remove its "
-                    f"pods or its Node. The hold and the rules of swap {hold.name} stay: run it again to continue, or "
-                    "give it back"
+                    f"after {seconds} s, {len(active)} pod(s) still have devices: {names}. If a node is lost, remove "
+                    f"its pods or its Node. The hold and the rules of swap {hold.name} stay: run it again to continue, "
+                    "or return its devices"
                 )
             time.sleep(next(pauses))
 
-    def _exists(self, pod: EvictedPod) -> bool:
-        """Whether a pod still exists and has not ended on its own."""
-        space, _slash, name = pod.pod.partition("/")
+    def _is_active(self, pod: EvictedPod) -> bool:
+        """Whether a pod still exists and has neither succeeded nor failed."""
+        namespace, _slash, name = pod.pod.partition("/")
         try:
-            answer = self._core.read_namespaced_pod(name, space, _request_timeout=SECONDS, _preload_content=False)
+            answer = self._core.read_namespaced_pod(
+                name, namespace, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
+            )
         except self._error as error:
-            if error.status != _GONE:
+            if error.status != _NOT_FOUND:
                 raise
             return False
-        found = loads_pruned(answer.data)
-        return found["metadata"]["uid"] == pod.uid and (found.get("status") or {}).get("phase") not in ENDED
+        current = loads_pruned(answer.data)
+        return current["metadata"]["uid"] == pod.uid and (current.get("status") or {}).get("phase") not in ENDED
 
-    def _settled(self, tier: str, devices: t.Sequence[DeviceId], ended: t.AbstractSet[str]) -> TakeEffects:
-        """The effects of taking devices after the claims of ended pods have been deleted, which takes a moment."""
-        end = time.monotonic() + CLAIMS
+    def _effects_after_cleanup(
+        self, tier: str, devices: t.Sequence[DeviceId], claims: t.AbstractSet[str]
+    ) -> TakeEffects:
+        """The effects of taking devices, after the claims of evicted pods have been deleted or a timeout has passed."""
+        deadline = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         pauses = _pauses()
         while True:
-            found = self.taking(tier, devices)
-            if not ended & set(found.unused) or time.monotonic() > end:
-                return found
+            effects = self.effects_of_taking(tier, devices)
+            if not claims & set(effects.unused) or time.monotonic() > deadline:
+                return effects
             time.sleep(next(pauses))
 
 
 def _pauses() -> t.Iterator[float]:
     """The seconds to sleep between polls."""
-    return (min(PAUSE, FIRST * 1.5 ** min(turn, 9)) for turn in itertools.count())
+    return (min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 1.5 ** min(number, 9)) for number in itertools.count())
 
 
-def _each(work: t.Callable[[t.Any], object], items: t.Iterable[t.Any]) -> None:
-    """Call `work` for all items, several at a time. Raises the first error, after all started calls have ended."""
-    with ThreadPoolExecutor(THREADS) as pool:
+def _for_each(work: t.Callable[[t.Any], object], items: t.Iterable[t.Any]) -> None:
+    """Call `work` for all items, several at a time.
+
+    After an error, no further call is started. The error is raised after the running calls have ended.
+    """
+    with ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS) as pool:
         list(pool.map(work, items))
 
 
 def kubernetes_client() -> t.Any:
-    """The package kubernetes.client; the module has checked that it is installed."""
+    """The package kubernetes.client. The caller must have checked that it is installed."""
     import kubernetes.client
 
     return kubernetes.client

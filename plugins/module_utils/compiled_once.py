@@ -40,11 +40,13 @@ class Finder:
             is_package = loader.is_package(name)
         except ZipImportError:
             return None
-        place = f"{loader.archive}/{loader.prefix}{name.rpartition('.')[2]}"
-        spec = ModuleSpec(name, t.cast("t.Any", loader), origin=f"{place}/__init__.py" if is_package else f"{place}.py")
+        location = f"{loader.archive}/{loader.prefix}{name.rpartition('.')[2]}"
+        spec = ModuleSpec(
+            name, t.cast("t.Any", loader), origin=f"{location}/__init__.py" if is_package else f"{location}.py"
+        )
         spec.has_location = True
         if is_package:
-            spec.submodule_search_locations = [place]
+            spec.submodule_search_locations = [location]
         return spec
 
 

@@ -22,7 +22,7 @@ from .host.engine.converge import Outcome, converge, node_lock
 from .host.engine.node import Node
 from .host.engine.resource import Resource
 from .host.engine.rules import Rule, Unfit, selector
-from .host.engine.settings import Settings, merged, overlaid
+from .host.engine.settings import Settings, merged, merged_with_nulls
 from .host.engine.undo import Failed, describe
 from .host.persist import guard, origin
 from .host.persist.program import Boot
@@ -54,9 +54,9 @@ def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> lis
                 f"{name}: the profile {profile!r} is not defined; defined profiles: {', '.join(sorted(profiles))}"
             )
             continue
-        own = {key: value for key, value in nic.items() if key not in _RULE_OPTIONS}
-        settings = overlaid(profiles[profile] if profile else {}, merged({}, own))
-        settings = overlaid(settings, nulls(nic.get("unset") or ()))
+        values = {key: value for key, value in nic.items() if key not in _RULE_OPTIONS}
+        settings = merged_with_nulls(profiles[profile] if profile else {}, merged({}, values))
+        settings = merged_with_nulls(settings, nulls(nic.get("unset") or ()))
         try:
             chosen = selector(nic.get("select") or {})
         except Unfit as error:
@@ -111,7 +111,7 @@ def run(
         fail(module, error)
     except Failed as error:
         _fail_undone(module, system, error, rollback)
-    except Exception as error:  # noqa: BLE001  # the message must give the node's state even for a defect
+    except Exception as error:  # noqa: BLE001  # the message must state the node's state even after a bug
         _fail_unexpected(module, error, changed, rollback)
     module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), **nics_result(node))
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of the modules that configure a node, by resource. The module fabric has all of them, the others a part."""
+"""Options of the modules that configure a node, by resource. The module fabric has all, the others have some."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typing as t
 
 from .host.engine.settings import Settings
 
-#: The argument spec of one option, and that of several options (ansible.module_utils.common.arg_spec).
+#: The argument spec of one option, and the specs of several options by name (ansible.module_utils.common.arg_spec).
 Option = dict[str, t.Any]
 Spec = dict[str, Option]
 
@@ -176,7 +176,7 @@ SAFETY: Spec = {
 }
 
 
-def without_nulls(settings: Settings, place: str = "") -> tuple[Settings, list[str]]:
+def without_nulls(settings: Settings, prefix: str = "") -> tuple[Settings, list[str]]:
     """The settings that are not null, and the names of those that are null, such as `ethtool.pause`.
 
     Ansible refuses null for an option with choices, and sets every missing option to null.
@@ -185,10 +185,10 @@ def without_nulls(settings: Settings, place: str = "") -> tuple[Settings, list[s
     unset: list[str] = []
     for name, value in settings.items():
         if value is None:
-            unset.append(f"{place}{name}")
+            unset.append(f"{prefix}{name}")
         elif isinstance(value, dict):
-            found[name], more = without_nulls(value, f"{place}{name}.")
-            unset += more
+            found[name], inner_unset = without_nulls(value, f"{prefix}{name}.")
+            unset += inner_unset
         else:
             found[name] = value
     return found, unset
@@ -200,8 +200,8 @@ def nulls(unset: t.Iterable[str]) -> Settings:
     for name in unset:
         *groups, last = name.split(".")
         inner = found
-        for one in groups:
-            inner = inner.setdefault(one, {})
+        for group in groups:
+            inner = inner.setdefault(group, {})
             if inner is None:
                 break
         else:

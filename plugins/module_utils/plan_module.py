@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Runs the modules that plan with the objects of a cluster: their common options, and messages for wrong objects."""
+"""Runs the modules that plan with the objects of a cluster: their common options, and messages for invalid objects."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import typing as t
 if t.TYPE_CHECKING:
     from .topology.model import Topology
 
+#: The keys of the result by subset.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "system": ("system",),
     "numa": ("numa_nodes", "packages"),
@@ -23,7 +24,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "affinity": ("affinity", "groups"),
     "findings": ("findings",),
 }
-#: The options of a probe, except for the root folder and the imported file.
+#: The options of a probe, without the root folder and the imported file.
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "subset": {"type": "list", "elements": "str", "choices": list(SECTIONS), "default": list(SECTIONS)},
     "pci_functions": {"type": "str", "choices": ["relevant", "all"], "default": "relevant"},
@@ -81,8 +82,8 @@ def read(
     except OverrideError as error:
         raise Unreadable(str(error)) from None
     except (OSError, ValueError) as error:
-        what = f"import {import_file!r}" if import_file else f"read {root!r}"
-        raise Unreadable(f"cannot {what}: {error}") from None
+        action = f"import {import_file!r}" if import_file else f"read {root!r}"
+        raise Unreadable(f"cannot {action}: {error}") from None
     if options["pci_functions"] == "relevant":
         keep_relevant(topology)
     result = as_dict(topology)
@@ -94,6 +95,7 @@ def read(
 
 
 def _imported(path: str, form: str, overrides: list[dict[str, t.Any]]) -> Topology:
+    """The topology in an XML file. Raises OSError, ValueError."""
     # imported here, as a real node does not need it
     from .topology.xml_import.read import read_xml
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: address_plan
-short_description: Check the addresses that nodes have on their rails, and write them for reviews and switches
+short_description: Check the address ranges of nodes on their rails, and write them to files
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - Computes the range of each node on each rail from the variables C(dra_driver_rail_addresses) and
     C(dra_driver_rail_index) of all hosts of the inventory, even of hosts outside C(--limit). Run it once for all hosts.
-  - Fails, with all problems together, if an index is missing, is used twice or does not fit in a pool, if pools
-    overlap, or if a pool contains an address of a node itself. The nodes' addresses are those in C(ansible_host) and
-    gathered facts.
+  - Fails, with all problems together, if an index is missing, is used more than once or does not fit in a pool, if
+    pools overlap, or if a pool contains an address of a node itself. The nodes' addresses are those in C(ansible_host)
+    and gathered facts.
   - The role P(lanewise.dra.dra_driver#role) runs it before anything is changed.
 extends_documentation_fragment:
   - lanewise.dra.attributes.files
@@ -46,7 +46,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Write the address plan for the configuration of switches
+- name: Write the address plan, for configuring switches
   lanewise.dra.address_plan:
     dest: "{{ inventory_dir }}/addresses"
   run_once: true
@@ -93,7 +93,7 @@ ranges:
       description: The last address.
       type: str
     usable:
-      description: How many addresses the driver can hand out, without those of the gateway and of the subnet itself.
+      description: The number of addresses that the driver can hand out, without the gateway and the subnet's own ones.
       type: int
     prefix:
       description: The prefix length of an address in a pod.
@@ -102,7 +102,7 @@ ranges:
       description: The router on this rail, or null.
       type: str
     reach:
-      description: Where packets from an address may go, V(rail) or V(all).
+      description: The destinations that an address can reach, V(rail) or V(all).
       type: str
     pool:
       description: The pool.
@@ -113,12 +113,12 @@ lines:
   type: list
   elements: str
 csv:
-  description: The CSV file, for configuring switches.
+  description: The path of C(addresses.csv).
   returned: with O(dest)
   type: str
   sample: /srv/site/addresses/addresses.csv
 json:
-  description: The file for programs.
+  description: The path of C(addresses.json).
   returned: with O(dest)
   type: str
   sample: /srv/site/addresses/addresses.json

@@ -70,7 +70,7 @@ options:
       - Folder of a site report, as M(lanewise.dra.site_report) writes it. Used for nodes that are not in O(topologies).
     type: path
   node_names:
-    description: The Kubernetes names of nodes that have another name in the inventory, by host. Also for O(topologies).
+    description: The Kubernetes names of nodes by host, if they differ. Also used for the keys of O(topologies).
     type: dict
     default: {}
   cgroups:
@@ -125,11 +125,11 @@ options:
         required: true
         choices: [iperf3, ib_write_bw, ib_write_lat, all_gather_perf]
       output:
-        description: Its output; for iperf3 with C(--json).
+        description: The program's output; iperf3 needs C(--json).
         type: str
         required: true
       rc:
-        description: Its exit status. The output of a failed run does not count as a measurement.
+        description: The program's exit status. The output of a failed run does not count as a measurement.
         type: int
         default: 0
   seconds:
@@ -158,23 +158,23 @@ EXAMPLES = r"""
     - {api: resource.k8s.io/v1, kind: ResourceClaim}
     - {api: resource.k8s.io/v1, kind: ResourceSlice}
     - {api: v1, kind: Pod}
-  register: found
+  register: listed
   delegate_to: localhost
   run_once: true
 
-- name: Are they aligned as promised?
+- name: Check that their devices are aligned as promised
   lanewise.dra.alignment_check:
-    claims: "{{ found.results[0].resources }}"
-    slices: "{{ found.results[1].resources }}"
-    pods: "{{ found.results[2].resources }}"
+    claims: "{{ listed.results[0].resources }}"
+    slices: "{{ listed.results[1].resources }}"
+    pods: "{{ listed.results[2].resources }}"
     report: ./report
   delegate_to: localhost
   run_once: true
 
 - name: Name the nearest and the farthest NIC for a GPU
   lanewise.dra.alignment_check:
-    claims: "{{ found.results[0].resources }}"
-    slices: "{{ found.results[1].resources }}"
+    claims: "{{ listed.results[0].resources }}"
+    slices: "{{ listed.results[1].resources }}"
     report: ./report
     compare:
       - {node: h100-01, gpu: "0000:1b:00.0", namespace: benchmarks}
@@ -202,8 +202,8 @@ lines:
   sample: ["training/job-0 on h100-01: aligned as promised"]
 summary:
   description:
-    - How many claims are V(kept), V(broken), V(unknown), V(none) (nothing promised), C(pending), and C(unproven) (kept,
-      but not confirmed by the kernel).
+    - The number of C(claims), and how many of them are C(kept), C(broken), C(unknown), C(none) (nothing promised),
+      C(pending), and C(unproven) (kept, but not confirmed by the kernel).
   returned: always
   type: dict
   sample: {kept: 12, broken: 0, unknown: 1, none: 2, claims: 15, pending: 1, unproven: 0}
@@ -218,7 +218,7 @@ claims:
       type: str
       sample: training/job-0
     uid:
-      description: Its UID.
+      description: The claim's UID.
       type: str
     node:
       description: The node of its devices; null if they are on several nodes or the node is unknown.
@@ -230,13 +230,13 @@ claims:
       description: Whether every promise is kept, and the kernel confirms those of locality.
       type: bool
     pods:
-      description: Its consumers with C(name), C(uid), C(node) and C(phase).
+      description: The claim's consumers with C(name), C(uid), C(node) and C(phase).
       type: list
       elements: dict
     devices:
       description:
-        - Its devices with C(request), C(driver), C(pool), C(device), C(node), C(kind) (gpu, nic, cpu, other), PCI
-          C(address), C(numa_node), C(admin) and C(state).
+        - The claim's devices with C(request), C(driver), C(pool), C(device), C(node), C(kind) (gpu, nic, cpu, other),
+          PCI C(address), C(numa_node), C(admin) and C(state).
         - C(state) is V(current), V(stale), V(gone), V(incomplete) or V(no-pool).
       type: list
       elements: dict
@@ -249,14 +249,16 @@ claims:
       type: list
       elements: dict
     preferences:
-      description: The chosen alternative of each request that has some, with C(chosen), C(rank), C(of) and C(better).
+      description:
+        - For each C(request) with alternatives, the C(chosen) one, its C(rank) among all (C(of)), and the C(better)
+          ones.
       type: list
       elements: dict
     pairs:
       description:
         - Each GPU with each NIC of the claim, by C(gpu), C(gpu_address), C(nic), C(nic_address).
-        - C(level) is V(SELF), V(PIX), V(PXB), V(PHB), V(NODE), V(SYS) or V(UNKNOWN), C(via) a data-direct function,
-          C(promised) the attributes that tie the two.
+        - C(level) is V(SELF), V(PIX), V(PXB), V(PHB), V(NODE), V(SYS) or V(UNKNOWN). C(via) is a data-direct function,
+          and C(promised) has the attributes that constrain the pair.
       type: list
       elements: dict
     cpus:
@@ -277,7 +279,7 @@ claims:
       type: list
       elements: dict
     measured:
-      description: Measurements of its pods, never mixed with predictions.
+      description: Measurements by the claim's pods, never mixed with predictions.
       type: list
       elements: dict
 comparisons:
@@ -290,11 +292,11 @@ comparisons:
   elements: dict
 measurable:
   description:
-    - Pods that can measure, each the C(client) once, by C(claim), with C(server), the pod to measure with, or null if
-      there is no other pod. Both have C(namespace), C(pod) and the C(container) that has the NIC, or null if that is
-      unknown.
-    - C(commands) has a C(server) and a C(client) command line for each program that fits the NICs of both, the best
-      first. If it is empty, only your own command can measure.
+    - Pairs of pods that can measure. Each pod is the C(client) of one entry, with its C(claim). C(server) is the other
+      pod, or null if there is none. Both have C(namespace), C(pod) and the C(container) that has the NIC, or null if
+      that is unknown.
+    - C(commands) has a C(server) and a C(client) command line for each program that works with the NICs of both, best
+      first. If it is empty, you need your own command.
   returned: always
   type: list
   elements: dict
@@ -353,19 +355,19 @@ SPEC = {
 
 def topologies_of(module: AnsibleModule) -> dict[str, Object]:
     """Topology facts by node. The option `topologies` takes precedence over the report."""
-    found, names = {}, module.params["node_names"]
+    topologies, names = {}, module.params["node_names"]
     if module.params["report"]:
         folder = pathlib.Path(module.params["report"])
         try:
             (folder / "site.json").stat()
             for path in sorted((folder / "nodes").glob("*.json")):
                 node = json.loads(path.read_bytes())
-                found[names.get(node["host"], node["host"])] = node["facts"]
+                topologies[names.get(node["host"], node["host"])] = node["facts"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             module.fail_json(msg=f"{folder} is not a readable site report: {error!r}. Run lanewise.dra.probe")
-    given = module.params["topologies"].items()
-    found.update({names.get(host, host): facts for host, facts in given if isinstance(facts, dict)})
-    return found
+    overrides = module.params["topologies"].items()
+    topologies.update({names.get(host, host): facts for host, facts in overrides if isinstance(facts, dict)})
+    return topologies
 
 
 def comparison_of(entry: Object, check: Check, params: Object) -> Object:
@@ -387,26 +389,26 @@ def comparison_of(entry: Object, check: Check, params: Object) -> Object:
 
 def measurement_of(entry: Object) -> Object:
     """The result for an entry of the option `measurements`: a measurement or a problem."""
-    known = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
+    common = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
     try:
-        return {**known, **read(entry["tool"], entry["output"], entry["rc"]), "problem": ""}
+        return {**common, **read(entry["tool"], entry["output"], entry["rc"]), "problem": ""}
     except Unreadable as error:
-        return {**known, "gb_per_s": None, "latency_us": None, "bytes": None, "details": {}, "problem": str(error)}
+        return {**common, "gb_per_s": None, "latency_us": None, "bytes": None, "details": {}, "problem": str(error)}
 
 
 def cpusets_of(params: Object) -> dict[str, Object]:
     """The CPUs of containers by pod UID and container. Only the pods of the reporting node are used."""
-    where = {
+    node_of_pod = {
         pod["metadata"]["uid"]: (pod.get("spec") or {}).get("nodeName")
         for pod in params["pods"] or ()
         if (pod.get("metadata") or {}).get("uid")
     }
-    found = {}
+    cpusets = {}
     for host, text in params["cgroups"].items():
         node = params["node_names"].get(host, host)
         by_pod = cgroup_cpusets(str(text))
-        found.update({uid: containers for uid, containers in by_pod.items() if node and where.get(uid) == node})
-    return found
+        cpusets.update({uid: containers for uid, containers in by_pod.items() if node and node_of_pod.get(uid) == node})
+    return cpusets
 
 
 def engine_of(module: AnsibleModule, notes: list[str]) -> Engine | None:
@@ -436,7 +438,7 @@ def run_check(module: AnsibleModule, engine: Engine | None) -> tuple[Check, Obje
     except ValueError as error:
         module.fail_json(msg=f"The objects cannot be read: {error}")
     except KeyError as error:
-        module.fail_json(msg=f"The objects cannot be read: one lacks the field {error}")
+        module.fail_json(msg=f"The objects cannot be read: an object lacks the field {error}")
 
 
 def main() -> None:
@@ -453,11 +455,11 @@ def main() -> None:
     for report in claims:
         report["predictions"] = predictions.get(report["claim"], [])
         report["measured"] = [one for one in measurements if one["claim"] == report["claim"]]
-    found = failures(claims, params["require_proof"])
+    failed = failures(claims, params["require_proof"])
     result = {
         "changed": False,
-        "ok": not found,
-        "failures": found,
+        "ok": not failed,
+        "failures": failed,
         "lines": lines(claims),
         "summary": answer["summary"],
         "claims": claims,
@@ -465,9 +467,9 @@ def main() -> None:
         "measurable": pairs(claims, params["claims"], params["pods"] or (), check.pools, params["seconds"]),
         "notes": notes,
     }
-    if found and params["fail"]:
-        listed = "\n".join(found)
-        module.fail_json(msg=f"{len(found)} claim(s) are not aligned as promised:\n{listed}", **result)
+    if failed and params["fail"]:
+        listed = "\n".join(failed)
+        module.fail_json(msg=f"{len(failed)} claim(s) are not aligned as promised:\n{listed}", **result)
     module.exit_json(**result)
 
 

@@ -42,7 +42,7 @@ EXAMPLES = r"""
 - name: Write the page
   lanewise.dra.alignment_report:
     dest: "{{ inventory_dir }}/report"
-    checked: "{{ checked }}" # what lanewise.dra.alignment_check returned, registered
+    checked: "{{ checked }}" # the registered result of lanewise.dra.alignment_check
     title: Training cluster, hall 2
   run_once: true
 """

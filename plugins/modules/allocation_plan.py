@@ -16,10 +16,10 @@ description:
   - Counts how many more pods of each workload the scheduler can place, on each node and in all, with the reason why no
     more fit.
   - Lists stranded devices, which are free devices that none of the workloads can use, with the claims that prevent it.
-  - Answers the same for the fleet after changes (O(what_if)).
+  - Returns the same counts for the fleet after changes (O(what_if)).
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
-  - Counts what the ResourceQuotas of a namespace admit, except quotas with scopes, and what a queue of Kueue admits to
-    workloads that have its label, but not what it would preempt.
+  - Respects the ResourceQuotas of a namespace, except quotas with scopes. For workloads with the label of a Kueue
+    queue, also respects what the queue admits, but ignores what it could preempt.
   - Models the default scheduler's search for devices, its filters for node resources, taints, node selectors and
     affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption,
     host ports, volumes, third-party plugins and other schedulers. Of pods that use one of these, fewer may fit.
@@ -49,19 +49,19 @@ options:
       - Changes, applied one after the other. Each is a dictionary with one key.
       - C(cordon), C(uncordon), C(drain), C(remove) take C(nodes), a list of names, or C(labels).
       - C(add) takes C(like), a node, and C(count), and may have C(labels). The new nodes are empty, and have the
-        devices and labels of that one, except for what C(labels) says. C(like) may also be a machine among O(facts)
-        that is not a node. The devices are then those that O(drivers) would publish there, and C(allocatable) has the
-        CPU, memory and other resources of such a node.
+        devices and labels of that node, except that C(labels) overrides labels. C(like) may also be a machine among
+        O(facts) that is not a node. The devices are then those that O(drivers) would publish there, and C(allocatable)
+        has the CPU, memory and other resources of such a node.
       - C(lose) takes C(node) and C(devices), names or PCI addresses.
       - C(release) takes C(claims), a list of C(namespace/name). The claims and their pods are removed.
       - C(replace) takes C(node) and C(devices), and may have C(attributes) and C(capacity) of the new devices. The
-        claims that have the old ones are removed, and so are taints.
+        claims that have the old devices are removed with their pods, and so are the devices' taints.
       - C(degrade) takes C(node) and C(devices), and one or more of C(attributes), C(capacity) and C(taint), which are
         then set on the devices.
       - C(server) takes C(version), such as V(1.34), and C(feature_gates).
       - C(driver) takes C(name) and the options of this driver in C(dra_claims_drivers), such as C(version). It needs
         O(facts); nodes without facts are unknown afterwards.
-      - C(workload) takes the C(name) of one of O(workloads), and the values that change in it.
+      - C(workload) takes the C(name) of one of O(workloads), and the keys of it that change.
     type: list
     elements: dict
     default: []
@@ -144,17 +144,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 fit:
-  description: The answer for each workload on the current fleet.
+  description: The count for each workload on the current fleet.
   returned: always
   type: list
   elements: dict
   contains:
     workload:
-      description: Its name.
+      description: The workload's name.
       type: str
       sample: eight-pairs
     total:
-      description: How many more fit.
+      description: How many more pods fit.
       type: int
       sample: 24
     at_least:
@@ -178,8 +178,7 @@ fit:
         - For each node the C(count), the C(reason) why no more fit there, and its C(kind), which is V(refused),
           V(room), V(devices), V(spread) or V(unknown).
         - C(placements) has the devices of each pod, as C(driver/pool/device).
-        - C(unpaired) has for each free device of an aligned pair the claim that has its partner, if the device has no
-          other partner.
+        - C(unpaired) has a line for each free device of an aligned pair whose possible partners are all unavailable.
       type: dict
     spread:
       description:
@@ -203,15 +202,17 @@ steps:
   sample: [{step: cordon, totals: {eight-pairs: 21}}]
 worth:
   description:
-    - The value of the stranded devices. C(devices) is their number, C(gbps) their bandwidth (10⁹ bits per second),
-      C(money) their price in C(unit) (null without O(prices)), and C(unpriced) the number of devices without a price.
+    - The value of the devices that are certainly stranded. C(devices) is their number, C(gbps) their bandwidth (10⁹
+      bits per second), C(money) their cost in C(unit) (null without O(prices)), and C(unpriced) the number of devices
+      without a price.
   returned: always
   type: dict
 fleet:
   description:
-    - Every device with its state. C(nodes) has the C(states) of each C(node), a letter for each device of C(shapes)
-      number C(shape); C(states) has the meaning of each letter. C(closed) is why a node takes no pods without
-      tolerations, C(unclear) lists drivers whose devices are unknown.
+    - Every device with its state. C(shapes) are the distinct lists of devices. Each of C(nodes) has the index of its
+      C(shape), and in C(states) a letter for each device of it. C(states) beside C(nodes) has the meaning of each
+      letter. C(closed) is why a node takes no pods without tolerations, C(unclear) maps drivers whose devices are
+      unknown to the reason.
     - M(lanewise.dra.plan_report) draws it.
   returned: always
   type: dict
@@ -223,9 +224,9 @@ table:
 stranded:
   description:
     - Free devices of the current fleet that no workload can use, with C(node), C(device) and C(reason).
-    - C(holders) are claims, each of which makes the device usable if it ends. If no single claim does, C(together) are
-      claims that must end together. If C(certain) is false, the device may be usable.
-    - C(gbps) is its bandwidth and C(money) its price, null if unknown.
+    - C(holders) are claims, each of which makes the device usable if it is deleted. If no single claim does,
+      C(together) are claims that must all be deleted. If C(certain) is false, the device may be usable.
+    - C(gbps) is its bandwidth and C(money) its price. Both are null if unknown, or if C(certain) is false.
   returned: always
   type: list
   elements: dict
@@ -257,16 +258,14 @@ from ..module_utils.dra.plan.reader import probed, read
 from ..module_utils.dra.plan.scenario import Scenario, after
 from ..module_utils.dra.plan.states import States
 from ..module_utils.dra.plan.stranded import Stranded, stranded
-from ..module_utils.dra.plan.worth import Worth, prices, worth
+from ..module_utils.dra.plan.stranded_value import StrandedValue, prices, stranded_value
 from ..module_utils.plan_module import run
 
-_WORTH = ("devices", "gbps", "money", "unpriced")
 
-
-def fit_result(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
+def fit_result(count: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
     """A count as the module returns it."""
-    result = {key: value for key, value in dataclasses.asdict(found).items() if key != "notes"}
-    return {**result, "by": {label: found.counts_by_label(fleet, label) for label in labels}}
+    result = {key: value for key, value in dataclasses.asdict(count).items() if key != "notes"}
+    return {**result, "by": {label: count.counts_by_label(fleet, label) for label in labels}}
 
 
 def read_fleet(params: Object, objects: list[Object]) -> Fleet:
@@ -276,10 +275,10 @@ def read_fleet(params: Object, objects: list[Object]) -> Fleet:
         classes = {one["metadata"]["name"]: convert(one, V1) for one in objects if one["kind"] == "DeviceClass"}
         return probed(params["facts"], params["drivers"], classes, release, gates)
     fleet = read(objects, release, gates, params["kueue_configuration"])
-    return dataclasses.replace(fleet, upper_bound_notes=(*fleet.upper_bound_notes, *lacking_kinds(params["objects"])))
+    return dataclasses.replace(fleet, upper_bound_notes=(*fleet.upper_bound_notes, *missing_kinds(params["objects"])))
 
 
-def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
+def missing_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
     """What is unknown because kinds are missing from the objects; an empty list means that the kind was read."""
     if "ResourceClaim" not in objects:
         yield "objects have no ResourceClaim: no device counts as in use"
@@ -288,29 +287,33 @@ def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
 
 
 class FitCounter:
-    """The counts for a scenario, and for the scenarios after its changes."""
+    """Counts for a scenario, and for the scenarios after its changes. Searches for the same workloads are reused."""
 
     def __init__(self, start: Scenario, labels: t.Sequence[str], gates: dict[str, bool]) -> None:
         self.start, self.labels, self.gates = start, labels, gates
         self.states: States | None = None
 
-    def fit(self, here: Scenario) -> list[Fit]:
-        """The counts for a scenario. Earlier searches for the same workloads are reused."""
-        server = here.fleet.server
-        if self.states is None or here.workloads is not self.start.workloads or not self.states.serves(here.fleet):
-            self.states = States(here.fleet, here.workloads, engine_for(f"1.{server.minor}", server.gates))
-            self.start = here
-        return fit(here.fleet, here.workloads, self.states.cache.engine, self.states)
+    def fit(self, scenario: Scenario) -> list[Fit]:
+        """The counts for a scenario, one for each of its workloads."""
+        server = scenario.fleet.server
+        if (
+            self.states is None
+            or scenario.workloads is not self.start.workloads
+            or not self.states.serves(scenario.fleet)
+        ):
+            self.states = States(scenario.fleet, scenario.workloads, engine_for(f"1.{server.minor}", server.gates))
+            self.start = scenario
+        return fit(scenario.fleet, scenario.workloads, self.states.cache.engine, self.states)
 
-    def results(self, found: t.Sequence[Fit], here: Scenario) -> list[Object]:
+    def results(self, counts: t.Sequence[Fit], scenario: Scenario) -> list[Object]:
         """Counts as the module returns them."""
-        return [fit_result(one, here.fleet, self.labels) for one in found]
+        return [fit_result(one, scenario.fleet, self.labels) for one in counts]
 
 
 def make_plan(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     objects = objects_of(params["objects"])
-    given = prices(params["prices"])
+    device_prices = prices(params["prices"])
     templates = templates_of(objects)
     workloads = tuple(workload(entry, templates) for entry in params["workloads"])
     fleet = read_fleet(params, objects)
@@ -322,34 +325,40 @@ def make_plan(params: Object) -> Object:
         params["drivers"],
     )
     counter = FitCounter(start, params["by"], params["feature_gates"])
-    found = counter.fit(start)
-    lost: list[Stranded] = []
+    counts = counter.fit(start)
+    stranded_devices: list[Stranded] = []
     if params["stranded"]:
         states = t.cast(States, counter.states)
-        lost = stranded(fleet, workloads, states.cache.engine, states)
-    then = after(start, params["what_if"])
-    columns = [("now", found), *((next(iter(step)), counter.fit(one)) for step, one in zip(params["what_if"], then))]
-    last = columns[-1][1] if then else []
-    value = worth(fleet, lost, given)
+        stranded_devices = stranded(fleet, workloads, states.cache.engine, states)
+    later = after(start, params["what_if"])
+    columns = [("now", counts), *((next(iter(step)), counter.fit(one)) for step, one in zip(params["what_if"], later))]
+    last = columns[-1][1] if later else []
+    value = stranded_value(fleet, stranded_devices, device_prices)
     unit = params["price_unit"]
     return {
-        "fit": counter.results(found, start),
-        "after": counter.results(last, then[-1]) if then else [],
-        "steps": [{"step": head, "totals": {one.workload: one.total for one in fits}} for head, fits in columns[1:]],
-        "stranded": [_stranded(one, value) for one in lost],
-        "worth": {**{name: getattr(value, name) for name in _WORTH}, "unit": unit},
-        "fleet": fleet_map(fleet, lost, params["by"]),
-        "lines": report_lines.lines(found, last, lost, value, unit),
-        "table": report_lines.table([one.name for one in workloads], columns) if then else [],
-        "notes": sorted({note for _head, fits in columns for one in fits for note in one.notes}),
+        "fit": counter.results(counts, start),
+        "after": counter.results(last, later[-1]) if later else [],
+        "steps": [{"step": step, "totals": {one.workload: one.total for one in fits}} for step, fits in columns[1:]],
+        "stranded": [_stranded(one, value) for one in stranded_devices],
+        "worth": {
+            "devices": value.devices,
+            "gbps": value.gbps,
+            "money": value.cost,
+            "unpriced": value.unpriced,
+            "unit": unit,
+        },
+        "fleet": fleet_map(fleet, stranded_devices, params["by"]),
+        "lines": report_lines.lines(counts, last, stranded_devices, value, unit),
+        "table": report_lines.table([one.name for one in workloads], columns) if later else [],
+        "notes": sorted({note for _step, fits in columns for one in fits for note in one.notes}),
     }
 
 
-def _stranded(one: Stranded, value: Worth) -> Object:
+def _stranded(one: Stranded, value: StrandedValue) -> Object:
     """A stranded device as the module returns it, with its value."""
-    worth_of = value.each.get((one.node, one.device))
-    gbps, money = (worth_of.gbps, worth_of.money) if worth_of else (None, None)
-    return {**dataclasses.asdict(one), "gbps": gbps, "money": money}
+    device_value = value.by_device.get((one.node, one.device))
+    gbps, cost = (device_value.gbps, device_value.cost) if device_value else (None, None)
+    return {**dataclasses.asdict(one), "gbps": gbps, "money": cost}
 
 
 def changed_workload(value: Object, params: Object, templates: Templates) -> Workload:
@@ -366,22 +375,22 @@ def changed_workload(value: Object, params: Object, templates: Templates) -> Wor
 def unmet_requirements(result: Object, require: Object) -> list[str]:
     """The workloads of which fewer fit than required, after the changes if there are any. Raises ValueError."""
     counts = {one["workload"]: one["total"] for one in result["after"] or result["fit"]}
-    found = []
-    for name, least in require.items():
+    unmet = []
+    for name, minimum in require.items():
         if name not in counts:
             raise ValueError(f"require.{name}: no workload has this name; the names are {', '.join(counts)}")
-        if not isinstance(least, int) or isinstance(least, bool):
-            raise ValueError(f"require.{name}: {least!r} is not a whole number")
-        if counts[name] < least:
-            found.append(f"{name}: {counts[name]} fit, {least} are required")
-    return found
+        if not isinstance(minimum, int) or isinstance(minimum, bool):
+            raise ValueError(f"require.{name}: {minimum!r} is not a whole number")
+        if counts[name] < minimum:
+            unmet.append(f"{name}: {counts[name]} fit, {minimum} are required")
+    return unmet
 
 
 def answer(params: Object) -> Object:
     """What the module returns, with the reason in `failed` if too few fit."""
     result = make_plan(params)
-    lacking = unmet_requirements(result, params["require"])
-    return {**result, "failed": "Too few fit. " + "; ".join(lacking)} if lacking else result
+    unmet = unmet_requirements(result, params["require"])
+    return {**result, "failed": "Too few fit. " + "; ".join(unmet)} if unmet else result
 
 
 def main() -> None:

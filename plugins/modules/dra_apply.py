@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Tries all objects in a server-side dry run first. If the API server refuses one, or would drop a field of one (a
-    feature gate that is off), nothing is applied.
+  - Tries all objects in a server-side dry run first. If the API server rejects an object, or would drop one of its
+    fields because a feature gate is off, nothing is applied.
   - "Then applies all of them by server-side apply, in one call of M(kubernetes.core.k8s). Kubernetes has no
     transactions: if a part fails, the message lists the applied objects."
   - With O(prune) the objects form an ApplySet (KEP-3659), and objects that an earlier run applied but this run does
@@ -53,7 +53,7 @@ options:
   create_namespaces:
     description:
       - Whether to create namespaces that do not exist.
-      - By default nothing is applied if one is missing.
+      - By default nothing is applied if a namespace is missing.
     type: bool
     default: false
   force_conflicts:
@@ -69,7 +69,7 @@ options:
     type: str
     default: lanewise-dra
   applyset_namespace:
-    description: The namespace of that ConfigMap.
+    description: The namespace of the ConfigMap of O(applyset).
     type: str
     default: default
   site:
@@ -77,8 +77,8 @@ options:
       - With O(prune), objects with the labels of this site that are in no set are stale, too. They come from runs
         without O(prune).
       - Kinds that were only in raw O(objects) of the site, and in no set, are not searched.
-      - If the set O(applyset) belongs to another site, O(objects) are refused. Without O(objects), only this site's
-        objects outside the set are stale then, and the set is not changed.
+      - If the set O(applyset) belongs to another site, the task fails if there are O(objects). Without O(objects), only
+        this site's objects outside the set are stale, and the set is not changed.
     type: str
 seealso:
   - module: lanewise.dra.dra_render

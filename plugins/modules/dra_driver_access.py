@@ -13,7 +13,7 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Reads the Node, and returns how a node reaches the API server of a kubeconfig on the controller.
+  - Reads the Node, and returns how the node reaches the API server of a kubeconfig on the controller.
   - With O(account), requests a token of that ServiceAccount, bound to the Node (C(TokenRequest)), if the node has no
     token (O(token)), or if its token is for another Node or account or expires soon. From then on, the driver renews
     its token.
@@ -51,7 +51,7 @@ options:
     type: str
     required: true
   namespace:
-    description: The namespace of the account.
+    description: The namespace of O(account).
     type: str
     default: lanewise-system
   account:
@@ -101,12 +101,12 @@ node:
   type: dict
   sample: {uid: 4a1..., kubelet_version: v1.34.1, runtime_version: "containerd://2.1.4"}
 reason:
-  description: Why a new token is needed. Empty if it is not.
+  description: Why a new token is needed. Empty if none is needed.
   returned: success
   type: str
 token:
   description: The new token. A secret.
-  returned: when a new one was created
+  returned: when a new token was created
   type: str
 """
 
@@ -128,8 +128,9 @@ try:
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
-SECONDS = 30
-AUDIENCES = "lanewise.dev/api-audiences"
+REQUEST_TIMEOUT_SECONDS = 30
+AUDIENCES_ANNOTATION = "lanewise.dev/api-audiences"
+NOT_FOUND = 404
 #: What the module returns, see RETURN.
 Result = dict[str, t.Any]
 #: A certificate with surrounding empty lines, so that a file with only certificates stays unchanged.
@@ -193,9 +194,9 @@ def main() -> None:
         api = kubernetes.client.CoreV1Api(client)
         failure = f"the Node {params['node']} cannot be read"
         try:
-            node = api.read_node(params["node"], _request_timeout=SECONDS)
+            node = api.read_node(params["node"], _request_timeout=REQUEST_TIMEOUT_SECONDS)
         except kubernetes.client.ApiException as error:
-            if error.status != 404:
+            if error.status != NOT_FOUND:
                 raise
             if params["account"]:
                 module.fail_json(msg=f"there is no Node {params['node']} to bind a token to; join the node first")
@@ -221,11 +222,13 @@ def request_token(module: AnsibleModule, api: kubernetes.client.CoreV1Api, resul
     params = module.params
     account_uid = ""
     try:
-        account = api.read_namespaced_service_account(params["account"], params["namespace"], _request_timeout=SECONDS)
+        account = api.read_namespaced_service_account(
+            params["account"], params["namespace"], _request_timeout=REQUEST_TIMEOUT_SECONDS
+        )
         account_uid = account.metadata.uid
     except kubernetes.client.ApiException as error:
         # in check mode the account may be one of the objects that were not applied
-        if error.status != 404 or not module.check_mode:
+        if error.status != NOT_FOUND or not module.check_mode:
             raise
     result["reason"] = token_problem(params["token"] or {}, params, result["node"]["uid"], account_uid)
     result["changed"] = bool(result["reason"])
@@ -234,7 +237,7 @@ def request_token(module: AnsibleModule, api: kubernetes.client.CoreV1Api, resul
         spec = {"audiences": [], "expirationSeconds": params["token_seconds"], "boundObjectRef": bound}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         response = api.create_namespaced_service_account_token(
-            params["account"], params["namespace"], body, _request_timeout=SECONDS
+            params["account"], params["namespace"], body, _request_timeout=REQUEST_TIMEOUT_SECONDS
         )
         result["token"] = response.status.token
         annotate_audiences(api, params["namespace"], response.status.token)
@@ -246,10 +249,10 @@ def annotate_audiences(api: kubernetes.client.CoreV1Api, namespace: str, token: 
     body = token.split(".")[1]
     audiences = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["aud"]
     listed = " ".join(sorted([audiences] if isinstance(audiences, str) else audiences))
-    known = api.read_namespace(namespace, _request_timeout=SECONDS).metadata.annotations or {}
-    if known.get(AUDIENCES) != listed:
-        change = {"metadata": {"annotations": {AUDIENCES: listed}}}
-        api.patch_namespace(namespace, change, _request_timeout=SECONDS)
+    known = api.read_namespace(namespace, _request_timeout=REQUEST_TIMEOUT_SECONDS).metadata.annotations or {}
+    if known.get(AUDIENCES_ANNOTATION) != listed:
+        change = {"metadata": {"annotations": {AUDIENCES_ANNOTATION: listed}}}
+        api.patch_namespace(namespace, change, _request_timeout=REQUEST_TIMEOUT_SECONDS)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ options:
     type: bool
     default: true
   contents:
-    description: Whether to return the content of its settings and unit file, too.
+    description: Whether to return the content of the driver's settings and unit file, too.
     type: bool
     default: false
 seealso:
@@ -49,14 +49,14 @@ EXAMPLES = r"""
 
 RETURN = r"""
 release:
-  description: The release of C(/opt/lanewise/current). Empty without a release.
+  description: The release that C(/opt/lanewise/current) links to. Empty if there is none.
   returned: success
   type: str
   sample: 1.0.0-3f9c2d417a55
 previous:
   description:
-    - The release that ran before, of C(/opt/lanewise/previous). After a rollback it is RV(release) itself. Empty
-      without a previous release.
+    - The release that C(/opt/lanewise/previous) links to, which ran before. After a rollback it is RV(release) itself.
+      Empty if there is none.
   returned: success
   type: str
   sample: 1.0.0-1091d17335ba
@@ -78,11 +78,11 @@ service:
   type: dict
   sample: {installed: true, enabled: true, state: active, pid: 4711, release: 1.0.0-3f9c2d417a55, reload: false}
 files:
-  description: SHA-256 of its settings, unit file and kubeconfig, by path, if they exist.
+  description: SHA-256 of the driver's settings, unit file and kubeconfig, by path, if they exist.
   returned: success
   type: dict
 contents:
-  description: Its settings and unit file in Base64, by path, if they exist.
+  description: The driver's settings and unit file in Base64, by path, if they exist.
   returned: with O(contents)
   type: dict
 ready:
@@ -90,28 +90,28 @@ ready:
   returned: success
   type: bool
 reasons:
-  description: Why it is not ready.
+  description: Why the driver is not ready.
   returned: success
   type: list
   elements: str
 claims:
-  description: The claims that it serves, with C(uid), C(namespace), C(name), C(phase), C(pod) and C(devices).
+  description: The claims that the driver serves, with C(uid), C(namespace), C(name), C(phase), C(pod) and C(devices).
   returned: success
   type: list
   elements: dict
 devices:
-  description: The devices that it publishes, with their C(name) and C(attributes).
+  description: The devices that the driver publishes, with their C(name) and C(attributes).
   returned: with O(devices), if the driver is installed
   type: list
   elements: dict
 withheld:
-  description: Devices that it does not publish, with the reason, by name.
+  description: Devices that the driver does not publish, with the reason, by name.
   returned: with O(devices), if the driver is installed
   type: dict
 token:
   description:
-    - The claims of its token, which are not secret - C(namespace), C(account), C(account_uid), C(node), C(node_uid) and
-      when it C(expires), in seconds since the epoch. Empty without a token.
+    - The claims of the driver's token, which are not secret - C(namespace), C(account), C(account_uid), C(node),
+      C(node_uid) and when it C(expires), in seconds since the epoch. Empty without a token.
   returned: success
   type: dict
 """
@@ -132,7 +132,7 @@ TOKEN = "/etc/lanewise/token"
 FILES = ("/etc/lanewise/driver.yml", f"/etc/systemd/system/{UNIT}")
 KUBECONFIG = "/etc/lanewise/kubeconfig"
 COMPLETE = ".complete"
-SECONDS = 60
+COMMAND_TIMEOUT_SECONDS = 60
 
 
 #: A claim in the output of `lanewise-driver status --json`.
@@ -141,7 +141,7 @@ Record = dict[str, t.Any]
 
 def run(module: AnsibleModule, *command: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a command; 127 if the program does not exist, 124 if it takes too long."""
-    status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
+    status, output, errors = module.run_command(["timeout", str(COMMAND_TIMEOUT_SECONDS), *command])
     return status, output, errors
 
 
@@ -182,6 +182,7 @@ def link_target(name: str) -> str:
 
 
 def service_state(module: AnsibleModule) -> dict[str, object]:
+    """The state of the driver's unit and process."""
     names = ("LoadState", "ActiveState", "UnitFileState", "MainPID", "NeedDaemonReload")
     status, output, _errors = run(module, "systemctl", "show", UNIT, f"--property={','.join(names)}")
     shown = dict(line.split("=", 1) for line in output.splitlines() if "=" in line) if status == 0 else {}
@@ -208,6 +209,7 @@ def process_release(pid: int) -> str:
 
 
 def read_files() -> dict[str, bytes]:
+    """The contents of the settings, unit file and kubeconfig by path, if they can be read."""
     found = {}
     for path in (*FILES, KUBECONFIG):
         try:
@@ -224,13 +226,13 @@ def token_claims() -> dict[str, object]:
         with open(TOKEN, encoding="ascii") as stream:
             body = stream.read().strip().split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        own = claims["kubernetes.io"]
+        kubernetes = claims["kubernetes.io"]
         return {
-            "namespace": own["namespace"],
-            "account": own["serviceaccount"]["name"],
-            "account_uid": own["serviceaccount"]["uid"],
-            "node": own.get("node", {}).get("name", ""),
-            "node_uid": own.get("node", {}).get("uid", ""),
+            "namespace": kubernetes["namespace"],
+            "account": kubernetes["serviceaccount"]["name"],
+            "account_uid": kubernetes["serviceaccount"]["uid"],
+            "node": kubernetes.get("node", {}).get("name", ""),
+            "node_uid": kubernetes.get("node", {}).get("uid", ""),
             "expires": float(claims["exp"]),
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -257,6 +259,7 @@ def driver_status(module: AnsibleModule) -> dict[str, object]:
 
 
 def claim_result(record: Record) -> dict[str, object]:
+    """A claim as the module returns it."""
     return {
         **{name: record[name] for name in ("uid", "namespace", "name", "phase")},
         "pod": record["pod"]["name"] if record["pod"] else "",

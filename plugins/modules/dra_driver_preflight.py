@@ -26,12 +26,12 @@ options:
   python:
     description:
       - The interpreter to check, a path or a name.
-      - By default the newest of C(python3.10) to C(python3.14), C(python3) included, that has C(venv).
+      - By default the newest of C(python3.10) to C(python3.14), including C(python3), that has C(venv).
     type: str
   newer:
     description:
-      - Whether a newer Python is accepted, too. The collection's lock of the driver's dependencies has no wheels for
-        it.
+      - Whether to accept a Python newer than 3.14, too. The collection's lock of the driver's dependencies has no
+        wheels for it.
     type: bool
     default: false
   kubelet_version:
@@ -92,29 +92,29 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.uplinks import netlink, used
 
-LEAST_PYTHON = (3, 10)
-NEWEST_PYTHON = (3, 14)  # the newest with wheels for all of requirements/driver.txt; nothing is compiled on a node
-LEAST_KUBELET = (1, 34)
-LEAST_CONTAINERD = (1, 7)
-LEAST_CRIO = (1, 28)
+MIN_PYTHON = (3, 10)
+MAX_PYTHON = (3, 14)  # the newest with wheels for all of requirements/driver.txt; nothing is compiled on a node
+MIN_KUBELET = (1, 34)
+MIN_CONTAINERD = (1, 7)
+MIN_CRIO = (1, 28)
 CONTAINERD_WITH_CDI = (2, 0)  # from this version on, CDI is enabled by default
-KUBELET = "/var/lib/kubelet/plugins_registry"
-CDI = "/var/run/cdi"
+PLUGIN_REGISTRY = "/var/lib/kubelet/plugins_registry"
+CDI_FOLDER = "/var/run/cdi"
 #: Time limit of a program in seconds. On a busy node, starting Python can take many seconds.
-SECONDS = 120
+COMMAND_TIMEOUT_SECONDS = 120
 TIMED_OUT = 124  # the exit status of timeout
 
 _PROBE = "import json, sys, venv, ensurepip; print(json.dumps(sys.version_info[:3]))"
-#: The library that grpcio's wheels are linked with, and that a minimal system may lack.
-LIBRARY = "libstdc++.so.6"
-_LOAD = f"import ctypes; ctypes.CDLL({LIBRARY!r})"
+#: The C++ library that grpcio's wheels are linked with, and that a minimal system may lack.
+CPP_LIBRARY = "libstdc++.so.6"
+_LOAD = f"import ctypes; ctypes.CDLL({CPP_LIBRARY!r})"
 
 
 def run(module: AnsibleModule, *command: str) -> tuple[int, str]:
     """Exit status and output; 127 if there is no such program, TIMED_OUT with the reason if it takes too long."""
-    status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
+    status, output, errors = module.run_command(["timeout", str(COMMAND_TIMEOUT_SECONDS), *command])
     if status == TIMED_OUT:
-        return status, f"did not end within {SECONDS} seconds; try again when the node is less busy"
+        return status, f"did not end within {COMMAND_TIMEOUT_SECONDS} seconds; try again when the node is less busy"
     return status, output if status == 0 else errors
 
 
@@ -130,37 +130,37 @@ def version_text(version: tuple[int, ...]) -> str:
 
 def find_python(module: AnsibleModule, requested: str | None, newer: bool, problems: list[str]) -> str:
     """The interpreter for the driver's environment; empty, with a problem added, if there is none."""
-    minors = range(19 if newer else NEWEST_PYTHON[1], LEAST_PYTHON[1] - 1, -1)
+    minors = range(19 if newer else MAX_PYTHON[1], MIN_PYTHON[1] - 1, -1)
     names = [requested] if requested else [*(f"python3.{minor}" for minor in minors), "python3"]
-    wrong = []
+    rejected = []
     for name in names:
         path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/bin:/usr/bin")
         if not path:
             if requested:
-                wrong.append(f"{name} does not exist")
+                rejected.append(f"{name} does not exist")
             continue
         status, output = run(module, path, "-I", "-c", _PROBE)
         if status:
-            wrong.append(f"{path} {python_problem(status, output, os.path.basename(name))}")
+            rejected.append(f"{path} {python_problem(status, output, os.path.basename(name))}")
             continue
         version = tuple(json.loads(output))
-        if version[:2] > NEWEST_PYTHON and not newer:
-            wrong.append(f"{path} is {version_text(version)}, for which the driver's lock has no wheels")
-        elif version[:2] >= LEAST_PYTHON:
+        if version[:2] > MAX_PYTHON and not newer:
+            rejected.append(f"{path} is {version_text(version)}, for which the driver's lock has no wheels")
+        elif version[:2] >= MIN_PYTHON:
             status, output = run(module, path, "-I", "-c", _LOAD)
             if status == TIMED_OUT:
                 problems.append(f"{path} {output}.")
             elif status:
                 problems.append(
-                    f"{path} cannot load {LIBRARY}, which gRPC is linked with. Install it (on Debian and Ubuntu: apt "
-                    "install libstdc++6, on the RHEL family: dnf install libstdc++)."
+                    f"{path} cannot load {CPP_LIBRARY}, which gRPC is linked with. Install it (on Debian and Ubuntu: "
+                    "apt install libstdc++6, on the RHEL family: dnf install libstdc++)."
                 )
             return path
         else:
-            wrong.append(f"{path} is {version_text(version)}")
-    needed = f"{version_text(LEAST_PYTHON)} {'or later' if newer else f'to {version_text(NEWEST_PYTHON)}'}"
+            rejected.append(f"{path} is {version_text(version)}")
+    needed = f"{version_text(MIN_PYTHON)} {'or later' if newer else f'to {version_text(MAX_PYTHON)}'}"
     problems.append(
-        f"The driver needs Python {needed} with venv: {'; '.join(wrong) or 'there is none'}. "
+        f"The driver needs Python {needed} with venv: {'; '.join(rejected) or 'there is none'}. "
         "Install one. If it is not on PATH, set dra_driver_python to its path."
     )
     return ""
@@ -176,15 +176,16 @@ def python_problem(status: int, output: str, package: str) -> str:
 
 
 def check_kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
+    """The version of kubelet, empty if it is unknown. `reported` is that of the Node. Adds problems."""
     if not reported:
         status, reported = run(module, "kubelet", "--version")
         if status:
             reported = ""
     version = version_of(reported)
-    if not os.path.isdir(KUBELET):
+    if not os.path.isdir(PLUGIN_REGISTRY):
         problems.append(
-            f"{KUBELET} does not exist, so no kubelet runs here, or it has another --root-dir. Join the node to its "
-            "cluster first; the driver needs kubelet's default folder."
+            f"{PLUGIN_REGISTRY} does not exist, so no kubelet runs here, or it has another --root-dir. Join the node "
+            "to its cluster first; the driver needs kubelet's default folder."
         )
     if version is None:
         problems.append(
@@ -192,9 +193,9 @@ def check_kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> 
             "dra_driver_kubeconfig, so that the version is read from the Node."
         )
         return ""
-    if version < LEAST_KUBELET:
+    if version < MIN_KUBELET:
         problems.append(
-            f"kubelet is {version_text(version)}, and DRA is part of Kubernetes from {version_text(LEAST_KUBELET)} on. "
+            f"kubelet is {version_text(version)}, and DRA is part of Kubernetes from {version_text(MIN_KUBELET)} on. "
             "Upgrade the node."
         )
     return reported.rpartition(" ")[2].strip().lstrip("v")
@@ -217,6 +218,7 @@ def find_process(name: str) -> tuple[str, list[str]] | None:
 
 
 def check_runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
+    """The name and version of the container runtime. `reported` is that of the Node. Adds problems."""
     name, _slashes, version = reported.partition("://")
     found = find_process("containerd") if name in ("", "containerd") else None
     if not name:
@@ -224,21 +226,21 @@ def check_runtime(module: AnsibleModule, reported: str, problems: list[str]) -> 
             name, version = "containerd", run(module, found[0], "--version")[1]
         elif find_process("crio"):
             name, version = "cri-o", run(module, "crio", "--version")[1]
-    least = {"containerd": LEAST_CONTAINERD, "cri-o": LEAST_CRIO}.get(name)
-    has = version_of(version)
-    if least is None:
+    minimum = {"containerd": MIN_CONTAINERD, "cri-o": MIN_CRIO}.get(name)
+    parsed = version_of(version)
+    if minimum is None:
         problems.append(
             f"The container runtime is {name or 'unknown'}. For CDI, the driver needs containerd "
-            f"{version_text(LEAST_CONTAINERD)} or CRI-O {version_text(LEAST_CRIO)}, or later."
+            f"{version_text(MIN_CONTAINERD)} or CRI-O {version_text(MIN_CRIO)}, or later."
         )
-    elif has is None or has < least:
+    elif parsed is None or parsed < minimum:
         problems.append(
-            f"{name} is {version.strip() or 'of no known version'}, and CDI needs {version_text(least)}. Upgrade it."
+            f"{name} is {version.strip() or 'of unknown version'}, and CDI needs {version_text(minimum)}. Upgrade it."
         )
     elif name == "containerd":
-        check_containerd(module, found, has, problems)
-    text = version.strip().split()
-    return f"{name} {next((word.lstrip('v') for word in text if version_of(word)), '')}".strip()
+        check_containerd(module, found, parsed, problems)
+    words = version.strip().split()
+    return f"{name} {next((word.lstrip('v') for word in words if version_of(word)), '')}".strip()
 
 
 def check_containerd(
@@ -256,26 +258,26 @@ def check_containerd(
         elif argument.startswith(("--config=", "-config=", "-c=")):
             config = argument.partition("=")[2]
     status, output = run(module, program, *(["--config", config] if config else []), "config", "dump")
-    where = config or "/etc/containerd/config.toml"
+    config_path = config or "/etc/containerd/config.toml"
     if status:
         reason = output.strip()[-500:] or f"exit status {status}, and it printed no reason"
-        problems.append(f"'containerd config dump' fails for {where}: {reason}")
+        problems.append(f"'containerd config dump' fails for {config_path}: {reason}")
         return
     enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", output, re.MULTILINE)
     # newer releases no longer have the option, because CDI is always enabled
     if (enabled[1] == "true") if enabled else (version >= CONTAINERD_WITH_CDI):
         folders = re.search(r"^\s*cdi_spec_dirs\s*=\s*\[([^\]]*)\]", output, re.MULTILINE)
-        listed = re.findall(r"""["']([^"']+)["']""", folders[1]) if folders else [CDI]
-        if not any(os.path.realpath(folder) == os.path.realpath(CDI) for folder in listed):
+        listed = re.findall(r"""["']([^"']+)["']""", folders[1]) if folders else [CDI_FOLDER]
+        if not any(os.path.realpath(folder) == os.path.realpath(CDI_FOLDER) for folder in listed):
             problems.append(
                 f"containerd looks for CDI specs in {', '.join(listed) or 'no folder'}, and the driver writes them to "
-                f"{CDI}. Add it to cdi_spec_dirs in {where} and restart containerd."
+                f"{CDI_FOLDER}. Add it to cdi_spec_dirs in {config_path} and restart containerd."
             )
         return
     section = "io.containerd.cri.v1.runtime" if version >= (2, 0) else "io.containerd.grpc.v1.cri"
     problems.append(
-        f'CDI is disabled in containerd. Set enable_cdi = true under [plugins."{section}"] in {where} and restart '
-        "containerd."
+        f'CDI is disabled in containerd. Set enable_cdi = true under [plugins."{section}"] in {config_path} and '
+        "restart containerd."
     )
 
 

@@ -90,7 +90,7 @@ release:
 bundle:
   description:
     - The path of a tar archive with the wheel, the list of what to install (C(requirements.txt)), and the wheels of
-      O(wheelhouse) in a folder of this name.
+      O(wheelhouse) in the folder C(wheelhouse).
   returned: success
   type: str
 """
@@ -130,6 +130,7 @@ def read_sources(root: Path) -> dict[str, bytes]:
 
 
 def digest(parts: t.Iterable[bytes]) -> str:
+    """The SHA-256 of the parts, each with its length, in hexadecimal digits."""
     total = hashlib.sha256()
     for part in parts:
         total.update(len(part).to_bytes(8, "big") + part)
@@ -157,7 +158,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
         if status:
             lines = (errors or output).strip().splitlines()[-15:]
             module.fail_json(
-                msg="The driver's wheel cannot be built. Let pip reach an index (its own configuration counts), or "
+                msg="The driver's wheel cannot be built. Let pip reach an index (pip's configuration is used), or "
                 "set dra_driver_wheelhouse to a wheelhouse, or dra_driver_wheel to a wheel that was built elsewhere. "
                 "Output of pip:\n" + "\n".join(lines)
             )
@@ -168,7 +169,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             shutil.copy(next(out.glob(f"{NAME}-*.whl")), new)
             try:
                 new.rename(dest)
-            except OSError:  # another run has built it meanwhile
+            except OSError:  # another run has built the same wheel meanwhile
                 if not dest.is_dir():
                     raise
         finally:
@@ -176,28 +177,28 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
 
 
 def create_bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:
-    """Create one archive, so that only one file is copied to each node. It is created again if a wheel has changed."""
-    others = sorted(Path(wheelhouse).glob("*.whl")) if wheelhouse else []
-    states = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode() for path in others]
-    found = folder / f"{release}-{digest(states)[:8]}.tar"
-    if found.exists():
-        return found
+    """Create one archive, so that only one file is copied to each node. An archive of the same wheels is reused."""
+    dependencies = sorted(Path(wheelhouse).glob("*.whl")) if wheelhouse else []
+    states = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode() for path in dependencies]
+    bundle = folder / f"{release}-{digest(states)[:8]}.tar"
+    if bundle.exists():
+        return bundle
     content = wheel.read_bytes()
-    own = f"lanewise-driver=={wheel.name.split('-')[1]} --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
+    requirement = f"lanewise-driver=={wheel.name.split('-')[1]} --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".bundle-", dir=folder)
     try:
         with open(handle, "wb") as stream, tarfile.open(fileobj=stream, mode="w") as archive:
-            parts = {"requirements.txt": lock.rstrip(b"\n") + f"\n{own}".encode(), wheel.name: content}
-            for path, data in [*parts.items(), *((f"wheelhouse/{one.name}", one.read_bytes()) for one in others)]:
+            parts = {"requirements.txt": lock.rstrip(b"\n") + f"\n{requirement}".encode(), wheel.name: content}
+            for path, data in [*parts.items(), *((f"wheelhouse/{one.name}", one.read_bytes()) for one in dependencies)]:
                 entry = tarfile.TarInfo(path)
                 entry.size, entry.mtime, entry.mode = len(data), int(EPOCH), 0o644
                 archive.addfile(entry, io.BytesIO(data))
-        os.rename(name, found)
+        os.rename(name, bundle)
     except BaseException:
         os.unlink(name)
         raise
-    return found
+    return bundle
 
 
 def pip_command(module: AnsibleModule, folder: Path) -> list[str]:
@@ -209,7 +210,7 @@ def pip_command(module: AnsibleModule, folder: Path) -> list[str]:
     if status:
         module.fail_json(
             msg=f"{sys.executable} on the controller has neither pip nor venv, so the driver's wheel cannot be built: "
-            f"install one of them, or give a wheel (dra_driver_wheel). {(errors or output).strip()}"
+            f"install one of them, or set dra_driver_wheel to a wheel. {(errors or output).strip()}"
         )
     return [str(folder / "venv/bin/python"), *command[1:]]
 

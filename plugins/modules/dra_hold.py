@@ -14,7 +14,7 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - A hold is a set of DeviceTaintRules, one for each device, with the taint C(lanewise.dev/hold=NAME:NoSchedule). The
-    scheduler gives such a device only to claims that tolerate this taint. Pods that have the device keep it.
+    scheduler allocates such a device only to claims that tolerate this taint. Pods that have the device keep it.
   - Each rule has the owner, the reason and the time of expiry as annotations. Nothing is released when it expires, but
     C(lanewise.dra.drift) reports it.
   - The name of a rule is derived from its device, so two holds never have the same device. If a device belongs to
@@ -25,6 +25,7 @@ notes:
     C(devicetaintrules.resource.k8s.io).
 extends_documentation_fragment:
   - lanewise.dra.cluster
+  - lanewise.dra.hold_expiry
   - lanewise.dra.attributes
   - lanewise.dra.attributes.dry_run
   - lanewise.dra.attributes.actiongroup_lanewise
@@ -41,30 +42,20 @@ options:
   owner:
     description:
       - The owner of the hold. Required for V(present).
-      - A hold of another owner is never changed. With V(absent), it is released only if this is not set.
+      - The task fails if the hold belongs to another owner. With V(absent) and without this option, the owner is not
+        checked.
     type: str
   reason:
     description: The reason for the hold. Required for V(present).
     type: str
   purpose:
-    description: What the hold is for. A hold for another purpose is never changed.
+    description: What the hold is for. With V(present), the task fails if the hold exists with another purpose.
     type: str
     choices: [reserve, defragment]
     default: reserve
-  hours:
-    description:
-      - When a new hold expires, in hours from now, at most 8784 (366 days). A hold that exists keeps its expiry.
-      - Give this or O(expires).
-    type: int
-    default: 24
-  expires:
-    description:
-      - When the hold expires.
-      - A time in UTC or with its zone, such as C(2026-12-01T08:00:00Z), or the start of a day, such as C(2026-12-01).
-    type: str
   devices:
     description:
-      - The devices, as C(driver/pool/device). The hold has these and no others.
+      - The devices, as C(driver/pool/device). Other devices of the hold are released.
       - Required for V(present), at most 4096.
     type: list
     elements: str
@@ -92,7 +83,7 @@ EXAMPLES = r"""
       - lanewise.dev/gpu-01/pci-0000-18-00-0
   delegate_to: localhost
 
-- name: Release it
+- name: Release the hold
   lanewise.dra.dra_hold:
     name: demo
     state: absent
@@ -158,19 +149,22 @@ SPEC = {
 
 
 def wanted_hold(params: Object, old: Hold | None, now: datetime) -> Hold:
-    """The hold that the parameters ask for. Raises ValueError."""
+    """The hold that the parameters describe. Raises ValueError."""
     expires = expiry(params["expires"], params["hours"], old, now)
     devices = tuple(forms.parse_device(one) for one in dict.fromkeys(params["devices"]))
     return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
 
 
 def apply_hold(module: AnsibleModule, rules: Rules) -> Object:
-    """Create, change or release the hold. Returns the module's result. Raises ValueError, ApiException, HTTPError."""
+    """Create, change or release the hold, and return the module's result.
+
+    Raises ValueError, ApiException and HTTPError.
+    """
     now = datetime.now(timezone.utc)
     params = module.params
     old = next((one for one in forms.holds(rules.list()) if one.name == params["name"]), None)
     if old and old.purpose == forms.SWAP:
-        raise Refused(f"{old.title()} was made to {old.purpose}: give it back with lanewise.dra.swap")
+        raise Refused(f"{old.title()} belongs to a swap: return the swap with lanewise.dra.swap")
     new = None
     if params["state"] == "present":
         new = wanted_hold(params, old, now)
@@ -190,8 +184,9 @@ def apply_hold(module: AnsibleModule, rules: Rules) -> Object:
     }
 
 
-def _shown(one: Object) -> Object:
-    return {**one, "devices": sorted(one["devices"])} if one else {}
+def _shown(hold: Object) -> Object:
+    """A hold as the diff shows it."""
+    return {**hold, "devices": sorted(hold["devices"])} if hold else {}
 
 
 def main() -> None:
@@ -207,7 +202,7 @@ def main() -> None:
         served = serving.require(kubernetes, gates) if present else serving.api_version(kubernetes)
         return apply_hold(module, Rules(api, served))
 
-    run(module, f"hold {params['name']} cannot be {'made' if present else 'released'}", work)
+    run(module, f"hold {params['name']} cannot be {'created or changed' if present else 'released'}", work)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Lists the holds of a cluster, which M(lanewise.dra.dra_hold) creates, and which of them are overdue.
+  - Lists the holds of a cluster, as M(lanewise.dra.dra_hold) and M(lanewise.dra.dra_swap) create them, and which of
+    them are overdue.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing
     C(devicetaintrules.resource.k8s.io).
@@ -31,11 +32,11 @@ EXAMPLES = r"""
   lanewise.dra.dra_holds_info:
     kubeconfig: ~/.kube/config
   delegate_to: localhost
-  register: found
+  register: listed
 
-- name: Show the overdue ones
+- name: Show the overdue holds
   ansible.builtin.debug:
-    msg: "{{ found.overdue }}"
+    msg: "{{ listed.overdue }}"
 """
 
 RETURN = r"""
@@ -53,13 +54,14 @@ holds:
       overdue: false
       devices: [gpu.nvidia.com/gpu-01/gpu-0]
 lines:
-  description: A line for each hold.
+  description: A line for each hold, and for each swap that has rules but no hold.
   returned: success
   type: list
   elements: str
   sample: ["hold demo of ml-platform, until 2026-12-01T08:00:00Z (customer demo): 1 device"]
 overdue:
-  description: A line for each hold that has expired or has no expiry, with what to do.
+  description:
+    - A line for each hold that has expired or has no expiry, and for each swap without a hold, with what to do.
   returned: success
   type: list
   elements: str
@@ -84,35 +86,35 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 
 def list_holds(rules: list[t.Any], now: datetime) -> Object:
     """What the module returns for the rules of a cluster."""
-    found, evicting, counting = holds(rules), swap.evicting_rules(rules), swap.counting_rules(rules)
-    lines, late = [], []
-    for one in found:
+    listed, evicting, counting = holds(rules), swap.evicting_rules(rules), swap.counting_rules(rules)
+    lines, overdue = [], []
+    for one in listed:
         count = len(one.devices)
-        some = "1 device" if count == 1 else f"{count} devices"
-        lines.append(f"{one.title()}: {some}{_rules_text(evicting.pop(one.name, 0), counting.pop(one.name, 0))}")
+        devices = "1 device" if count == 1 else f"{count} devices"
+        lines.append(f"{one.title()}: {devices}{_rules_text(evicting.pop(one.name, 0), counting.pop(one.name, 0))}")
         if one.overdue(now):
-            held = f"{some} {'is' if count == 1 else 'are'} still held"
-            late.append(f"{one.title()}, is overdue: {held}: {_advice(one.purpose)}")
+            held = f"{devices} {'is' if count == 1 else 'are'} still held"
+            overdue.append(f"{one.title()}, is overdue: {held}: {_advice(one.purpose)}")
     for name in sorted({*evicting, *counting}):
         rules_text = _rules_text(evicting.get(name, 0), counting.get(name, 0))
         lines.append(f"swap {name} without a hold{rules_text}")
-        late.append(f"swap {name} has no hold{rules_text}: give it back with lanewise.dra.swap")
-    return {"holds": [one.as_dict(now) for one in found], "lines": lines, "overdue": late, "served": True}
+        overdue.append(f"swap {name} has no hold{rules_text}: return it with lanewise.dra.swap")
+    return {"holds": [one.as_dict(now) for one in listed], "lines": lines, "overdue": overdue, "served": True}
 
 
 def _advice(purpose: str) -> str:
-    """How to end an overdue hold. lanewise.dra.reserve only extends holds that it made."""
+    """How to release or extend an overdue hold. lanewise.dra.reserve only extends holds that it created."""
     if purpose == SWAP:
-        return "give it back or extend it with lanewise.dra.swap"
+        return "return or extend the swap with lanewise.dra.swap"
     return f"release{' or extend' if purpose == RESERVE else ''} it with lanewise.dra.reserve"
 
 
 def _rules_text(evicting: int, counting: int) -> str:
-    """What the rules of a swap do, with the number of each kind."""
-    found = f", {evicting} {'rule still ends' if evicting == 1 else 'rules still end'} pods" if evicting else ""
+    """What the rules of a swap do, with the number of each kind, as the end of a sentence."""
+    text = f", {evicting} {'rule still evicts' if evicting == 1 else 'rules still evict'} pods" if evicting else ""
     if counting:
-        found += f", {counting} {'rule counts' if counting == 1 else 'rules count'} pods"
-    return found
+        text += f", {counting} {'rule counts' if counting == 1 else 'rules count'} pods"
+    return text
 
 
 def work(api: t.Any, kubernetes: str) -> Object:

@@ -40,7 +40,7 @@ options:
     elements: path
     default: []
   definitions:
-    description: Objects.
+    description: The objects, as dictionaries.
     type: list
     elements: dict
     default: []
@@ -64,8 +64,8 @@ options:
       - Where the nodes come from.
       - V(facts) are those of O(nodes).
       - V(slices) are the nodes whose devices the ResourceSlices among O(paths) and O(definitions) publish. A device
-        that a pod may have counts as free, but attributes that its driver omits while it is in use are unknown. If the
-        cluster's allocated ResourceClaims are included, this only applies to their devices.
+        that a pod may have counts as free, but attributes that a driver omits while a device is in use are unknown. If
+        the cluster's allocated ResourceClaims are included, this only applies to devices that they have.
     type: str
     choices: [facts, slices]
     default: facts
@@ -84,7 +84,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Check manifests of other teams
+- name: Check the manifests of other teams
   lanewise.dra.dra_manifests:
     paths:
       - kubernetes/claims
@@ -124,14 +124,14 @@ unchecked:
   type: dict
   sample: {Pod: 1}
 problems:
-  description: The errors, as RV(lanewise.dra.dra_render#module:problems). C(path) has file, object and field.
+  description: The errors, as in RV(lanewise.dra.dra_render#module:problems). C(path) has file, object and field.
   returned: always
   type: list
   elements: dict
 notes:
   description:
     - What could not be checked here, such as CEL functions that only the server knows.
-    - With O(nodes_from=slices) also devices that do not count, such as those of an incomplete pool.
+    - With O(nodes_from=slices) also devices that are ignored, such as those of an incomplete pool.
   returned: always
   type: list
   elements: str
@@ -203,19 +203,20 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def files_of(module: AnsibleModule) -> list[pathlib.Path]:
-    found = []
+    """The files with manifests, including those of the folders among the paths."""
+    files: list[pathlib.Path] = []
     for name in module.params["paths"]:
         path = pathlib.Path(name)
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
             if not inside:
                 module.fail_json(msg=f"The folder {name} has no file that ends in {', '.join(_SUFFIXES)}")
-            found += inside
+            files += inside
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             module.fail_json(msg=f"There is no file or folder {name}")
-    return found
+    return files
 
 
 def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
@@ -231,11 +232,11 @@ def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
             module.fail_json(msg=f"Cannot read {path}: {error}")
         found += [(str(path), item) for item in documents if item is not None]
     flat = []
-    for place, item in found:
+    for source, item in found:
         if isinstance(item, dict) and item.get("kind") == "List" and isinstance(item.get("items"), list):
-            flat += [(place, inner) for inner in item["items"]]
+            flat += [(source, inner) for inner in item["items"]]
         else:
-            flat.append((place, item))
+            flat.append((source, item))
     return flat
 
 
@@ -250,32 +251,33 @@ def unchecked_of(item: object, engine: Engine) -> list[tuple[str, str]]:
     return []
 
 
-def check_reach(known: list[dict], params: dict, engine: Engine | None) -> tuple[list[dict], list[str]]:
-    """Which nodes can satisfy each claim, and which published devices do not count. Raises Problems and ValueError."""
+def check_reach(objects: list[dict], params: dict, engine: Engine | None) -> tuple[list[dict], list[str]]:
+    """Which nodes can satisfy each claim, and which published devices are ignored. Raises Problems and ValueError."""
     nodes, notes = params["nodes"], []
     if params["nodes_from"] == "slices":
-        found = nodes_from_slices(known)
-        nodes, notes = found.nodes, found.notes
+        published = nodes_from_slices(objects)
+        nodes, notes = published.nodes, published.notes
     target = (params["kubernetes_version"], params["feature_gates"])
-    return [dataclasses.asdict(entry) for entry in reach_of(known, nodes, params["drivers"], engine, *target)], notes
+    entries = reach_of(objects, nodes, params["drivers"], engine, *target)
+    return [dataclasses.asdict(entry) for entry in entries], notes
 
 
-def class_policy_problems(known: list[tuple[str, dict]]) -> list[Problem]:
-    """The errors in configurations of lanewise.dev, and the settings of claims that their classes refuse."""
-    found = class_policy.check([item for _where, item in known])
+def class_policy_problems(objects: list[tuple[str, dict]]) -> list[Problem]:
+    """The errors in configurations of lanewise.dev, and the settings of claims that their classes do not allow."""
+    problems = class_policy.check([item for _where, item in objects])
     return [
         Problem(f"{where}: {one.path}", one.message, one.rule, one.fix)
-        for (where, _item), wrong in zip(known, found)
-        for one in wrong
+        for (where, _item), of_object in zip(objects, problems)
+        for one in of_object
     ]
 
 
-def asks_for_reach(module: AnsibleModule) -> bool:
-    """Whether to check on which nodes the claims fit."""
-    given, by_slices = module.params["nodes"] is not None, module.params["nodes_from"] == "slices"
-    if given and by_slices:
+def needs_reach(module: AnsibleModule) -> bool:
+    """Whether to check which nodes can satisfy the claims."""
+    by_facts, by_slices = module.params["nodes"] is not None, module.params["nodes_from"] == "slices"
+    if by_facts and by_slices:
         module.fail_json(msg="nodes is set, but nodes_from is slices: remove nodes, or set nodes_from to facts")
-    return given or by_slices
+    return by_facts or by_slices
 
 
 def main() -> None:
@@ -295,7 +297,7 @@ def main() -> None:
     )
     params = module.params
     engine = None
-    if params["cel"] or asks_for_reach(module):
+    if params["cel"] or needs_reach(module):
         try:
             check_gates(params["feature_gates"])
             engine = engine_for(params["kubernetes_version"], params["feature_gates"])
@@ -303,11 +305,11 @@ def main() -> None:
             module.fail_json(msg=str(error))
 
     result = {"changed": False, "checked": {}, "unchecked": {}, "problems": [], "notes": []}
-    problems, known, notes = [], [], []
-    for place, item in objects_of(module):
+    problems, valid, notes = [], [], []
+    for source, item in objects_of(module):
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
-            problems.append(Problem(place, "is not a Kubernetes object: it has no kind", "no-kind"))
+            problems.append(Problem(source, "is not a Kubernetes object: it has no kind", "no-kind"))
             continue
         metadata = item.get("metadata") if isinstance(item.get("metadata"), dict) else {}
         name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
@@ -316,17 +318,17 @@ def main() -> None:
         if not is_dra(item):
             continue
         target = (params["kubernetes_version"], params["feature_gates"])
-        wrong = list(dict.fromkeys(unsupported(item, *target) + validate(item, *target, engine)))
+        errors = list(dict.fromkeys(unsupported(item, *target) + validate(item, *target, engine)))
         if params["cel"]:
-            notes += [f"{place}: {kind} {name}: {text}: {why}" for text, why in unchecked_of(item, engine)]
-        problems += [Problem(f"{place}: {kind} {name}: {one.path}", one.message, one.rule, one.fix) for one in wrong]
-        if not wrong:
-            known.append((f"{place}: {kind} {name}", item))
-    problems += class_policy_problems(known)
-    known = [item for _where, item in known]
-    if asks_for_reach(module):
+            notes += [f"{source}: {kind} {name}: {text}: {why}" for text, why in unchecked_of(item, engine)]
+        problems += [Problem(f"{source}: {kind} {name}: {one.path}", one.message, one.rule, one.fix) for one in errors]
+        if not errors:
+            valid.append((f"{source}: {kind} {name}", item))
+    problems += class_policy_problems(valid)
+    valid_objects = [item for _where, item in valid]
+    if needs_reach(module):
         try:
-            result["reach"], more = check_reach(known, params, engine)
+            result["reach"], more = check_reach(valid_objects, params, engine)
             notes += more
         except Problems as error:
             problems += error.problems

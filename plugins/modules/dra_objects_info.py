@@ -17,7 +17,8 @@ description:
     and PodDisruptionBudgets of all namespaces, Nodes, and the queues of Kueue.
   - The creator of a claim controls its opaque configuration. Parts nested deeper than 64 levels are returned as null,
     and invalid UTF-8 as U+FFFD, so that such a claim does not prevent reading others.
-  - Fields that are not about devices are left out, such as most annotations, volumes, commands and environments.
+  - Fields that are not about devices are left out, such as most annotations, volumes, commands and environment
+    variables.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing the O(kinds).
 extends_documentation_fragment:
@@ -55,8 +56,8 @@ options:
   for_plan:
     description:
       - Whether to return only what M(lanewise.dra.allocation_plan) uses.
-      - Opaque configurations of claims, owners, images and network data are then left out, too. Names, labels, and
-        attributes of devices are not.
+      - Opaque configurations of claims, owners, images and network data are then left out, too. Names, labels and the
+        attributes of devices are kept.
     type: bool
     default: false
 seealso:
@@ -75,9 +76,9 @@ EXAMPLES = r"""
 
 - name: Show the claims that have devices
   ansible.builtin.debug:
-    msg: "{{ have | map(attribute='metadata.name') }}"
+    msg: "{{ allocated | map(attribute='metadata.name') }}"
   vars:
-    have: "{{ cluster.objects.ResourceClaim | selectattr('status.allocation', 'defined') }}"
+    allocated: "{{ cluster.objects.ResourceClaim | selectattr('status.allocation', 'defined') }}"
 """
 
 RETURN = r"""
@@ -109,7 +110,7 @@ compiled_once.begin()
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_objects import (
     KINDS,
-    MORE,
+    OPTIONAL_KINDS,
     listed,
     reduced,
     version_of,
@@ -126,6 +127,8 @@ try:
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
+NOT_FOUND = 404
+
 
 def main() -> None:
     module = AnsibleModule(
@@ -134,7 +137,7 @@ def main() -> None:
             "context": {"type": "str"},
             "api_version": {"type": "str", "default": "resource.k8s.io/v1"},
             "for_plan": {"type": "bool", "default": False},
-            "kinds": {"type": "list", "elements": "str", "choices": [*KINDS, *MORE], "default": list(KINDS)},
+            "kinds": {"type": "list", "elements": "str", "choices": [*KINDS, *OPTIONAL_KINDS], "default": list(KINDS)},
         },
         supports_check_mode=True,
     )
@@ -156,11 +159,11 @@ def main() -> None:
             try:
                 objects[kind] = [reduce(one) for one in listed(api, kind, served)]
             except kubernetes.client.ApiException as error:
-                if error.status != 404:
+                if error.status != NOT_FOUND:
                     raise
                 missing.append(kind)
     except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{failure}: the API server answers {error.status} {error.reason}")
+        module.fail_json(msg=f"{failure}: the API server returned {error.status} {error.reason}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(changed=False, objects=objects, kubernetes_version=version, missing=missing)

@@ -34,7 +34,7 @@ options:
       - The folder to write to, on the controller. Manifests go to C(manifests/) below it, workload examples to
         C(workloads/). Without it nothing is written.
       - A file without the mark of this site in its first line is never changed. Files with a Secret are readable only
-        for their owner.
+        by their owner.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   nodes:
@@ -116,12 +116,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 objects:
-  description: The objects, as in the files.
+  description: The objects, as in RV(files).
   returned: success
   type: list
   elements: dict
 kubernetes_version:
-  description: The minor version of Kubernetes of the manifests.
+  description: The minor version of Kubernetes that the manifests are written for.
   returned: success
   type: str
   sample: "1.37"
@@ -158,7 +158,7 @@ boards:
       type: list
       elements: str
     without:
-      description: The GPUs without a NIC at this level. The claim never gets them.
+      description: The GPUs without a NIC at this level. The claim never selects them.
       type: list
       elements: str
     pairs:
@@ -176,12 +176,12 @@ reach:
       type: str
       sample: training/gpu-with-nic
     nodes:
-      description: The nodes that can satisfy it.
+      description: The nodes that can satisfy the claim.
       type: list
       elements: str
       sample: [h100-01, h100-02]
     refused:
-      description: For each node that cannot, the reason.
+      description: Why each other node cannot satisfy the claim.
       type: dict
       sample: {rdma-01: "gpu: driver gpu.nvidia.com has no device here"}
     unknown:
@@ -189,10 +189,11 @@ reach:
       type: dict
     unpaired:
       description:
-        - With nodes from ResourceSlices and ResourceClaims, the free devices of each node whose partner in a pair
-          another claim has. Such a node counts as one that can satisfy the claim, although it may not be able to now.
+        - With nodes from ResourceSlices and ResourceClaims, the free devices of each node whose possible partners in a
+          pair are all in use. Such a node is still among C(nodes), although it may not be able to satisfy the claim
+          now.
       type: dict
-      sample: {h100-01: ["gpu 0000:1b:00.0 is free, its nic 0000:18:00.0 is in use by training/job-0"]}
+      sample: {h100-01: ["gpu 0000:1b:00.0 is free, but its nic 0000:18:00.0 is in use by training/job-0"]}
 summary:
   description: What was rendered and which nodes can satisfy it, as readable lines.
   returned: success
@@ -212,7 +213,7 @@ problems:
       description: What is wrong.
       type: str
     rule:
-      description: A constant name of the rule, for programs.
+      description: The name of the violated rule, for programs. It does not change between releases.
       type: str
     fix:
       description: How to fix it, or empty.

@@ -15,18 +15,18 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Chooses devices for a tier, holds them for its claims as M(lanewise.dra.dra_hold) does, and ends the pods that have
-    them. These are the named devices, those that O(count) pods of a workload need, or those for a percentage of the
-    pods that fit on the empty fleet.
+  - Chooses devices for a tier, holds them for the tier's claims as M(lanewise.dra.dra_hold) does, and evicts the pods
+    that have them. These are the named devices, those that O(count) pods of a workload need, or those for a percentage
+    of the pods that fit on the empty fleet.
   - Devices that the swap already has are used first, then free devices, then those of the fewest pods. Only requested
-    devices are taken. If an ended pod has other devices, too, these become free for everyone.
+    devices are taken. If an evicted pod has other devices, too, these become free for everyone.
   - Each device with such a pod gets a second DeviceTaintRule with the taint C(lanewise.dev/swap=TIER). Its effect
     is first V(None), for which Kubernetes' controller only counts pods, then C(NoExecute).
-  - It only ends pods whose claims tolerate a swap for some seconds (their grace). If another pod has one of the
+  - It only evicts pods whose claims tolerate a swap for some seconds (their grace). If another pod has one of the
     devices, if Kueue manages a pod, or if a PodDisruptionBudget would be violated, nothing is changed.
-  - It waits until the pods have ended, and removes the second rules. The hold stays until the swap is given back.
-  - If it is killed, the next run with the same arguments continues. Two swaps never have the same device. If two runs
-    of the same swap overlap, one may fail and has to be run again.
+  - It waits until the pods have ended, and removes the second rules. The hold stays until the swap is returned.
+  - If the module is killed, the next run with the same arguments continues. Two swaps never have the same device. If
+    two runs of the same swap overlap, one may fail and has to be run again.
 notes:
   - Works with the rights of the kubeconfig. It must allow listing nodes, pods, C(poddisruptionbudgets.policy), and
     C(resourceslices), C(resourceclaims), C(resourceclaimtemplates) and C(deviceclasses) of C(resource.k8s.io); reading
@@ -35,6 +35,7 @@ notes:
   - To choose devices from stored objects instead of a cluster, use M(lanewise.dra.swap_plan).
 extends_documentation_fragment:
   - lanewise.dra.cluster
+  - lanewise.dra.hold_expiry
   - lanewise.dra.pods.workload
   - lanewise.dra.pods.swapped
   - lanewise.dra.attributes
@@ -50,7 +51,7 @@ options:
     description:
       - V(swapped) takes the devices. V(returned) removes the rules, so that other pods can get the devices again; pods
         of the tier that run keep theirs.
-      - V(previewed) lets the controller count the pods that would be ended, and takes nothing.
+      - V(previewed) lets the controller count the pods that would be evicted, and takes nothing.
     type: str
     choices: [swapped, previewed, returned]
     default: swapped
@@ -60,15 +61,6 @@ options:
     required: true
   reason:
     description: The reason for the swap. Required for V(swapped).
-    type: str
-  hours:
-    description: When a new hold expires, in hours from now. A hold that exists keeps its expiry.
-    type: int
-    default: 24
-  expires:
-    description:
-      - When the hold expires. Set this or O(hours).
-      - A time in UTC or with its zone, such as C(2026-12-01T08:00:00Z), or the start of a day, such as C(2026-12-01).
     type: str
   timeout:
     description: How long to wait for pods to end after their grace, in seconds.
@@ -93,7 +85,7 @@ EXAMPLES = r"""
     count: 8
   run_once: true
 
-- name: Give it back
+- name: Return the devices
   lanewise.dra.dra_swap:
     tier: gold
     state: returned
@@ -103,11 +95,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hold:
-  description: The hold of the swap after the task, or before it was given back. Empty if there was none.
+  description: The hold of the swap after the task, or before it was returned. Empty if there was none.
   returned: success
   type: dict
 ended:
-  description: The pods that were ended, or would be in check mode, each with C(pod), C(node), C(grace) and C(devices).
+  description:
+    - The pods that were evicted, or would be in check mode, each with C(pod), C(node), C(grace) and C(devices).
   returned: success
   type: list
   elements: dict
@@ -127,7 +120,7 @@ budgets:
   type: list
   elements: str
 refused:
-  description: For V(previewed), what prevents the swap, except budgets. In other states, the task fails for this.
+  description: For V(previewed), what prevents the swap, except budgets. With other states, the task fails instead.
   returned: success
   type: list
   elements: str

@@ -51,8 +51,8 @@ options:
   persist:
     description:
       - Whether the settings are applied again at boot. Settings in files of the distribution always survive a reboot.
-      - With V(false) what an earlier run wrote for the boot (C(/etc/lanewise/fabric.json) and units) stays, so the next
-        boot restores those settings. O(state=absent) removes it.
+      - With V(false), what an earlier run wrote for the boot (C(/etc/lanewise/fabric.json) and units) stays, so the
+        next boot applies those settings. O(state=absent) removes it.
     type: bool
     default: true
   assume_drained:
@@ -163,11 +163,11 @@ changes:
       type: str
       returned: always
     before:
-      description: Its value before.
+      description: The value before the change.
       type: raw
       returned: always
     after:
-      description: Its value after.
+      description: The value after the change.
       type: raw
       returned: always
     interrupts:
@@ -190,7 +190,7 @@ reboot_reasons:
   elements: str
 rollback:
   description: The timer that rolls the changes back. Confirm them with O(confirm) before it expires.
-  returned: if the run changes a NIC that the node is reached by
+  returned: if the run changes a NIC through which the node is reached
   type: dict
   contains:
     id:
@@ -229,13 +229,13 @@ settings:
   returned: success
   type: dict
 problems:
-  description: The problems because of which nothing was changed.
+  description: The reasons why nothing was changed.
   returned: failure
   type: list
   elements: str
 topology:
   description: See RV(lanewise.dra.topology_info#module:topology).
-  returned: if O(topology) is given and the topology could be read
+  returned: if O(topology) is set and the topology could be read
   type: dict
 """
 
@@ -258,7 +258,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import
     without_nulls,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Unfit
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import merged, overlaid
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import merged, merged_with_nulls
 from ansible_collections.lanewise.dra.plugins.module_utils.topology_module import OPTIONS, Unreadable, read
 
 
@@ -267,24 +267,24 @@ class Module(AnsibleModule):
 
     topology: t.Mapping[str, object] = types.MappingProxyType({})
 
-    def exit_json(self, **found: object) -> t.NoReturn:
-        super().exit_json(**found, **self.topology)
+    def exit_json(self, **result: object) -> t.NoReturn:
+        super().exit_json(**result, **self.topology)
 
-    def fail_json(self, msg: str, **found: object) -> t.NoReturn:
-        super().fail_json(msg, **found, **self.topology)
+    def fail_json(self, msg: str, **result: object) -> t.NoReturn:
+        super().fail_json(msg, **result, **self.topology)
 
 
 def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
-    """The profiles, checked like the settings of a rule."""
-    found, problems = {}, []
+    """The profiles, validated like the settings of a rule. Fails the module if one is invalid."""
+    validated, problems = {}, []
     for name, settings in module.params["profiles"].items():
-        own, unset = without_nulls(settings or {})
-        checked = ArgumentSpecValidator(NIC).validate(own)
+        values, unset = without_nulls(settings or {})
+        checked = ArgumentSpecValidator(NIC).validate(values)
         problems += [f"profiles.{name}: {message}" for message in checked.error_messages]
-        found[name] = overlaid(merged({}, checked.validated_parameters), nulls(unset))
+        validated[name] = merged_with_nulls(merged({}, checked.validated_parameters), nulls(unset))
     if problems:
         fail(module, Unfit(problems))
-    return found
+    return validated
 
 
 def main() -> None:

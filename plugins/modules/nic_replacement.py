@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Before the swap, finds the card and what depends on it. After the swap, checks that the new card matches the old one
-    and that nothing else has changed.
+  - Before the replacement, finds the card and what depends on it. After the replacement, checks that the new card
+    matches the old one and that nothing else has changed.
   - Part of the playbook C(lanewise.dra.replace_nic). It reads the host's topology from the role
     P(lanewise.dra.topology#role) and from the site report.
   - Changes and writes nothing. Blockers are returned and do not fail the task.
@@ -26,9 +26,9 @@ extends_documentation_fragment:
 options:
   phase:
     description:
-      - With V(before), find the card and what depends on it.
-      - With V(after), check whether the new card can replace it.
-      - With V(done), return the new state for the record.
+      - With V(before), finds the card and what depends on it.
+      - With V(after), checks whether the new card can replace the old one.
+      - With V(done), returns the new state for the record.
     type: str
     choices: [before, after, done]
     required: true
@@ -42,11 +42,11 @@ options:
     type: str
     default: ""
   address:
-    description: The PCI address of one of its functions or VFs.
+    description: The PCI address of one of the card's functions or VFs.
     type: str
     default: ""
   serial:
-    description: Its serial number.
+    description: The card's serial number.
     type: str
     default: ""
   users:
@@ -59,7 +59,7 @@ options:
     elements: dict
     default: []
   driver:
-    description: The settings of the driver on the node, of which C(include) and C(exclude) are used.
+    description: The settings of the node's DRA driver, of which C(include) and C(exclude) are used.
     type: dict
     default: {}
   node:
@@ -111,26 +111,26 @@ problems:
   returned: always
   type: list
   elements: str
-  sample: ["0000:59:00.0 (ens9f0np0): the port is down, the old one's was up (put the cable in)"]
+  sample: ["0000:59:00.0: no driver is bound, the old one had mlx5_core (look in dmesg for errors ...)"]
 card:
   description:
-    - The current or last known state of the card. C(slots), C(devices) and C(ports) are its location. It has C(name),
-      C(part_number), C(serial), and C(functions) with their interfaces, RDMA devices and VFs.
-  returned: if a card is found
+    - The current or last known state of the card. C(slots), C(devices) and C(ports) are its location. It also has
+      C(name), C(part_number), C(serial), and C(functions) with their interfaces, RDMA devices and VFs.
+  returned: if a card was found
   type: dict
 functions:
   description: PCI addresses of all functions of the card, including its VFs.
-  returned: with O(phase=before), if a card is found
+  returned: with O(phase=before), if a card was found
   type: list
   elements: str
 in_use:
   description: Functions in use, each with its user.
-  returned: with O(phase=before), if a card is found
+  returned: with O(phase=before), if a card was found
   type: list
   elements: str
   sample: ["0000:59:00.3: process 4242 has it open through vfio-pci"]
 record:
-  description: The record to store in RV(path). It is needed after the swap.
+  description: The record to store in RV(path). It is needed after the replacement.
   returned: with O(phase=before) and O(phase=done)
   type: dict
 path:
@@ -139,7 +139,7 @@ path:
   type: str
 published:
   description: PCI addresses of the card's functions that are or will be published as devices.
-  returned: if a card is found
+  returned: if a card was found
   type: list
   elements: str
 gone:

@@ -13,7 +13,7 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Configures a NIC's interface.
+  - Configures the network interfaces of NICs.
   - The settings are lost at a reboot. M(lanewise.dra.fabric) makes them persistent.
 extends_documentation_fragment:
   - lanewise.dra.attributes
@@ -25,7 +25,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Jumbo frames, and interrupts on the NIC's own socket
+- name: Set jumbo frames, and interrupts on the NIC's own socket
   lanewise.dra.nic_tuning:
     select: {near_gpu: PIX}
     mtu: 9000

@@ -25,8 +25,8 @@ extends_documentation_fragment:
 options:
   root:
     description:
-      - The folder with the node's C(sys) and C(proc). On a recorded tree only the default route, claims' records and
-        drivers are known.
+      - The folder with the node's C(sys) and C(proc). In a recorded tree, only the default route, the records of claims
+        and the bound drivers are known.
     type: path
     default: /
 seealso:
@@ -47,7 +47,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 management:
-  description: Why the node needs an interface, by its name.
+  description: Why the node needs an interface, by the interface's name.
   returned: success
   type: dict
   sample:
@@ -58,7 +58,7 @@ users:
   description: The user of each NIC or VF in use, by PCI address.
   returned: success
   type: dict
-  sample: {"0000:3b:00.2": a pod has it by the resource claim with UID 3f0c2f4e-6a58-4b1c-9d9e-7f3f3f0d7b11}
+  sample: {"0000:3b:00.2": a pod has it through the resource claim with UID 3f0c2f4e-6a58-4b1c-9d9e-7f3f3f0d7b11}
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -43,7 +43,7 @@ EXAMPLES = r"""
 - name: Write the page
   lanewise.dra.plan_report:
     dest: "{{ inventory_dir }}/report"
-    plan: "{{ plan }}" # what lanewise.dra.allocation_plan returned, registered
+    plan: "{{ plan }}" # the registered result of lanewise.dra.allocation_plan
     title: Training cluster, hall 2
   run_once: true
 """

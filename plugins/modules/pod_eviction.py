@@ -14,7 +14,8 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Evicts a pod through the eviction API, which respects PodDisruptionBudgets. Then waits until the pod has ended, the
-    claims that were created for it are deleted or have no devices, and its controller's pods have nodes again.
+    claims that were created for it are deleted or no longer reserved for it, and its controller's pods have nodes
+    again.
   - If a PodDisruptionBudget refuses the eviction for O(budget_timeout) seconds, the module succeeds with RV(blocked).
   - If the pod does not exist, or has another UID, nothing is done.
 notes:
@@ -40,7 +41,7 @@ options:
     type: str
     required: true
   uid:
-    description: Its UID. A pod of this name with another UID is not evicted.
+    description: The pod's UID. A pod of this name with another UID is not evicted.
     type: str
     required: true
   budget_timeout:
@@ -48,7 +49,7 @@ options:
     type: int
     default: 60
   timeout:
-    description: Seconds to wait until the pod has ended and its claims have no devices. Then the task fails.
+    description: Seconds to wait until the pod has ended and its claims are released. Then the task fails.
     type: int
     default: 600
   settle_timeout:
@@ -81,7 +82,7 @@ blocked:
   returned: success
   type: str
 replaced:
-  description: Whether the pods of its controller have nodes again.
+  description: Whether the pods of the pod's controller have nodes again.
   returned: success
   type: bool
 """
@@ -91,8 +92,8 @@ import traceback
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import refusal
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import SECONDS, read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import api_error_text
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import REQUEST_TIMEOUT_SECONDS, read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_pruned
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, ObjectView
 
@@ -105,14 +106,13 @@ try:
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
-#: Seconds between two tries.
-PAUSE = 1.0
+RETRY_INTERVAL_SECONDS = 1.0
 NOT_FOUND = 404
 TOO_MANY_REQUESTS = 429
 
 
 class StillExists(Exception):
-    """The pod still exists, or one of its claims still has devices."""
+    """The pod still exists, or one of its claims is still reserved for it."""
 
 
 def controller_of(pod: ObjectView) -> str:
@@ -134,7 +134,7 @@ class Pods:
         """The pod; None if it no longer exists."""
         try:
             answer = self.core.read_namespaced_pod(
-                self.name, self.namespace, _request_timeout=SECONDS, _preload_content=False
+                self.name, self.namespace, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except kubernetes.client.ApiException as error:
             if error.status != NOT_FOUND:
@@ -144,7 +144,7 @@ class Pods:
         return found if found["metadata"].get("uid") == self.uid else None
 
     def evict(self, check: bool) -> str:
-        """Evict the pod. Returns why a PodDisruptionBudget refuses, empty if it does not."""
+        """Evict the pod. Returns why a PodDisruptionBudget refuses the eviction; empty if none does."""
         client = kubernetes.client
         options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=self.uid))
         if check:
@@ -154,18 +154,18 @@ class Pods:
         )
         try:
             self.core.create_namespaced_pod_eviction(
-                self.name, self.namespace, body, _request_timeout=SECONDS, _preload_content=False
+                self.name, self.namespace, body, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except client.ApiException as error:
             if error.status == TOO_MANY_REQUESTS:
-                return refusal(error)
+                return api_error_text(error)
             if error.status != NOT_FOUND:
                 raise
         return ""
 
-    def holding(self, claims: t.Iterable[str]) -> list[str]:
-        """The pod's own claims that still have devices."""
-        found = []
+    def reserved(self, claims: t.Iterable[str]) -> list[str]:
+        """Those of the claims, by name, that are still reserved for the pod."""
+        reserved = []
         for name in claims:
             try:
                 answer = self.custom.get_namespaced_custom_object(
@@ -174,7 +174,7 @@ class Pods:
                     self.namespace,
                     "resourceclaims",
                     name,
-                    _request_timeout=SECONDS,
+                    _request_timeout=REQUEST_TIMEOUT_SECONDS,
                     _preload_content=False,
                 )
             except kubernetes.client.ApiException as error:
@@ -184,8 +184,8 @@ class Pods:
             claim: Object = loads_pruned(answer.data)
             users = (claim.get("status") or {}).get("reservedFor") or ()
             if any(one.get("uid") == self.uid for one in users):
-                found.append(name)
-        return found
+                reserved.append(name)
+        return reserved
 
     def siblings(self, controller: str) -> list[Object]:
         """The pods of a controller that are not being deleted."""
@@ -201,7 +201,10 @@ class Pods:
 
 
 def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
-    """Evict the pod and wait. Returns the module's result. Raises StillExists, ApiException and HTTPError."""
+    """Evict the pod and wait for its end. Returns the module's result.
+
+    Raises StillExists, ApiException and HTTPError.
+    """
     params = module.params
     pod = pods.read()
     if pod is None:
@@ -211,7 +214,7 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
     end = time.monotonic() + (0 if module.check_mode else params["budget_timeout"])
     blocked = pods.evict(module.check_mode)
     while blocked and time.monotonic() < end:
-        time.sleep(PAUSE)
+        time.sleep(RETRY_INTERVAL_SECONDS)
         blocked = pods.evict(module.check_mode)
     if blocked or module.check_mode:
         return {"changed": not blocked, "blocked": blocked, "replaced": not blocked}
@@ -219,12 +222,15 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
     claims = [str(one["resourceClaimName"]) for one in statuses if one.get("resourceClaimName")]
     end = time.monotonic() + params["timeout"]
     while True:
-        remaining = "the pod" if pods.read() else ", ".join(f"its claim {name}" for name in pods.holding(claims))
+        if pods.read():
+            remaining = "the pod still exists"
+        else:
+            remaining = ", ".join(f"claim {name} is still reserved for it" for name in pods.reserved(claims))
         if not remaining:
             break
         if time.monotonic() > end:
-            raise StillExists(f"{remaining} still exists {params['timeout']} s after the eviction")
-        time.sleep(PAUSE)
+            raise StillExists(f"{remaining} {params['timeout']} s after the eviction")
+        time.sleep(RETRY_INTERVAL_SECONDS)
     replaced = wait_for_siblings(pods, controller, before, params["settle_timeout"])
     return {"changed": True, "blocked": "", "replaced": replaced}
 
@@ -238,7 +244,7 @@ def wait_for_siblings(pods: Pods, controller: str, before: int, seconds: int) ->
             break
         if time.monotonic() > end:
             return False
-        time.sleep(PAUSE)
+        time.sleep(RETRY_INTERVAL_SECONDS)
     return True
 
 
@@ -264,7 +270,7 @@ def main() -> None:
         failure = f"pod {params['pod']} cannot be evicted"
         result = evict_pod(module, Pods(api, params["pod"], params["uid"]))
     except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{failure}: {refusal(error)}")
+        module.fail_json(msg=f"{failure}: {api_error_text(error)}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, StillExists) as error:
         module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(**result)

@@ -47,16 +47,16 @@ options:
   dest:
     description:
       - The folder to write to, on the controller. Manifests go to C(manifests/) below it, required settings of Kueue's
-        configuration to C(kueue/configuration.yaml). Without it nothing is written.
+        configuration to C(kueue/configuration.yaml). Without this option nothing is written.
       - A file without the mark of this site's queues in its first line is never changed.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   configuration:
     description:
-      - The rest of Kueue's configuration. With it, C(kueue/values.yaml) is written, too, which has the values for
-        Kueue's Helm chart with the whole configuration.
-      - Feature gates in it cannot be combined with feature gates on Kueue's command line, which the chart writes for
-        C(controllerManager.featureGates).
+      - The rest of Kueue's configuration. With it, C(kueue/values.yaml) is written, too. It has the values for Kueue's
+        Helm chart with the whole configuration.
+      - Feature gates in the configuration cannot be combined with feature gates on Kueue's command line, which the
+        chart writes for C(controllerManager.featureGates).
     type: dict
   kueue_namespace:
     description: The namespace of Kueue on the cluster of O(kubeconfig).
@@ -64,8 +64,8 @@ options:
     default: kueue-system
   configure:
     description:
-      - Whether the caller will write RV(configuration_text). Then it is an error if Kueue could not start with it, or
-        if the configuration on the cluster cannot be read, and missing settings cause no warning.
+      - Whether the caller will write RV(configuration_text). Then the task fails if Kueue could not start with it, or
+        if the configuration on the cluster cannot be read. Missing settings cause no warning.
     type: bool
     default: false
   nodes:
@@ -133,15 +133,15 @@ configuration:
   returned: success
   type: dict
 configuration_differences:
-  description: What the configuration on the cluster lacks, or null if no kubeconfig was given.
+  description: What the configuration on the cluster lacks, or null without O(kubeconfig).
   returned: success
   type: list
   elements: str
   sample: ["resources.deviceClassMappings[lanewise.dev/gpus] is missing"]
 configuration_text:
   description:
-    - The configuration on the cluster with what the queues need, or null if it has that already.
-    - Missing if no kubeconfig was given, or if Kueue would not start with it.
+    - The configuration on the cluster with what the queues need, or null if it lacks nothing.
+    - Missing without O(kubeconfig), or if Kueue would not start with it.
   returned: success and O(kubeconfig) is set
   type: str
 templates:
@@ -157,14 +157,14 @@ templates:
       description: The name of the template.
       type: str
     use:
-      description: The template that jobs in a queue name. Empty if this one cannot be used in a queue.
+      description: The template that jobs in a queue must use. Empty if there is none.
       type: str
       sample: pair-queue
     reason:
-      description: Why it cannot be used in a queue, or empty.
+      description: Why the template cannot be used in a queue, or empty.
       type: str
     charges:
-      description: What Kueue charges for each claim of it, by resource.
+      description: What Kueue charges for each claim from the template, by resource.
       type: dict
       sample: {"lanewise.dev/gpus": "1"}
     left_out:

@@ -59,7 +59,7 @@ options:
         type: str
         required: true
       held:
-        description: How many GPUs are unavailable to other jobs while it runs, by default O(forms[].gpus).
+        description: How many GPUs are unavailable to other jobs while the job runs, by default O(forms[].gpus).
         type: float
   drivers:
     description:
@@ -68,8 +68,8 @@ options:
     type: dict
   csv:
     description:
-      - The text of a CSV whose first line is C(submit_s,team,priority,gpus,seconds), times in seconds.
-      - Without it jobs are drawn.
+      - The text of a CSV whose first line is C(submit_s,team,priority,gpus,seconds). Times are in seconds.
+      - Without it, jobs are drawn.
     type: str
   profile:
     description:
@@ -92,7 +92,7 @@ options:
     type: float
     default: 0.9
   seed:
-    description: For drawn jobs. The same number gives the same jobs.
+    description: For drawn jobs, the seed of the random numbers. The same seed gives the same jobs.
     type: int
     default: 1
   gpus:
@@ -144,7 +144,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import run
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Form, Replay, Unsuited
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Replay, SizeTemplate, UnsuitableCluster
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.pairs import kinds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import score
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import (
@@ -187,14 +187,14 @@ SPEC = {
 
 def jobs_of(params: t.Mapping[str, t.Any]) -> tuple[list[Job], str]:
     """The jobs within `hours`, and their source. Raises ValueError."""
-    for name, least, most in (("hours", 0, 10_000), ("speed", 0, 100_000), ("load", 0, 100), ("gpus", 0, 1e6)):
-        if not least < params[name] <= most:
-            raise ValueError(f"{name}: {params[name]:g} must be above {least} and at most {most:g}")
+    for name, minimum, maximum in (("hours", 0, 10_000), ("speed", 0, 100_000), ("load", 0, 100), ("gpus", 0, 1e6)):
+        if not minimum < params[name] <= maximum:
+            raise ValueError(f"{name}: {params[name]:g} must be above {minimum} and at most {maximum:g}")
     if not 0 <= params["swing"] <= 1:
         raise ValueError(f"swing: {params['swing']:g} must be from 0 to 1")
     if params["csv"] is not None:
-        found = read_csv(params["csv"].splitlines())
-        return [one for one in found if one.submit < params["hours"] * 3600], "csv"
+        jobs = read_csv(params["csv"].splitlines())
+        return [one for one in jobs if one.submit < params["hours"] * 3600], "csv"
     shares = {str(team): float(share) for team, share in (params["shares"] or {}).items()}
     if not shares or min(shares.values()) < 0 or not sum(shares.values()):
         raise ValueError("shares: name the teams, each with its part of the load, such as {red: 1, blue: 1}")
@@ -209,24 +209,24 @@ def main() -> None:
     params = module.params
     try:
         jobs, source = jobs_of(params)
-        known = kinds(params["drivers"])
+        device_kinds = kinds(params["drivers"])
     except ValueError as error:
         module.fail_json(msg=f"Cannot replay: {error}")
     if module.check_mode:
         module.exit_json(changed=bool(jobs), jobs=len(jobs), source=source, result={})
 
     def work(api: kubernetes.client.ApiClient, version: str) -> dict[str, t.Any]:
-        forms = {
-            one["gpus"]: Form(one["template"], one["gpus"] if one["held"] is None else one["held"])
+        templates = {
+            one["gpus"]: SizeTemplate(one["template"], one["gpus"] if one["held"] is None else one["held"])
             for one in params["forms"]
         }
-        window = params["hours"] * 3600
+        window = params["hours"] * 3600  # seconds of the stream
         try:
-            runs = Replay(api, forms, params["speed"], params["priorities"], known).run(jobs, window)
-        except Unsuited as error:
+            runs = Replay(api, templates, params["speed"], params["priorities"], device_kinds).run(jobs, window)
+        except UnsuitableCluster as error:
             module.fail_json(msg=f"Cannot replay: {error}")
-        found = score(jobs, runs, params["gpus"], window)
-        return {"changed": bool(jobs), "jobs": len(jobs), "source": source, "result": found}
+        scores = score(jobs, runs, params["gpus"], window)
+        return {"changed": bool(jobs), "jobs": len(jobs), "source": source, "result": scores}
 
     run(module, "the replay failed", work)
 

@@ -25,15 +25,16 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   name:
-    description: The name of the replayed setting. An earlier result with this name is replaced.
+    description:
+      - The name of the result, such as that of the replayed quotas. An earlier result with this name is replaced.
     type: str
     required: true
   result:
-    description: The result.
+    description: The RV(lanewise.dra.queue_replay#module:result) of a replay.
     type: dict
     required: true
   source:
-    description: The source of the jobs.
+    description: The RV(lanewise.dra.queue_replay#module:source) of the jobs.
     type: str
     default: ""
   title:
@@ -64,7 +65,7 @@ json:
   returned: success
   sample: /srv/site/replay/replay.json
 lines:
-  description: A line for each setting.
+  description: A line for each result.
   type: list
   elements: str
   returned: success

@@ -19,7 +19,7 @@ description:
     writes C(usage.html), one page that works offline, and C(usage.json) over all samples there. Run it once for all
     hosts.
   - For each team, it reports guaranteed hours, and hours that were charged by Kueue, borrowed and lent. Hours that a
-    team is charged above its quota are owed to the teams whose quota was free then, in proportion to what they left.
+    team is charged above its quota are owed to the teams whose quota was free then, in proportion to their free quota.
   - If two samples are farther apart than O(gap), nothing between them counts, and the report says so.
 extends_documentation_fragment:
   - lanewise.dra.report_page
@@ -37,12 +37,12 @@ options:
     description:
       - The text of Kueue's metrics, with the current charges. It needs C(metrics.enableClusterQueueResources) in
         Kueue's configuration.
-      - They are read by the Python package prometheus-client, version 0.26.0 or later, on the controller.
+      - The text is parsed by the Python package prometheus-client, version 0.26.0 or later, on the controller.
       - Without it the charges are those in the status of the ClusterQueues.
     type: str
     default: ""
   gap:
-    description: The maximum seconds between two samples. A longer interval is a gap.
+    description: The maximum number of seconds between two samples. A longer interval is a gap.
     type: int
     default: 900
   title:
@@ -59,12 +59,12 @@ EXAMPLES = r"""
   lanewise.dra.dra_objects_info:
     kubeconfig: /etc/site/kubeconfig
     kinds: [ClusterQueue, Cohort, ResourceClaim]
-  register: read
+  register: cluster
 
 - name: Add a sample, and write the report
   lanewise.dra.queue_usage:
     dest: "{{ inventory_dir }}/usage"
-    objects: "{{ read.objects }}"
+    objects: "{{ cluster.objects }}"
   run_once: true
 """
 

@@ -14,12 +14,13 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Finds devices for O(count) pods of a workload, which M(lanewise.dra.dra_hold) can then keep for them.
-  - If they do not fit, finds the fewest pods to move so that they fit. RV(at_least) is a proven lower bound of that
-    number. If RV(optimal) is true, no plan has fewer moves.
-  - It only moves pods with their own claims, of controllers that create a new pod elsewhere. It never moves pods
-    without a controller, of DaemonSets, of gangs, of other schedulers, with claims that were not created for them alone
-    or that other pods use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
-    PodDisruptionBudget allows no disruption, or that O(protect) names.
+  - If these pods do not fit, finds the fewest other pods to move so that they fit. RV(at_least) is a proven lower bound
+    on that number. If RV(optimal) is true, no plan has fewer moves.
+  - Only pods with their own claims are moved, whose controllers create a new pod elsewhere. These pods are never moved
+    - pods without a controller, of DaemonSets, of gangs and of other schedulers; pods with claims that were not created
+    for them alone or that other pods use; pods with the annotation
+    C(cluster-autoscaler.kubernetes.io/safe-to-evict=false); pods whose PodDisruptionBudget allows no disruption; and
+    pods that O(protect) or O(never) selects.
   - If a ResourceQuota of the workload's namespace does not admit its pods, a note says so, and no pod is moved for it.
     Quotas of Kueue are not checked.
   - Each pod to be moved needs a node with room, see O(may_wait). The node that the scheduler chooses depends on scores,
@@ -43,7 +44,7 @@ options:
   hold:
     description:
       - The name of the hold. Its devices are used first.
-      - Pods whose claims tolerate it and have its devices count as pods of the job that already run.
+      - Pods whose claims tolerate the hold and have its devices count as pods of the job that already run.
     type: str
     required: true
   require_toleration:
@@ -144,7 +145,7 @@ moves:
   elements: dict
   sample: [{pod: team/web-x7, uid: 6f..., node: gpu-01, to: gpu-04}]
 at_least:
-  description: A lower bound of the number of moves. Null if no moves make the job fit.
+  description: A lower bound on the number of moves. Null if no moves make the job fit.
   returned: success
   type: int
 optimal:
@@ -180,7 +181,7 @@ lacking:
   type: list
   elements: str
 kept:
-  description: The pods with claims that are not moved, with the reason.
+  description: The pods with claims that are never moved, with the reason.
   returned: success
   type: dict
   sample: {team/db-0: its claim team/db was not created for this pod alone}
@@ -224,67 +225,68 @@ def untolerated_requests(wanted: Workload, hold: str, required: bool) -> list[st
 
     Raises ValueError for claims that tolerate other holds, and with `required` for those that do not tolerate this one.
     """
-    needed = toleration(hold)
+    required_toleration = toleration(hold)
     broad = [one for claim in wanted.claims for one in tolerating_others(claim, hold)]
     if broad:
         raise ValueError(
             f"workload {wanted.name}: {', '.join(broad)} tolerates other holds than {hold}, and could take what is "
-            f"held for others: use only the toleration {needed}"
+            f"held for others: use only the toleration {required_toleration}"
         )
-    found = [one for claim in wanted.claims for one in not_tolerating(claim, hold)]
-    if found and required:
+    untolerated = [one for claim in wanted.claims for one in not_tolerating(claim, hold)]
+    if untolerated and required:
         raise ValueError(
-            f"workload {wanted.name}: {', '.join(found)} does not tolerate hold {hold}, so the job could not use "
-            f"the held devices. Add {needed} to the tolerations of each request of its claims or templates"
+            f"workload {wanted.name}: {', '.join(untolerated)} does not tolerate hold {hold}, so the job could "
+            f"not use the held devices. Add {required_toleration} to the tolerations of each request of its claims or "
+            "templates"
         )
-    return found
+    return untolerated
 
 
-def protect_of(given: Object | None) -> Protection:
+def protect_of(option: Object | None) -> Protection:
     """The option `protect` with its defaults."""
-    found = {name: spec.get("default") for name, spec in PROTECT.items()}
-    found.update({name: value for name, value in (given or {}).items() if value is not None})
-    labels = {str(key): str(value) for key, value in (found["labels"] or {}).items()}
-    return Protection(tuple(found["namespaces"]), labels, found["priority"], tuple(found["controllers"]))
+    values = {name: spec.get("default") for name, spec in PROTECT.items()}
+    values.update({name: value for name, value in (option or {}).items() if value is not None})
+    labels = {str(key): str(value) for key, value in (values["labels"] or {}).items()}
+    return Protection(tuple(values["namespaces"]), labels, values["priority"], tuple(values["controllers"]))
 
 
 def make_plan(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
-    for name, least in (("count", 1), ("max_moves", 0)):
-        if not least <= params[name] <= MAX_PODS:
-            raise ValueError(f"{name}: {params[name]} is not from {least} to {MAX_PODS}")
+    for name, minimum in (("count", 1), ("max_moves", 0)):
+        if not minimum <= params[name] <= MAX_PODS:
+            raise ValueError(f"{name}: {params[name]} is not from {minimum} to {MAX_PODS}")
     engine = engine_for(params["kubernetes_version"])
     objects = objects_of(params["objects"])
     wanted = workload(params["workload"], templates_of(objects))
-    without = untolerated_requests(wanted, params["hold"], params["require_toleration"])
+    untolerated = untolerated_requests(wanted, params["hold"], params["require_toleration"])
     fleet = read(objects, params["kubernetes_version"], params["feature_gates"])
-    moving, kept = movable(objects, protect_of(params["protect"]), params["never"])
-    tolerant = set()
+    movable_pods, kept = movable(objects, protect_of(params["protect"]), params["never"])
+    tolerant = set()  # claims that tolerate the hold
     for one in objects:
         if one["kind"] == "ResourceClaim" and not not_tolerating(convert(one, V1)["spec"], params["hold"]):
             tolerant.add(f"{one['metadata']['namespace']}/{one['metadata']['name']}")
     job = Job(
         wanted, params["count"], params["hold"], params["max_moves"], params["may_wait"], max(1, params["searches"])
     )
-    found = room(fleet, job, moving, engine, tolerant)
-    short = not_admitted(fleet, job, found)
-    if short and found.moves:  # no pod is moved for a job that would have to wait anyway
-        found = Room(False, at_least=found.at_least, arrived=found.arrived, reason=short)
-        short = ""
+    found = room(fleet, job, movable_pods, engine, tolerant)
+    quota_reason = not_admitted(fleet, job, found)
+    if quota_reason and found.moves:  # no pod is moved for a job that would have to wait anyway
+        found = Room(False, at_least=found.at_least, arrived=found.arrived, reason=quota_reason)
+        quota_reason = ""
     notes = [*fleet.notes, *fleet.upper_bound_notes, *fleet.lower_bound_notes]
     notes += [note for some in not_modelled(wanted) for note in some]
-    notes += [f"workload {wanted.name}: {short}"] if short else []
+    notes += [f"workload {wanted.name}: {quota_reason}"] if quota_reason else []
     parts = {"lines": lines(found, job), "notes": notes}
-    return {**plan_result(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **parts}
+    return {**plan_result(found), "toleration": toleration(job.hold), "lacking": untolerated, "kept": kept, **parts}
 
 
 def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
-    """The quota of the namespace that does not admit all remaining pods of the job; empty if there is none."""
+    """Why a quota of the namespace does not admit all remaining pods of the job; empty if all are admitted."""
     admission = quotas.admitted(fleet, job.workload)
-    coming = job.count - found.arrived
-    if not admission.reason or (admission.count or 0) >= coming:
+    remaining = job.count - found.arrived
+    if not admission.reason or (admission.count or 0) >= remaining:
         return ""
-    return f"{admission.reason}, and {coming} are to come"
+    return f"{admission.reason}, and {remaining} are to come"
 
 
 def plan_result(found: Room) -> Object:
@@ -314,14 +316,15 @@ def lines(found: Room, job: Job) -> list[str]:
     else:
         parts.append("fits without moves")
     result = [f"{job.workload.name}: {', '.join(parts)}; {len(found.devices)} device(s) will be held"]
-    result += [f"  move {one.pod} from {one.node}, {_where(one.to)}" for one in found.moves]
+    result += [f"  move {one.pod} from {one.node}, {_destination(one.to)}" for one in found.moves]
     nodes: dict[str, int] = {}
     for name, _devices in found.placements:
         nodes[name] = nodes.get(name, 0) + 1
     return result + [f"  {count} pod(s) on {name}" for name, count in nodes.items()]
 
 
-def _where(to: str) -> str:
+def _destination(to: str) -> str:
+    """Which node has room for a moved pod, as a clause; `to` is empty if none has."""
     return f"{to} has room for it" if to else "no node has room for it: it waits"
 
 

@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Combines the plans of the roles P(lanewise.dra.fabric#role) and P(lanewise.dra.dra_driver#role) for each host of the
-    play, or the state of each host.
+  - Combines the plans of the roles P(lanewise.dra.fabric#role) and P(lanewise.dra.dra_driver#role), or the states, of
+    all hosts of the play.
   - Part of the playbook C(lanewise.dra.site). It reads host variables that this playbook sets.
   - Changes nothing. With O(show=state) it fails if the rollout must stop.
 extends_documentation_fragment:
@@ -27,8 +27,8 @@ options:
     description:
       - With V(plan), the changes of each host, the batches, and all blockers.
       - With V(drift), the differences from the inventory, on nodes and in the cluster.
-      - With V(state), which nodes are done, failed, lost or waiting; fails if more than O(max_fail_percentage) of them
-        failed or were lost.
+      - With V(state), which nodes are done, failed, lost or waiting. The task fails if more than O(max_fail_percentage)
+        percent of them failed or were lost.
     type: str
     choices: [plan, state, drift]
     required: true
@@ -39,7 +39,7 @@ options:
     elements: raw
     default: [1, "25%"]
   max_fail_percentage:
-    description: How many of the nodes may fail or be lost before the rollout stops.
+    description: The maximum percentage of the nodes that may fail or be lost. Above it, the rollout stops.
     type: float
     default: 0
 seealso:
@@ -55,7 +55,7 @@ EXAMPLES = r"""
   register: plan
   failed_when: plan.problems | length > 0
 
-- name: Stop if a tenth of the nodes failed
+- name: Stop if more than a tenth of the nodes failed
   lanewise.dra.rollout:
     show: state
     max_fail_percentage: 10
@@ -101,9 +101,9 @@ stops:
   type: dict
 drift:
   description:
-    - What differs. C(verdict) is one of V(no drift), V(drifted) and V(unknown), C(nodes) has C(state), C(lines),
-      C(changes), C(driver), C(reboot) and C(problems) by host, C(claims) has C(state), which may be V(not compared),
-      too, and C(lines).
+    - What differs. C(verdict) is V(no drift), V(drifted) or V(unknown).
+    - C(nodes) has C(state), C(lines), C(changes), C(driver), C(reboot) and C(problems) by host. C(claims) has C(state)
+      and C(lines). Its C(state) may also be V(not compared).
   returned: with O(show=drift)
   type: dict
 states:

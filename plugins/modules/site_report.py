@@ -59,8 +59,9 @@ options:
     default: GPU and RDMA topology
   prune:
     description:
-      - Whether to remove stored nodes that are neither in the inventory nor in O(nodes).
-      - Nodes that came from another inventory are kept.
+      - Whether to remove stored nodes that are neither in the inventory nor in O(nodes), if an earlier run with the
+        same inventory stored them.
+      - Nodes that a run with another inventory stored are always kept.
     type: bool
     default: true
   unreachable:
@@ -85,7 +86,7 @@ options:
     type: path
   claims:
     description:
-      - Which claims give out which pairs of GPU and NIC, a dictionary from the name of the site (C(dra_claims_site)) to
+      - Which claims select which pairs of GPU and NIC, a dictionary from the name of the site (C(dra_claims_site)) to
         RV(lanewise.dra.dra_render#module:boards). The pages of the nodes show them.
       - This replaces the claims of these sites in the report. Without it, the report keeps its claims.
     type: dict
@@ -100,11 +101,11 @@ EXAMPLES = r"""
   tasks:
     - name: Read the topology
       lanewise.dra.topology_info:
-      register: probed
+      register: topology_probe
 
     - name: Keep the topology for the report
       ansible.builtin.set_fact:
-        topology_facts: "{{ probed.topology }}"
+        topology_facts: "{{ topology_probe.topology }}"
 
     - name: Write the report
       lanewise.dra.site_report:
@@ -113,7 +114,7 @@ EXAMPLES = r"""
       run_once: true
       register: report
 
-    - name: Show what was found
+    - name: Show the summary
       ansible.builtin.debug:
         var: report.summary
       run_once: true
@@ -131,7 +132,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: The fleet page.
+  description: The path of the fleet page.
   type: str
   returned: success
   sample: /srv/site/report/index.html
@@ -169,7 +170,7 @@ counts:
       type: int
       sample: 3
     outliers:
-      description: Nodes that differ from more than half of their group.
+      description: Nodes that differ from more than half of the nodes of their group.
       type: int
       sample: 1
     findings:
@@ -177,13 +178,13 @@ counts:
       type: dict
       sample: {"error": 1, "warning": 4, "info": 127}
 summary:
-  description: The same as a few lines of text for the terminal.
+  description: A summary of the report, as a few lines for the terminal.
   type: list
   elements: str
   returned: success
   sample:
     - 128 nodes, 1016 GPUs, 1397 NICs, 3 distinct topologies in 2 peer groups
-    - "findings: 1 error, 4 warning, 127 info"
+    - "findings: 1 error, 4 warnings, 127 info"
     - "outlier gpu17: 1 GPU fewer (7 instead of 8) under switch 0000:46:00.0, NUMA node 0: NVIDIA H100 at 0000:48:00.0"
     - "report: /srv/site/report/index.html"
 """

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: swap_plan
-short_description: Find the devices to swap for a tier, and the pods to end for it
+short_description: Find the devices to swap for a tier, and the pods to evict for it
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - Finds the devices that M(lanewise.dra.dra_swap) takes for a tier. These are the named ones, those that O(count)
     pods of a workload need, or those for O(share) percent of the pods that fit on the empty fleet.
-  - Free devices are taken first, then those of the fewest pods. Only requested devices are taken; if an
-    ended pod has other devices, too, these become free for everyone.
-  - Devices that the swap already has are used first.
-  - Lists what prevents the swap, which are pods whose claims do not tolerate it, pods that Kueue manages, and
+  - Devices that the swap already has are used first, then free devices, then those of the fewest pods. Only requested
+    devices are taken. If an evicted pod has other devices, too, these become free for everyone.
+  - Lists what prevents the swap, such as pods whose claims do not tolerate it, pods that Kueue manages, and
     PodDisruptionBudgets that would be violated.
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
@@ -39,7 +38,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Which pods would end for eight pairs of a GPU and a NIC?
+- name: Which pods would be evicted for eight pairs of a GPU and a NIC?
   lanewise.dra.swap_plan:
     objects: "{{ cluster.objects }}"
     tier: gold
@@ -64,12 +63,12 @@ devices:
   type: list
   elements: str
 evict:
-  description: Those of RV(devices) whose pods are ended.
+  description: Those of RV(devices) whose pods are evicted.
   returned: success
   type: list
   elements: str
 leaving:
-  description: The pods that are ended, each with C(pod), C(node), C(grace) in seconds and C(devices).
+  description: The pods that are evicted, each with C(pod), C(node), C(grace) in seconds and C(devices).
   returned: success
   type: list
   elements: dict
@@ -85,7 +84,7 @@ budgets:
   type: list
   elements: str
 lines:
-  description: Which devices are taken and whose pods end, or why none can be, as readable lines.
+  description: Which devices are taken and which pods are evicted, or why no devices can be taken, as readable lines.
   returned: success
   type: list
   elements: str

@@ -37,7 +37,7 @@ options:
       - Read on the host that the module runs on.
     type: path
   import_format:
-    description: The format of O(import_file). V(auto) detects it by the document's root element.
+    description: The format of O(import_file). V(auto) detects it from the document's root element.
     type: str
     choices: [auto, nccl, hwloc]
     default: auto
@@ -57,8 +57,8 @@ options:
   vpd:
     description:
       - Whether to read the vital product data (part number, serial number) of NICs.
-      - It takes some milliseconds per card. Boards with a data-direct function (ConnectX-8) need it to pair GPUs
-        with NICs, and HGX boards to distinguish the ConnectX functions that manage NVLink switches from NICs.
+      - Reading takes some milliseconds per card. Boards with a data-direct function (ConnectX-8) need it to pair GPUs
+        with NICs, and HGX boards need it to distinguish the ConnectX functions that manage NVLink switches from NICs.
     type: bool
     default: true
   gids:
@@ -68,7 +68,7 @@ options:
   locality_overrides:
     description:
       - Overrides of locality, for machines that report no locality or a wrong one.
-      - Does not change what Kubernetes would publish (RV(topology.functions.kubernetes)), which follows the kernel
+      - They do not change what Kubernetes would publish (RV(topology.functions.kubernetes)), which follows the kernel
         alone.
     type: list
     elements: dict
@@ -91,23 +91,23 @@ options:
         type: int
   packed:
     description:
-      - Whether to return RV(packed) instead of RV(topology). It takes a tenth of the memory on the controller. The
-        action plugins of this collection read both.
+      - Whether to return RV(packed), which needs a tenth of the memory on the controller, instead of RV(topology).
+        The action plugins of this collection read both.
     type: bool
     default: false
   plan:
     description:
       - Plan the node's configuration in the same call, with M(lanewise.dra.fabric) in check mode. Nothing is
         changed on the node. The result is in RV(plan).
-      - RV(plan) is missing if the plan cannot be made. The module fabric reports the reason.
+      - RV(plan) is missing if the plan cannot be created. M(lanewise.dra.fabric) then reports the reason.
     type: dict
     suboptions:
       options:
-        description: Options of the module. Its C(root) must be O(root).
+        description: Options of M(lanewise.dra.fabric). Their C(root) must be O(root).
         type: dict
         required: true
       become:
-        description: Whether the plan must be made as root. There is no plan if the task has another C(become).
+        description: Whether the plan needs root. There is no plan if the task has another C(become).
         type: bool
         default: false
       complete:
@@ -163,7 +163,8 @@ topology:
       type: str
       sample: "1.0"
     fingerprint:
-      description: Equal for nodes with the same topology, regardless of serial numbers and link states.
+      description:
+        - A digest that is equal for nodes with the same topology, regardless of serial numbers and link states.
       type: str
       sample: 99e71f8d090cba70
     source:
@@ -352,10 +353,10 @@ probed:
   type: bool
 plan:
   description: What M(lanewise.dra.fabric) returns in check mode.
-  returned: if O(plan) is given and the plan could be made
+  returned: if O(plan) is set and the plan could be created
   type: dict
 plan_complete:
-  description: O(plan.complete).
+  description: The value of O(plan.complete).
   returned: with RV(plan)
   type: bool
 """

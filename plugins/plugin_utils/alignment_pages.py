@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""The results of the module alignment_check as one page, as safe and in the same style as the site report.
+"""The results of the module alignment_check as one page, escaped and styled as the site report.
 
-The page's tables have all facts of the drawings, and a text also says what a colour shows.
+Everything that drawings and colours show is also in tables and text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .report_facts import LEVELS, clean
 from .report_pages import Pages
 from .values import Json
 
-#: Each verdict in words, and the class that colours it.
+#: The label of each verdict, and the CSS class that colours it.
 VERDICTS = {
     "kept": ("aligned", "kept"),
     "broken": ("broken", "broken"),
@@ -28,6 +28,7 @@ VERDICTS = {
     "none": ("no promise", "none"),
 }
 _SEVERITIES = {"error": "error", "warning": "warning", "note": "info"}
+#: Sizes of the drawings in pixels: the height of a row, the widths of its parts, and the margin below the rows.
 _ROW, _LABEL, _PLOT, _TEXT, _GAP = 24, 230, 430, 350, 8
 #: The maximum number of claims shown in detail; the JSON beside the page has all.
 MAX_CLAIMS = 400
@@ -51,31 +52,33 @@ def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, object]
     Raises `jinja2.TemplateError` if a template is missing or faulty.
     """
     pages = Pages(folders, title)
-    found = t.cast(Json, cleaned(dict(checked)))
-    claims: list[Json] = sorted(found["claims"], key=_urgency)
+    result = t.cast(Json, cleaned(dict(checked)))
+    claims: list[Json] = sorted(result["claims"], key=_urgency)
     template = pages.environment.get_template("alignment.html.j2")
     text = template.render(
         claims=claims,
         detailed=claims[:MAX_CLAIMS],
         told=claims[:MAX_CLAIMS],  # its former name, for templates of sites
-        summary=found["summary"],
-        notes=found.get("notes") or [],
-        comparisons=found.get("comparisons") or [],
+        summary=result["summary"],
+        notes=result.get("notes") or [],
+        comparisons=result.get("comparisons") or [],
         verdicts=VERDICTS,
         shades=_SEVERITIES,
         by_node=Markup(bars(_by_node(claims), "Claims by node", "claims")),
         by_level=Markup(bars(_by_level(claims), "GPU-NIC pairs by affinity", "pairs")),
         rates=Markup(ranges(_rates(claims), "Predicted and measured rates")),
-        compared=Markup(ranges(_compared(found.get("comparisons") or []), "Near and far placements, predicted")),
+        compared=Markup(ranges(_compared(result.get("comparisons") or []), "Near and far placements, predicted")),
     )
     return text.encode("utf-8", "replace")
 
 
 def _urgency(claim: Json) -> tuple[int, str]:
+    """A sort key that puts broken claims first."""
     return (("broken", "unknown", "none", "kept").index(claim["verdict"]), claim["claim"])
 
 
 def _by_node(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]]:
+    """The numbers of claims by node and by verdict."""
     rows: dict[str, dict[str, int]] = {}
     for claim in claims:
         counts = rows.setdefault(claim["node"] or "several nodes", {})
@@ -97,11 +100,11 @@ def _by_level(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]
                 best[pair["gpu"]] = pair
         for pair in best.values():
             row = counts.setdefault(pair["level"], {})
-            word = "promised" if pair["promised"] else "not by promise"
-            row[word] = row.get(word, 0) + 1
-    shades = {"promised": "kept", "not by promise": "none"}
+            label = "promised" if pair["promised"] else "not promised"
+            row[label] = row.get(label, 0) + 1
+    shades = {"promised": "kept", "not promised": "none"}
     return [
-        (level, [(word, shade, counts[level][word]) for word, shade in shades.items() if word in counts[level]])
+        (level, [(label, shade, counts[level][label]) for label, shade in shades.items() if label in counts[level]])
         for level in LEVELS
         if level in counts
     ]
@@ -119,6 +122,7 @@ def _rates(claims: list[Json]) -> list[tuple[str, Json | None, list[tuple[str, f
 
 
 def _compared(comparisons: list[Json]) -> list[tuple[str, Json | None, list[tuple[str, float]]]]:
+    """The predictions for the nearest and the farthest NIC of each compared GPU."""
     rows: list[tuple[str, Json | None, list[tuple[str, float]]]] = []
     for entry in comparisons:
         for part, prediction in (entry.get("predictions") or {}).items():
@@ -127,6 +131,7 @@ def _compared(comparisons: list[Json]) -> list[tuple[str, Json | None, list[tupl
 
 
 def _clip(text: str, width: float) -> str:
+    """A text that fits in a width in pixels."""
     while len_px(text) > width - 12:
         text = text[:-2].rstrip("…") + "…"
     return text
@@ -145,23 +150,23 @@ def _frame(name: str, rows: int, body: list[str], description: str) -> str:
 
 
 def bars(rows: list[tuple[str, list[tuple[str, str, int]]]], name: str, unit: str) -> str:
-    """Stacked bars as SVG: for each row its name and its parts (word, class, number). Empty for no row."""
+    """Stacked bars as SVG, empty without rows. Each row has its label and its parts (label, CSS class, number)."""
     if not rows:
         return ""
     drawn = rows[:_MAX_ROWS]
-    most = max(sum(number for _word, _shade, number in parts) for _name, parts in drawn)
+    max_total = max(sum(number for _label, _shade, number in parts) for _name, parts in drawn)
     body = []
-    for index, (label, parts) in enumerate(drawn):
+    for index, (name_of_row, parts) in enumerate(drawn):
         y, x = index * _ROW, float(_LABEL)
-        body.append(_label(label, y))
-        for word, shade, number in parts:
-            width = number / most * _PLOT
+        body.append(_label(name_of_row, y))
+        for label, shade, number in parts:
+            width = number / max_total * _PLOT
             body.append(
                 f'<rect class="{shade}" x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 7}">'
-                f"<title>{escape(f'{label}: {number} {word}')}</title></rect>"
+                f"<title>{escape(f'{name_of_row}: {number} {label}')}</title></rect>"
             )
             x += width
-        text = ", ".join(f"{number} {word}" for word, _shade, number in parts)
+        text = ", ".join(f"{number} {label}" for label, _shade, number in parts)
         body.append(f'<text class="s" x="{x + 6:.1f}" y="{y + 16}">{escape(_clip(text, _TEXT))}</text>')
     description = f"{len(rows)} rows of {unit}" + (
         f", the first {len(drawn)} are drawn" if len(rows) > len(drawn) else ""
@@ -174,14 +179,15 @@ def ranges(rows: list[tuple[str, Json | None, list[tuple[str, float]]]], name: s
     if not rows:
         return ""
     drawn = rows[:_MAX_ROWS]
-    most = max([one["high"] for _n, one, _m in drawn if one] + [rate for _n, _o, m in drawn for _t, rate in m] + [1e-9])
+    highs = [bounds["high"] for _label, bounds, _measured in drawn if bounds]
+    max_rate = max([*highs, *(rate for _label, _bounds, measured in drawn for _tool, rate in measured), 1e-9])
     body = []
     for index, (label, bounds, measured) in enumerate(drawn):
         y = index * _ROW
         body.append(_label(label, y))
         end, texts = float(_LABEL), []
         if bounds:
-            low, high, likely = (_LABEL + bounds[key] / most * _PLOT for key in ("low", "high", "likely"))
+            low, high, likely = (_LABEL + bounds[key] / max_rate * _PLOT for key in ("low", "high", "likely"))
             body.append(
                 f'<rect class="range" x="{low:.1f}" y="{y + 7}" width="{max(high - low, 2):.1f}" height="{_ROW - 14}"/>'
                 f'<path class="likely" d="M{likely:.1f} {y + 4}v{_ROW - 8}"/>'
@@ -189,7 +195,7 @@ def ranges(rows: list[tuple[str, Json | None, list[tuple[str, float]]]], name: s
             end = high
             texts.append(f"predicted {bounds['low']}–{bounds['high']}")
         for tool, rate in measured:
-            x = _LABEL + rate / most * _PLOT
+            x = _LABEL + rate / max_rate * _PLOT
             body.append(f'<path class="mark" d="M{x:.1f} {y + 3}l6 9l-6 9l-6 -9z"><title>{escape(tool)}</title></path>')
             end = max(end, x + 6)
             texts.append(f"measured {rate} ({tool})")

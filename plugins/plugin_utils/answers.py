@@ -19,7 +19,7 @@ import typing as t
 
 from ..module_utils.topology.model import Topology
 
-#: The absolute values of all numbers are below this, so that whole numbers fit in 64 bits.
+#: The absolute value of each number is below this, so that integers fit in 64 bits.
 MAX_NUMBER = 2**63
 #: The maximum length of a text, of a list or dictionary, and the maximum nesting of values without a declared type.
 MAX_TEXT, MAX_ENTRIES, MAX_DEPTH = 65536, 20000, 12
@@ -29,7 +29,7 @@ _SHOWN = 200
 
 
 class Refused(Exception):
-    """The result does not have its form. The message is the path of the bad value and the reason."""
+    """The result does not have the expected form. The message is the path of the bad value and the reason."""
 
 
 class Change(t.TypedDict, total=False):
@@ -137,21 +137,21 @@ class Users(t.TypedDict, total=False):
 
 
 class Probe(t.TypedDict, total=False):
-    """The result of the module topology_info, without the plan, which the module fabric makes."""
+    """The result of the module topology_info, without the plan, which the module fabric returns."""
 
     topology: Topology
 
 
 class _Budget:
-    """How much larger a result may still be."""
+    """How many more entries and characters a result may have."""
 
     def __init__(self) -> None:
-        self.left = MAX_TOTAL
+        self.remaining = MAX_TOTAL
 
     def take(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise Refused(f" has more than {MAX_TOTAL} entries and characters in all")
+        self.remaining -= count
+        if self.remaining < 0:
+            raise Refused(f" has more than {MAX_TOTAL} entries and characters in total")
 
 
 _Check = t.Callable[[object, _Budget], None]
@@ -193,16 +193,16 @@ def _text(value: object, budget: _Budget) -> None:
         budget.take(len(value) - 64)
 
 
-def _whole(value: object, _budget: _Budget) -> None:
+def _integer(value: object, _budget: _Budget) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not -MAX_NUMBER < value < MAX_NUMBER:
-        raise Refused(f" is not a whole number of 64 bits: {clipped(value)}")
+        raise Refused(f" is not a 64-bit integer: {clipped(value)}")
 
 
 def _number(value: object, budget: _Budget) -> None:
     if not isinstance(value, float):
-        _whole(value, budget)
+        _integer(value, budget)
     elif not math.isfinite(value) or abs(value) >= MAX_NUMBER:
-        raise Refused(f" is not a number of 64 bits: {clipped(value)}")
+        raise Refused(f" is not a finite number below 2**63: {clipped(value)}")
 
 
 def _boolean(value: object, _budget: _Budget) -> None:
@@ -218,9 +218,9 @@ def _any_json(value: object, budget: _Budget, depth: int = 0) -> None:
     if isinstance(value, (int, float)):
         _number(value, budget)
     elif isinstance(value, dict):
-        _check_entries(value.items(), len(value), budget, lambda item, left: _any_json(item, left, depth + 1))
+        _check_entries(value.items(), len(value), budget, lambda item, rest: _any_json(item, rest, depth + 1))
     elif isinstance(value, list):
-        _check_entries(enumerate(value), len(value), budget, lambda item, left: _any_json(item, left, depth + 1))
+        _check_entries(enumerate(value), len(value), budget, lambda item, rest: _any_json(item, rest, depth + 1))
     else:
         _text(value, budget)
 
@@ -235,13 +235,13 @@ def _check_entries(items: t.Iterable[tuple[object, object]], count: int, budget:
                 _text(key, budget)
             inner(item, budget)
         except Refused as error:
-            place = f"[{key}]" if isinstance(key, int) else f"[{clipped(key)!r}]"
-            raise Refused(f"{place}{error}") from None
+            step = f"[{key}]" if isinstance(key, int) else f"[{clipped(key)!r}]"
+            raise Refused(f"{step}{error}") from None
 
 
 _SCALARS: dict[object, _Check] = {
     str: _text,
-    int: _whole,
+    int: _integer,
     float: _number,
     bool: _boolean,
     object: _any_json,
@@ -256,14 +256,15 @@ def prepare(form: object) -> None:
 
 @functools.cache
 def _checker(form: object) -> _Check:
+    """The check of a form. It raises Refused; this function raises TypeError for a form without a check."""
     if form in _SCALARS:
         return _SCALARS[form]
     if dataclasses.is_dataclass(form) or t.is_typeddict(form):
         return _record_check(t.cast("type", form))
     origin, arguments = t.get_origin(form), t.get_args(form)
     if origin in (types.UnionType, t.Union):
-        own = _checker(next(one for one in arguments if one is not types.NoneType))
-        return lambda value, budget: None if value is None else own(value, budget)
+        optional = _checker(next(one for one in arguments if one is not types.NoneType))
+        return lambda value, budget: None if value is None else optional(value, budget)
     if origin is list:
         return _collection_check(list, _checker(arguments[0]))
     if origin is dict:
@@ -272,6 +273,8 @@ def _checker(form: object) -> _Check:
 
 
 def _collection_check(kind: type, inner: _Check) -> _Check:
+    """The check of a list, or of a dictionary with any keys, whose values pass `inner`."""
+
     def run(value: object, budget: _Budget) -> None:
         if kind is dict and isinstance(value, dict):
             _check_entries(value.items(), len(value), budget, inner)
@@ -295,11 +298,11 @@ def _record_check(form: type) -> _Check:
             raise Refused(f" lacks {name}")
         budget.take(len(value))
         for name, item in value.items():
-            own = inner.get(name)
-            if own is None:
+            field_check = inner.get(name)
+            if field_check is None:
                 raise Refused(f" has {clipped(name)!r}, which this release does not know")
             try:
-                own(item, budget)
+                field_check(item, budget)
             except Refused as error:
                 raise Refused(f".{name}{error}") from None
 

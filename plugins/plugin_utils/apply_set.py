@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plans what to apply, reads the results of the cluster, and finds stale objects of the site (KEP-3659, ApplySet)."""
+"""Plans what to apply, evaluates the cluster's results, and finds stale objects of the site (KEP-3659, ApplySet)."""
 
 from __future__ import annotations
 
@@ -103,25 +103,25 @@ def plan(
 ) -> Plan:
     """Order the objects, and separate those that a dry run cannot apply because their namespace does not exist yet."""
     existing = set(existing_namespaces)
-    made = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"}
-    wanted = {item["metadata"]["namespace"] for item in objects if item["metadata"].get("namespace")}
+    applied = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"}
+    needed = {item["metadata"]["namespace"] for item in objects if item["metadata"].get("namespace")}
     if applyset:
-        wanted.add(applyset["namespace"])
-    missing = sorted(wanted - existing - made)
-    every = list(objects)
+        needed.add(applyset["namespace"])
+    missing = sorted(needed - existing - applied)
+    ordered = list(objects)
     if create_namespaces:
-        every += [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in missing]
+        ordered += [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in missing]
         missing = []
     if applyset:
         label = {_PART_OF: set_id(**applyset)}
-        every = [item if item["kind"] in _NEVER_PRUNED else _labelled(item, label) for item in every]
+        ordered = [item if item["kind"] in _NEVER_PRUNED else _labelled(item, label) for item in ordered]
     ranks = {kind: rank for rank, kind in enumerate(_ORDER)}
-    every.sort(key=lambda item: ranks.get(item["kind"], len(_ORDER)))
-    untried = [item for item in every if (item["metadata"].get("namespace") or "") not in existing | {""}]
+    ordered.sort(key=lambda item: ranks.get(item["kind"], len(_ORDER)))
+    untried = [item for item in ordered if (item["metadata"].get("namespace") or "") not in existing | {""}]
     skipped = {id(item) for item in untried}
     return {
-        "objects": every,
-        "trial": [item for item in every if id(item) not in skipped],
+        "objects": ordered,
+        "trial": [item for item in ordered if id(item) not in skipped],
         "untried": [title(item) for item in untried],
         "missing_namespaces": missing,
     }
@@ -130,13 +130,13 @@ def plan(
 def object_results(objects: Sequence[Object], result: Result) -> list[Result]:
     """The module's result for each object; an empty dictionary for an object without a result.
 
-    For one object kubernetes.core.k8s returns its result, for several a list of results.
+    For a single object, kubernetes.core.k8s returns the object's result, for several a list of results.
     """
     if len(objects) == 1:
         return [result]
-    found = result.get("result")
-    every = list(found.get("results") or []) if isinstance(found, dict) else []
-    return (every + [{}] * len(objects))[: len(objects)]
+    answer = result.get("result")
+    replies = list(answer.get("results") or []) if isinstance(answer, dict) else []
+    return (replies + [{}] * len(objects))[: len(objects)]
 
 
 def waiting_for_changes(objects: Sequence[Object], result: Result) -> list[Object]:
@@ -147,18 +147,18 @@ def waiting_for_changes(objects: Sequence[Object], result: Result) -> list[Objec
     new quota.
     """
     changed: set[tuple[str, str | None]] = set()
-    found: list[Object] = []
+    waiting: list[Object] = []
     for item, reply in zip(objects, object_results(objects, result)):
         metadata = item["metadata"]
         if item["kind"] in ("Namespace", "ResourceQuota") and reply.get("changed"):
-            where = metadata["name"] if item["kind"] == "Namespace" else metadata.get("namespace")
-            changed.add((item["kind"], where))
+            namespace = metadata["name"] if item["kind"] == "Namespace" else metadata.get("namespace")
+            changed.add((item["kind"], namespace))
     for item, reply in zip(objects, object_results(objects, result)):
         reported = str((reply.get("error") or {}).get("msg"))
         cause = "Namespace" if _ADMIN_ACCESS in reported else "ResourceQuota" if " quota: " in reported else ""
         if (cause, item["metadata"].get("namespace")) in changed:
-            found.append(item)
-    return found
+            waiting.append(item)
+    return waiting
 
 
 def outdated(objects: Sequence[Object], result: Result) -> list[Object]:
@@ -180,11 +180,11 @@ def is_for_boards(item: Object) -> bool:
     return item["kind"] == "ResourceClaimTemplate" and NEAREST_ANNOTATION in annotations
 
 
-def completed(objects: Sequence[Object], result: Result, again: Sequence[Object], later: Result) -> Result:
-    """`result` with the results of a later request for the objects `again`."""
-    newer = {id(item): reply for item, reply in zip(again, object_results(again, later))}
-    every = [newer.get(id(item), reply) for item, reply in zip(objects, object_results(objects, result))]
-    return {**result, "result": {"results": every}} if len(objects) > 1 else every[0]
+def completed(objects: Sequence[Object], result: Result, retried: Sequence[Object], later: Result) -> Result:
+    """`result`, with the results of a later request for the `retried` objects."""
+    newer = {id(item): reply for item, reply in zip(retried, object_results(retried, later))}
+    replies = [newer.get(id(item), reply) for item, reply in zip(objects, object_results(objects, result))]
+    return {**result, "result": {"results": replies}} if len(objects) > 1 else replies[0]
 
 
 def verdict_of(objects: Sequence[Object], result: Result, waiting: Sequence[Object] = ()) -> Verdict:
@@ -201,7 +201,7 @@ def verdict_of(objects: Sequence[Object], result: Result, waiting: Sequence[Obje
         stored = reply.get("result") or {}
         if reply.get("error") or not stored:
             error = reply.get("error") or result
-            problems.append(f"{title(item)}: {_refusal(str(error.get('msg') or 'the cluster gave no answer'))}")
+            problems.append(f"{title(item)}: {_refusal(str(error.get('msg') or 'the cluster returned no result'))}")
             continue
         accepted.append(title(item))
         for path in dropped(_as_stored(item), stored):
@@ -214,12 +214,12 @@ def _refusal(message: str) -> str:
 
     The message can quote whole objects more than once. A long value is omitted.
     """
-    _words_before, brace, rest = message.partition("{")
+    _prefix, brace, rest = message.partition("{")
     try:
         status = json.loads(brace + rest)
         causes = (status.get("details") or {}).get("causes") or []
-        reported = [f"{cause.get('field') or 'it'}: {_shortened(str(cause.get('message')))}" for cause in causes]
-        text = "; ".join(reported) or _shortened(str(status["message"]))
+        reasons = [f"{cause.get('field') or 'it'}: {_shortened(str(cause.get('message')))}" for cause in causes]
+        text = "; ".join(reasons) or _shortened(str(status["message"]))
     except (ValueError, KeyError, AttributeError):
         return message
     if "field is immutable" in text:
@@ -234,6 +234,7 @@ def _refusal(message: str) -> str:
 
 
 def _shortened(text: str) -> str:
+    """A long message without the value that it quotes."""
     head, colon, rest = text.partition(": ")
     _value, last, reason = rest.rpartition(": ")
     return f"{head}{last}{reason}" if len(text) > 300 and colon and last else text
@@ -252,9 +253,9 @@ def diff_sides(item: Object, before: Object | None, after: Object | None) -> tup
     if item["kind"] == "Secret":
         for key in ("data", "stringData"):
             old, new = (side.get(key) or {} for side in sides)
-            for side, own, other, mark in ((sides[0], old, new, "before"), (sides[1], new, old, "after")):
-                if own:
-                    side[key] = {k: "***" if other.get(k) == value else f"*** ({mark})" for k, value in own.items()}
+            for side, values, others, mark in ((sides[0], old, new, "before"), (sides[1], new, old, "after")):
+                if values:
+                    side[key] = {k: "***" if others.get(k) == one else f"*** ({mark})" for k, one in values.items()}
     return sides
 
 
@@ -272,7 +273,7 @@ def site_of(objects: Sequence[Object]) -> str:
 
 
 def other_site(before: Sequence[Object], objects: Sequence[Object], site: str = "") -> str:
-    """The site that the set belongs to, if that is another one than `site` or the site of the objects; else empty.
+    """The site that the set belongs to, if it differs from `site` or else the site of the objects; otherwise empty.
 
     `before` is the set's parent in the cluster, if there is one.
     """
@@ -285,15 +286,15 @@ def parent(
 ) -> Object:
     """The ConfigMap that is the set's parent. It has the kinds, namespaces and site of the objects.
 
-    Kinds and namespaces in `before` (the parent in the cluster, if there is one) stay, so that the run after an
+    Kinds and namespaces in `before` (the parent in the cluster, if there is one) are kept, so that the run after an
     interrupted one knows what to prune.
     """
     kinds = {group_kind(item) for item in objects if item["kind"] not in _NEVER_PRUNED}
     namespaces = {item["metadata"].get("namespace") or namespace for item in objects} - {namespace}
-    for known in before:
-        annotations = known["metadata"].get("annotations") or {}
-        kinds.update(_words(annotations.get(_KINDS)))
-        namespaces.update(_words(annotations.get(_NAMESPACES)))
+    for earlier in before:
+        annotations = earlier["metadata"].get("annotations") or {}
+        kinds.update(_items(annotations.get(_KINDS)))
+        namespaces.update(_items(annotations.get(_NAMESPACES)))
     site = site or site_of(objects) or site_of(before)
     return {
         "apiVersion": "v1",
@@ -322,28 +323,28 @@ def selectors_without_set(site: str) -> list[str]:
 
 
 def searches(
-    set_parent: Object, apis: Object, applyset: dict[str, str], site: str = "", theirs: str = ""
+    set_parent: Object, apis: Object, applyset: dict[str, str], site: str = "", other: str = ""
 ) -> list[tuple[list[dict[str, str]], list[str]]]:
-    """The searches for stale objects: kinds, as `served_kinds` returns them, and label selectors.
+    """The searches for stale objects, each with kinds as `served_kinds` returns them, and label selectors.
 
-    They find the set's objects, unless the set belongs to the other site `theirs`, and with `site` the objects of this
-    site without a set.
+    They find the set's objects, unless the set belongs to the `other` site, and with `site` the objects of this site
+    that are in no set.
     """
     found = []
-    if not theirs:
+    if not other:
         found.append((served_kinds(set_parent, apis), set_selectors(**applyset)))
     if site:
         found.append((served_kinds(set_parent, apis, WRITTEN), selectors_without_set(site)))
     return found
 
 
-def served_kinds(set_parent: Object, apis: Object, more: Sequence[str] = ()) -> list[dict[str, str]]:
-    """`api_version` and `kind` of all kinds that are in the parent or in `more` and that the cluster serves.
+def served_kinds(set_parent: Object, apis: Object, extra: Sequence[str] = ()) -> list[dict[str, str]]:
+    """`api_version` and `kind` of all kinds that are in the parent or in `extra` and that the cluster serves.
 
     `apis` are the kinds by group and version, as kubernetes.core.k8s_cluster_info returns them.
     """
     found = []
-    for name in sorted({*_words(set_parent["metadata"]["annotations"][_KINDS]), *more}):
+    for name in sorted({*_items(set_parent["metadata"]["annotations"][_KINDS]), *extra}):
         kind, _dot, group = name.partition(".")
         served = [
             api for api in sorted(apis) if kind in apis[api] and (api.partition("/")[0] if "/" in api else "") == group
@@ -356,16 +357,16 @@ def served_kinds(set_parent: Object, apis: Object, more: Sequence[str] = ()) -> 
 def stale(found: Sequence[Object], objects: Sequence[Object], site: str = "") -> Stale:
     """The set's objects in the cluster that are no longer rendered.
 
-    `found` are all objects with the label of the set or of the site. With `site`, objects of other sites are ignored,
-    which a set without a parent may have. Claims that pods use stay until the pods are gone. Objects with an owner,
-    such as a pod's claim from a template, are ignored, as they are deleted with the owner.
+    `found` are all objects with the label of the set or of the site. With `site`, objects of other sites, which a set
+    without a parent may contain, are ignored. Claims that pods use are kept until the pods have ended. Objects with an
+    owner, such as a pod's claim from a template, are ignored, as they are deleted with the owner.
     """
-    wanted = {(group_kind(item), item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects}
+    rendered = {(group_kind(item), item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects}
     delete: list[Object] = []
     in_use: list[str] = []
     for item in found:
         metadata = item["metadata"]
-        if (group_kind(item), metadata.get("namespace"), metadata["name"]) in wanted:
+        if (group_kind(item), metadata.get("namespace"), metadata["name"]) in rendered:
             continue
         if site and (site_of([item]) or site) != site:
             continue
@@ -384,5 +385,6 @@ def _labelled(item: Object, labels: dict[str, str]) -> Object:
     return {**item, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
 
 
-def _words(text: str | None) -> list[str]:
-    return [word for word in (text or "").split(",") if word]
+def _items(text: str | None) -> list[str]:
+    """The items of a comma-separated list."""
+    return [item for item in (text or "").split(",") if item]

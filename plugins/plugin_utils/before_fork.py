@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Loads plugins once in Ansible's main process, so that the processes of tasks need not load them.
+"""Loads plugins once in Ansible's main process, so that the processes of tasks do not load them again.
 
 Ansible forks a process for each task and host. Each of them loads all filters and tests of Ansible when it resolves its
 first template with a filter, unless the main process has loaded them. The main process imports an action plugin before

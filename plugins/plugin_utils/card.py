@@ -42,7 +42,7 @@ class RdmaDevice(t.TypedDict):
 
 
 class Function(t.TypedDict):
-    """A PF of a card. `degraded` says in words what its PCIe link lost; `vfs` are PCI addresses."""
+    """A PF of a card. `degraded` describes what its PCIe link lost; `vfs` are PCI addresses."""
 
     address: str
     id: str
@@ -61,8 +61,11 @@ class Function(t.TypedDict):
 
 
 class Card(t.TypedDict):
-    """A card. `slots`, `devices` (addresses without the function) and `ports` (the bridges above) are its location,
-    `functions` its PFs in the order of their addresses, and `dma` its functions that only carry data."""
+    """A card.
+
+    `slots`, `devices` (addresses without the function) and `ports` (the bridges above) are its location, `functions`
+    its PFs in the order of their addresses, and `dma` its functions that only carry data.
+    """
 
     slots: list[str]
     devices: list[str]
@@ -92,7 +95,7 @@ def cards(facts: NodeFacts) -> list[Card]:
         vpd = facts["functions"][nic["address"]]["vpd"] or {}
         keys: set[_Key] = {slot_of(nic["address"])}
         serial = (vpd.get("serial_number") or "").strip()
-        if len(set(serial)) > 1:  # some cards have a row of zeros
+        if len(set(serial)) > 1:  # some cards report only zeros
             keys.add((vpd.get("part_number"), serial))
         members = [nic]
         for group in [one for one in groups if one[0] & keys]:
@@ -129,7 +132,7 @@ def _function(nic: NicFacts, facts: NodeFacts, view: View) -> Function:
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
     rdma = {entry["name"]: entry for entry in facts["rdma_devices"]}
     sriov = function["sriov"] or {}
-    shown = view.by_address.get(address)
+    in_view = view.by_address.get(address)
     virtual = facts["system"]["virtual"]  # the links of emulated bridges are not real
     near = nic["nearest_gpus"]
     return {
@@ -138,7 +141,7 @@ def _function(nic: NicFacts, facts: NodeFacts, view: View) -> Function:
         "subsystem": f"{function['subsystem_vendor_id']}:{function['subsystem_device_id']}",
         "driver": nic["driver"],
         "link": {"gts": None, "width": None} if virtual else {"gts": link.get("speed_gts"), "width": link.get("width")},
-        "degraded": shown.degraded if shown else "",
+        "degraded": in_view.degraded if in_view else "",
         "speed_mbps": nic["speed_mbps"],
         "up": nic["up"],
         "rail": nic["rail"],
@@ -163,15 +166,17 @@ def _ids(function: FunctionFacts) -> str:
     return f"{vendor}:{device}" if vendor and device else ""
 
 
-def find(among: t.Sequence[Card], slot: str = "", address: str = "", serial: str = "") -> Card:
-    """The only card with this slot, PCI address (of any function or VF) and serial number. Empty ones are ignored.
+def find(candidates: t.Sequence[Card], slot: str = "", address: str = "", serial: str = "") -> Card:
+    """The only card with this slot, PCI address (of any function or VF) and serial number. Empty values are ignored.
 
-    Raises NoUniqueCard with a list of the cards.
+    Raises NoUniqueCard with a list of the matching cards, or of all cards if none matches.
     """
-    asked = [f"{word} {value}" for word, value in (("slot", slot), ("address", address), ("serial", serial)) if value]
+    requested = [
+        f"{name} {value}" for name, value in (("slot", slot), ("address", address), ("serial", serial)) if value
+    ]
     found = [
         card
-        for card in among
+        for card in candidates
         if (not slot or slot in card["slots"])
         and (not address or address.lower() in function_addresses(card))
         and (not serial or (card["serial"] or "").lower() == serial.strip().lower())
@@ -179,14 +184,16 @@ def find(among: t.Sequence[Card], slot: str = "", address: str = "", serial: str
     if len(found) == 1:
         return found[0]
     reason = "more than one card has" if found else "no NIC has"
-    if slot and not any(card["slots"] for card in among):
+    if slot and not any(card["slots"] for card in candidates):
         reason = "this machine reports no slots of NICs (set replace_nic_address instead), so no NIC has"
-    listed = "".join(f"\n    {title(card)}" for card in found or among) or " none"
-    raise NoUniqueCard(f"{reason} {' and '.join(asked)}; {'these' if found else 'the NICs of this node'} are:{listed}")
+    listed = "".join(f"\n    {title(card)}" for card in found or candidates) or " none"
+    raise NoUniqueCard(
+        f"{reason} {' and '.join(requested)}; {'these' if found else 'the NICs of this node'} are:{listed}"
+    )
 
 
 def function_addresses(card: Card) -> set[str]:
-    """The addresses of all functions of a card, its VFs among them."""
+    """The addresses of all functions of a card, including its VFs."""
     return {
         *card["dma"],
         *(function["address"] for function in card["functions"]),
@@ -196,12 +203,12 @@ def function_addresses(card: Card) -> set[str]:
 
 def title(card: Card) -> str:
     """A card in one line: its location, addresses and model."""
-    known = [card["name"]]
-    known += [card["part_number"]] if card["part_number"] else []
-    known += [f"serial {card['serial']}"] if card["serial"] else []
+    model = [card["name"]]
+    model += [card["part_number"]] if card["part_number"] else []
+    model += [f"serial {card['serial']}"] if card["serial"] else []
     addresses = ", ".join(function["address"] for function in card["functions"])
-    where = f"{location(card)}: {addresses}" if card["slots"] else addresses
-    return f"{where}: {', '.join(known)}"
+    located = f"{location(card)}: {addresses}" if card["slots"] else addresses
+    return f"{located}: {', '.join(model)}"
 
 
 def location(card: Card) -> str:
@@ -211,27 +218,27 @@ def location(card: Card) -> str:
     return ", ".join(function["address"] for function in card["functions"])
 
 
-def card_at(among: t.Sequence[Card], old: Card) -> Card | None:
-    """The card in the slot of `old`, at its address, or below its port."""
-    for number in range(len(_places(old))):
-        found = [card for card in among if set(_places(card)[number]) & set(_places(old)[number])]
+def card_at(candidates: t.Sequence[Card], old: Card) -> Card | None:
+    """The card in the slot of `old`, else at its address, else below its port; None if no single card is there."""
+    for number in range(len(_locations(old))):
+        found = [card for card in candidates if set(_locations(card)[number]) & set(_locations(old)[number])]
         if len(found) == 1:
             return found[0]
     return None
 
 
-def _places(card: Card) -> tuple[list[str], list[str], list[str]]:
+def _locations(card: Card) -> tuple[list[str], list[str], list[str]]:
     return card["slots"], card["devices"], card["ports"]
 
 
-def same_card(one: Card, other: Card) -> bool | None:
-    """Whether two facts are of the same card; None if there is no identifier that both have."""
-    if one["serial"] and other["serial"]:
-        return bool(one["serial"] == other["serial"])
+def same_card(first: Card, second: Card) -> bool | None:
+    """Whether both are the same physical card; None if they have no kind of identifier in common."""
+    if first["serial"] and second["serial"]:
+        return bool(first["serial"] == second["serial"])
     for identities in (guids, macs):
-        ours, theirs = set(identities(one)), set(identities(other))
-        if ours and theirs:
-            return bool(ours & theirs)
+        of_first, of_second = set(identities(first)), set(identities(second))
+        if of_first and of_second:
+            return bool(of_first & of_second)
     return None
 
 
@@ -244,7 +251,7 @@ def macs(card: Card) -> list[str]:
 
 
 def with_stored_values(card: Card, stored: Card | None) -> Card:
-    """A card, with values from `stored` where it has none, for example because a pod has its interface."""
+    """The card, with missing values taken from `stored`. Values are missing, for example, if a pod has an interface."""
     if not stored or same_card(card, stored) is False:
         return card
     known = {function["address"]: function for function in stored["functions"]}
@@ -256,8 +263,8 @@ def with_stored_values(card: Card, stored: Card | None) -> Card:
     }
 
 
-def _filled(function: Function, before: Function | None) -> Function:
-    """A function, with the values of `before` where it has none."""
-    known: t.Mapping[str, object] = before or {}
-    more = {key: known[key] for key, value in function.items() if value in (None, [], "") and known.get(key)}
-    return t.cast(Function, {**function, **more})
+def _filled(function: Function, stored: Function | None) -> Function:
+    """A function whose missing values are those of `stored`."""
+    known: t.Mapping[str, object] = stored or {}
+    missing = {key: known[key] for key, value in function.items() if value in (None, [], "") and known.get(key)}
+    return t.cast(Function, {**function, **missing})

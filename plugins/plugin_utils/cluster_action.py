@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Base class of the action plugins that work on a cluster. Modules of kubernetes.core make every request."""
+"""Base class of the action plugins that work on a cluster. All requests are sent by modules of kubernetes.core."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action imp
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
 
-def _reason(done: Result) -> str:
-    """The module's message, or the last line of its traceback, for example where the cluster is unreachable."""
-    event = getattr(done.get("exception"), "event", None)  # ansible-core 2.19 and later return an object
-    if done.get("msg") or event:
-        return str(done.get("msg") or event.msg)
+def _reason(answer: Result) -> str:
+    """The module's message, or the last line of its traceback, for example if the cluster is unreachable."""
+    event = getattr(answer.get("exception"), "event", None)  # ansible-core 2.19 and later return an object
+    if answer.get("msg") or event:
+        return str(answer.get("msg") or event.msg)
     for key in ("module_stderr", "exception", "module_stdout"):
-        lines = str(done.get(key) or "").strip().splitlines()
+        lines = str(answer.get(key) or "").strip().splitlines()
         if lines:
             return lines[-1]
-    return f"failed without a message; it returned {sorted(done)}"
+    return f"failed without a message; it returned {sorted(answer)}"
 
 
 class ClusterAction(SiteAction):
@@ -39,13 +39,15 @@ class ClusterAction(SiteAction):
 
         Raises AnsibleActionFail with the module's message if it fails.
         """
-        where = {key: options[key] for key in ("kubeconfig", "context") if options[key]}
-        if "kubeconfig" in where:
-            where["kubeconfig"] = self._from_current_folder(where["kubeconfig"], variables)
+        connection = {key: options[key] for key in ("kubeconfig", "context") if options[key]}
+        if "kubeconfig" in connection:
+            connection["kubeconfig"] = self._from_current_folder(connection["kubeconfig"], variables)
         mode, diff = self._task.check_mode, self._task.diff
         self._task.check_mode, self._task.diff = mode or check, True
         try:
-            done = self._execute_module(module_name=name, module_args={**arguments, **where}, task_vars=variables)
+            answer = self._execute_module(
+                module_name=name, module_args={**arguments, **connection}, task_vars=variables
+            )
         except AnsibleError as error:
             if "was not found" not in str(error):
                 raise
@@ -55,7 +57,7 @@ class ClusterAction(SiteAction):
             ) from None
         finally:
             self._task.check_mode, self._task.diff = mode, diff
-        if done.get("failed"):
-            asked = f" (kubeconfig {where['kubeconfig']})" if "kubeconfig" in where else ""
-            raise AnsibleActionFail(f"{name}: {_reason(done)}{asked}")
-        return dict(done)
+        if answer.get("failed"):
+            used = f" (kubeconfig {connection['kubeconfig']})" if "kubeconfig" in connection else ""
+            raise AnsibleActionFail(f"{name}: {_reason(answer)}{used}")
+        return dict(answer)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from .rollout import DRIFTED, NO_DRIFT, NOT_COMPARED, UNKNOWN
 
-#: A verdict, and lines of text.
+#: A verdict (NO_DRIFT, DRIFTED, UNKNOWN or NOT_COMPARED), and lines of text that explain it.
 State = tuple[str, list[str]]
 
 
-def worst(*states: State) -> State:
-    """All lines, with the worst verdict."""
-    verdicts = [state for state, _lines in states]
-    found = next((one for one in (UNKNOWN, DRIFTED, NO_DRIFT) if one in verdicts), NOT_COMPARED)
-    return found, [line for _state, lines in states for line in lines]
+def combined(*states: State) -> State:
+    """The worst verdict of all states, with the lines of all."""
+    verdicts = [verdict for verdict, _lines in states]
+    worst = next((one for one in (UNKNOWN, DRIFTED, NO_DRIFT) if one in verdicts), NOT_COMPARED)
+    return worst, [line for _state, lines in states for line in lines]
 
 
 def claims_state(applied: object, problem: object) -> State:
@@ -27,7 +27,7 @@ def claims_state(applied: object, problem: object) -> State:
     if not isinstance(applied, dict):
         return NOT_COMPARED, []
     if applied.get("skipped"):
-        return NOT_COMPARED, ["dra_claims_apply is false: check them with the program that applies them"]
+        return NOT_COMPARED, ["dra_claims_apply is false: check the claims with the program that applies them"]
     if not applied.get("changed"):
         return NO_DRIFT, []
     replaced = applied.get("replaced") or ()
@@ -37,14 +37,20 @@ def claims_state(applied: object, problem: object) -> State:
 
 
 def holds_state(held: object) -> State:
-    """Holds that have expired, from the result of `dra_holds_info`."""
+    """Overdue holds, from the result of `dra_holds_info`.
+
+    NOT_COMPARED without overdue holds, because this does not show that anything agrees with the inventory.
+    """
     lines = [str(one) for one in held.get("overdue") or ()] if isinstance(held, dict) else []
     return (DRIFTED if lines else NOT_COMPARED), lines
 
 
 def queues_state(applied: object, rendered: object, problem: object) -> State:
-    """The state of the queues: objects from the result of `dra_apply` in check mode, overdue loans and Kueue's
-    configuration from that of `queue_render`."""
+    """The state of the queues.
+
+    `applied` is the result of `dra_apply` in check mode. `rendered` is that of `queue_render`, which has overdue loans
+    and the differences of Kueue's configuration. An overdue loan alone is not drift.
+    """
     if problem:
         return UNKNOWN, [f"queues: {line}" for line in str(problem).splitlines()]
     if not isinstance(applied, dict) or not isinstance(rendered, dict):
@@ -54,8 +60,12 @@ def queues_state(applied: object, rendered: object, problem: object) -> State:
         lines = ["queues_apply is false: check the queues with the program that applies them"]
         return NOT_COMPARED, lines + [f"overdue loan: {one}" for one in overdue]
     differing = applied.get("differing") or ()
-    lent = any(one.startswith("ClusterQueue ") for one in differing)
-    action = "run lanewise.dra.queues to take it back" if lent else "it is taken back; remove it from queues_loans"
+    still_lent = any(one.startswith("ClusterQueue ") for one in differing)
+    action = (
+        "run lanewise.dra.queues to reclaim the quota"
+        if still_lent
+        else "the quota is reclaimed; remove the loan from queues_loans"
+    )
     lines = [f"overdue loan: {one}: {action}" for one in overdue]
     lines += [f"{one} differs or is missing" for one in differing]
     lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]

@@ -28,34 +28,34 @@ def describe(
     """The address, versions, devices and findings of each node, by its name.
 
     `nodes` are v1 Nodes, `slices` and `claims` ResourceSlices and ResourceClaims of any served version. If
-    `drivers` are given, other drivers are ignored. Like the scheduler, it uses the newest generation of each pool, and
-    only if the pool is complete
+    `drivers` is not empty, other drivers are ignored. As in the scheduler, only the newest generation of each pool is
+    used, and only if the pool is complete
     (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Devices for several nodes
     (allNodes, nodeSelector) belong to no node, and are ignored.
     """
     found = {node["metadata"]["name"]: _node(node) for node in nodes}
     holders = _holders(claims)
-    chosen = [one for one in slices if not drivers or one["spec"]["driver"] in drivers]
-    for one in chosen:
+    selected = [one for one in slices if not drivers or one["spec"]["driver"] in drivers]
+    for one in selected:
         driver, node = one["spec"]["driver"], one["spec"].get("nodeName")
         version = ((one.get("metadata") or {}).get("annotations") or {}).get(f"{driver}/version")
         if version and node in found:
             found[node]["driver_versions"][driver] = version
-    for (driver, name), pool in Pools(chosen).pools.items():
+    for (driver, name), pool in Pools(selected).pools.items():
         for node in found.keys() & {*pool.nodes, *(one.node for one in pool.devices.values())}:
             entry = found[node]
             entry["drivers"] = sorted({*entry["drivers"], driver})
             if not pool.complete:
                 number = f"{pool.slices} of {pool.expected_slices} slices"
-                entry["findings"].append(f"{driver}: pool {name} has {number}: none of it is allocated")
+                entry["findings"].append(f"{driver}: pool {name} has {number}: none of its devices can be allocated")
                 continue
-            here = [one.device for one in pool.devices.values() if one.node == node]
-            devices = [_device(one, driver, name, holders) for one in here]
+            of_node = [one.device for one in pool.devices.values() if one.node == node]
+            devices = [_device(one, driver, name, holders) for one in of_node]
             entry["devices"] += devices
             entry["findings"] += [
                 f"{driver}: {one['name']} has the taint {taint}" for one in devices for taint in one["taints"]
             ]
-    _one_address_each(found)
+    _remove_shared_addresses(found)
     for entry in found.values():
         if not entry["ready"]:
             entry["findings"].append("the node is not ready")
@@ -88,18 +88,18 @@ def _node(node: Object) -> Object:
 def _is_safe_for_ssh(address: str) -> bool:
     """Whether an address that a node reports may be passed to SSH: an IP address of another machine, or a host name.
 
-    SSH would read a name that begins with a dash as an option.
+    SSH would parse a name that begins with a dash as an option.
     """
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return _NAME.fullmatch(address) is not None and address.lower().split(".")[0] != "localhost"
-    mapped = getattr(found, "ipv4_mapped", None) or found
+    mapped = getattr(parsed, "ipv4_mapped", None) or parsed
     return not (mapped.is_loopback or mapped.is_unspecified or mapped.is_multicast or mapped.is_link_local)
 
 
-def _one_address_each(nodes: dict[str, Object]) -> None:
-    """Remove an address that several nodes report: a change for one node would reach another."""
+def _remove_shared_addresses(nodes: dict[str, Object]) -> None:
+    """Remove addresses that several nodes report, because a change for one node could reach another."""
     owners: dict[str, list[str]] = {}
     for name, node in nodes.items():
         if node["address"]:
@@ -107,17 +107,19 @@ def _one_address_each(nodes: dict[str, Object]) -> None:
     for names in owners.values():
         for name in names if len(names) > 1 else ():
             others = ", ".join(one for one in names if one != name)
-            nodes[name]["findings"].append(f"its address {nodes[name]['address']} is also that of {others}: not used")
+            nodes[name]["findings"].append(
+                f"its address {nodes[name]['address']} is also that of {others}, so it is not used"
+            )
             nodes[name]["address"] = None
 
 
 def _normalized(address: str) -> str:
-    """An address in the same notation for all its spellings."""
+    """An address in a form that is the same for all its spellings."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address.lower().rstrip(".")
-    return str(getattr(found, "ipv4_mapped", None) or found)
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
 def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], set[str]]:
@@ -139,7 +141,7 @@ def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str
         "name": device["name"],
         "driver": driver,
         "pool": pool,
-        # a driver may publish its own attributes without its name as prefix
+        # a driver may publish its own attributes without the driver's name as prefix
         "attributes": {name if "/" in name else f"{driver}/{name}": value for name, value in attributes.items()},
         "capacity": {name: one["value"] for name, one in (device.get("capacity") or {}).items()},
         "taints": [f"{one['key']}:{one['effect']}" for one in device.get("taints") or ()],

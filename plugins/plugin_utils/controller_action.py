@@ -40,12 +40,12 @@ class SiteAction(ActionBase):
         return dict(result)
 
     def _from_current_folder(self, path: str, variables: Variables) -> str:
-        """A path relative to the current folder as an absolute one, if the playbook is part of the collection.
+        """`path` relative to the current folder, made absolute, if the playbook is part of the collection; else `path`.
 
-        Ansible reads paths relative to the playbook's folder, which is useless in an installed collection.
+        Ansible resolves paths relative to the playbook's folder, which is useless in an installed collection.
         """
-        own = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
-        if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != own:
+        playbooks = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
+        if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != playbooks:
             return path
         return os.path.join(os.environ.get("PWD") or os.getcwd(), path)
 
@@ -65,7 +65,7 @@ class ReportAction(ControllerAction):
     def _templates(self, template_dir: str | None, *roles: str) -> list[str]:
         """The folders of templates in the order in which they are searched: the site's, then those of roles.
 
-        Raises AnsibleActionFail if `template_dir`, the site's, is not a folder.
+        Raises AnsibleActionFail if `template_dir`, the site's folder, is not a folder.
         """
         folders = [str(_ROLES / role / "templates" / "report") for role in roles]
         if template_dir:
@@ -76,13 +76,12 @@ class ReportAction(ControllerAction):
 
     @contextlib.contextmanager
     def _reporting_faults(self) -> t.Iterator[None]:
-        """Raises AnsibleActionFail for a faulty template, with its file and line, and for a file that is unusable or
-        cannot be written."""
+        """Raise AnsibleActionFail for a faulty template, with its file and line, and for files that cannot be used."""
         try:
             yield
         except TemplateError as error:
-            place = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
-            raise AnsibleActionFail(f"A template of the report is faulty: {place}{error}") from error
+            location = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
+            raise AnsibleActionFail(f"A template of the report is faulty: {location}{error}") from error
         except Unusable as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:

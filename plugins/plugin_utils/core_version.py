@@ -11,15 +11,15 @@ import sys
 from ansible.errors import AnsibleActionFail
 from ansible.release import __version__
 
-OLDEST = (2, 19)  # the same as in meta/runtime.yml
+MIN_VERSION = (2, 19)  # the same as in meta/runtime.yml
 
 
 def require_supported_core() -> None:
-    """Raises AnsibleActionFail where the running ansible-core is older than `OLDEST`."""
-    if tuple(int(part) for part in __version__.split(".")[:2]) < OLDEST:
-        needed = ".".join(map(str, OLDEST))
+    """Raises AnsibleActionFail if the running ansible-core is older than `MIN_VERSION`."""
+    if tuple(int(part) for part in __version__.split(".")[:2]) < MIN_VERSION:
+        needed = ".".join(map(str, MIN_VERSION))
         raise AnsibleActionFail(
             f"The collection lanewise.dra needs ansible-core {needed} or later; this is {__version__}, run by "
-            f"{sys.executable}. Install a newer one there (pip install 'ansible-core>={needed}', on Python 3.11 or "
-            "later), or run 'make setup' in a checkout of the collection and use the ansible-core that it names."
+            f"{sys.executable}. Install a newer release there (pip install 'ansible-core>={needed}', on Python 3.11 or "
+            "later), or run 'make setup' in a checkout of the collection and use the ansible-core that it prints."
         )

@@ -30,10 +30,10 @@ _MAX_SIZE = 64 * 2**20
 
 
 def facts_of(variables: Variables, host: str) -> Json | None:
-    """A host's topology facts; None if it has none, or if its latest probe failed, as older facts may be outdated.
+    """A host's topology facts; None if it has none, or if its latest probe failed, because older facts may be outdated.
 
-    The facts are not templated, as that takes long for a node's hundreds of PCI functions. Raises AnsibleActionFail
-    for facts in a cache that a newer release wrote.
+    The facts are not templated, because that takes long for a node's hundreds of PCI functions. Raises
+    AnsibleActionFail for facts in a cache that a newer release wrote.
     """
     probe = probe_of(variables, host)
     if probe.get("failed") or probe.get("unreachable"):
@@ -44,25 +44,25 @@ def facts_of(variables: Variables, host: str) -> Json | None:
     raw = hostvars.raw_get(host)
     if not isinstance(raw, dict):
         return None
-    found = raw.get(_FACTS)
-    own = raw.get("ansible_facts") or {}
-    if _FACTS in own:  # from a cache, or set by the node: the role sets a variable instead
-        found = own[_FACTS] if found is None else found
-        if fault(found, Topology):
+    facts = raw.get(_FACTS)
+    gathered = raw.get("ansible_facts") or {}
+    if _FACTS in gathered:  # from a cache, or set by the node: the role sets a variable instead
+        facts = gathered[_FACTS] if facts is None else facts
+        if fault(facts, Topology):
             return None
-    # A variable that refers to another one has to be templated after all.
-    found = hostvars[host].get(_FACTS) if isinstance(found, str) else found
-    if isinstance(found, dict):
+    # a variable that refers to another one must be templated
+    facts = hostvars[host].get(_FACTS) if isinstance(facts, str) else facts
+    if isinstance(facts, dict):
         try:
-            check_facts_version(found.get("schema_version"), host)
+            check_facts_version(facts.get("schema_version"), host)
         except Unusable as error:
             raise AnsibleActionFail(str(error)) from None
-        return found
+        return facts
     return None
 
 
 def probe_of(variables: Variables, host: str) -> Result:
-    """The result of the host's probe, if the play continued after it failed or could not connect; else empty."""
+    """The result of the host's latest probe; empty if there is none."""
     raw = variables["hostvars"].raw_get(host)
     probe = raw.get(_PROBE) if isinstance(raw, dict) else None
     return probe if isinstance(probe, dict) else {}
@@ -74,14 +74,14 @@ def packed(facts: Json) -> str:
 
 
 def unpacked(text: object) -> Json | None:
-    """The facts in a text of `packed`; None for any other value, and for facts above the maximum size."""
+    """The facts in a text that `packed` returned; None for any other value, and for facts above the maximum size."""
     if not isinstance(text, str):
         return None
     try:
-        found = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _MAX_SIZE))
+        facts = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _MAX_SIZE))
     except (ValueError, zlib.error, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return facts if isinstance(facts, dict) else None
 
 
 def needs_no_change(probe: Result) -> bool:
@@ -93,8 +93,7 @@ def needs_no_change(probe: Result) -> bool:
 def stored_facts(report: str) -> t.Iterator[tuple[str, Json]]:
     """The host name and facts of each node in a site report's folder. Facts take some 0.35 MiB as Python objects.
 
-    Raises OSError where the folder is not a report, and ValueError where a node's file is damaged or of a newer
-    release.
+    Raises OSError if the folder is not a report, and ValueError if a node's file is damaged or of a newer release.
     """
     folder = pathlib.Path(report)
     (folder / "site.json").stat()
@@ -102,9 +101,9 @@ def stored_facts(report: str) -> t.Iterator[tuple[str, Json]]:
         try:
             node = read_stored(json.loads(path.read_bytes()), path)
             check_facts_version(node["facts"].get("schema_version"), f"{node['host']} ({path})")
-            found = node["host"], node["facts"]
+            host_and_facts = node["host"], node["facts"]
         except Unusable:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is not a stored node: {error!r}") from error
-        yield found
+        yield host_and_facts

@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, S
 _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 #: A variable with one of these prefixes belongs to a role or is unknown.
 PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "queues_", "topology_")
-#: A site may have its own variables with these prefixes. An error is only a name that resembles a known variable.
+#: A site may have its own variables with these prefixes. Only a name that resembles a known variable is an error.
 NEAR_PREFIXES = (
     *(
         "addresses_",
@@ -39,7 +39,7 @@ NEAR_PREFIXES = (
     ),
     *("support_", "swap_", "switch_driver_", "verify_"),
 )
-#: The variable in which a site lists its own variables with such a prefix.
+#: The variable in which a site lists its own variables with one of these prefixes.
 OWN = "site_own_variables"
 #: Variables that only playbooks read.
 PLAYBOOK_VARIABLES = (
@@ -70,7 +70,7 @@ PLAYBOOK_VARIABLES = (
     *("switch_driver_to", "switch_driver_drain", "switch_driver_timeout", "switch_driver_daemonset"),
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
 )
-#: Variables that plays set for hosts. In a later play they are not errors.
+#: Variables that plays set for hosts. They are known in a later play, too.
 PLAY_VARIABLES = (
     *(
         "site_parts",
@@ -83,10 +83,12 @@ PLAY_VARIABLES = (
         "site_problems",
     ),
     *("site_batch_state", "site_holds", "site_state", "replace_nic_result"),
-    *("topology_facts", "topology_probe"),  # which a site may also give for a node that it cannot probe
+    *("topology_facts", "topology_probe"),  # which a site may also set for a node that it cannot probe
 )
 #: The minimum similarity, from 0 to 1, at which a name with one of NEAR_PREFIXES counts as misspelt.
-_MIN_SIMILARITY = 0.8
+_MIN_NEAR_SIMILARITY = 0.8
+#: The minimum similarity, from 0 to 1, of a suggested name.
+_MIN_SIMILARITY = 0.6
 
 
 def _load(path: pathlib.Path) -> Json:
@@ -108,18 +110,19 @@ def role_options() -> frozenset[str]:
 @functools.cache
 def options_of_role(role: str, entry: str) -> Spec:
     """The argument specification of an entry point of a role, without descriptions."""
-    found: Spec = _load(_ROLES / role / "meta" / "argument_specs.yml")["argument_specs"][entry]["options"]
-    return {name: {key: one for key, one in option.items() if key != "description"} for name, option in found.items()}
+    options: Spec = _load(_ROLES / role / "meta" / "argument_specs.yml")["argument_specs"][entry]["options"]
+    return {name: {key: one for key, one in option.items() if key != "description"} for name, option in options.items()}
 
 
 @functools.cache
 def boards() -> tuple[str, ...]:
+    """The boards that the role fabric knows."""
     return tuple(_load(_ROLES / "fabric" / "vars" / "main.yml")["__fabric_boards"])
 
 
-def hint(name: str, known: t.Iterable[str], least: float = 0.6) -> str:
+def hint(name: str, known: t.Iterable[str], min_similarity: float = _MIN_SIMILARITY) -> str:
     """`did you mean x?` for the most similar known name; empty if no name is similar."""
-    near = difflib.get_close_matches(name, sorted(known), 1, least)
+    near = difflib.get_close_matches(name, sorted(known), 1, min_similarity)
     return f"did you mean {near[0]}?" if near else ""
 
 
@@ -127,14 +130,14 @@ def unknown_names(names: t.Iterable[str], own: t.Iterable[str] = ()) -> dict[str
     """The unknown names, each with a suggestion. `own` are names or shell patterns of the site's own variables."""
     known = role_options() | {*PLAYBOOK_VARIABLES, *PLAY_VARIABLES}
     patterns = list(own)
-    found = {}
+    unknown = {}
     for name in names:
         strict = name.startswith(PREFIXES)
         if name in known or not (strict or name.startswith(NEAR_PREFIXES)):
             continue
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             continue
-        meant = hint(name, known, 0.6 if strict else _MIN_SIMILARITY)
-        if strict or meant:
-            found[name] = meant
-    return found
+        suggestion = hint(name, known, _MIN_SIMILARITY if strict else _MIN_NEAR_SIMILARITY)
+        if strict or suggestion:
+            unknown[name] = suggestion
+    return unknown

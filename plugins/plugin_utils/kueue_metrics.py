@@ -15,30 +15,29 @@ MAX_LENGTH = 64 << 20
 
 
 class Unreadable(ValueError):
-    """This is not the text of Kueue's metrics, or it lacks the charges."""
+    """The text is not that of Kueue's metrics, or lacks the charges."""
 
 
 def charges(text: str) -> dict[tuple[str, str], float]:
-    """What Kueue has charged, by queue and resource, summed over flavors. Raises Unreadable."""
+    """What Kueue has charged, by ClusterQueue and resource, summed over flavors. Raises Unreadable."""
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError as error:
         raise Unreadable(missing_required_lib("prometheus-client", reason="for Kueue's metrics")) from error
     if len(text) > MAX_LENGTH:
         raise Unreadable(f"they have {len(text)} characters, more than {MAX_LENGTH}")
-    found: dict[tuple[str, str], float] = {}
+    charged: dict[tuple[str, str], float] = {}
     try:
         for family in text_string_to_metric_families(text):
             for one in family.samples if family.name == CHARGED else ():
                 key = (one.labels["cluster_queue"], one.labels["resource"])
-                found[key] = found.get(key, 0.0) + one.value
+                charged[key] = charged.get(key, 0.0) + one.value
     except KeyError as error:
         raise Unreadable(f"{CHARGED} has no label {error}") from error
     except ValueError as error:
         raise Unreadable(f"they are not in Prometheus' text format: {error}") from error
     if CHARGED not in text:
         raise Unreadable(
-            f"they have no {CHARGED}: set metrics.enableClusterQueueResources in Kueue's configuration, or leave "
-            "metrics out"
+            f"they have no {CHARGED}: set metrics.enableClusterQueueResources in Kueue's configuration, or omit metrics"
         )
-    return found
+    return charged

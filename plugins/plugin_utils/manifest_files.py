@@ -20,8 +20,8 @@ _MARKED = re.compile(r"^# Rendered by lanewise\.dra for site ([^\n]+)\. Edit the
 _SECRET = re.compile(r"""\bkind["']?\s*:\s*["']?Secret\b""")
 
 
-def place(manifest: Object) -> str:
-    """Return the path of an object's file below the folder: one file for each kind, in one folder for each namespace.
+def manifest_path(manifest: Object) -> str:
+    """The path of an object's file below the folder. Each namespace has a folder with one file for each kind.
 
     Namespaces and cluster-wide kinds are in `cluster/`. A namespace's folder is `namespaces/NAME/`, so that its name
     cannot collide with `cluster`.
@@ -36,7 +36,7 @@ class ManifestFolder:
     """The folder with a site's manifests.
 
     `written` and `removed` are the paths that changed, or would change in a dry run. `diff` is what Ansible shows for
-    them, without the values of Secrets. Only the owner can read files with a Secret.
+    these paths, without the values of Secrets. Files with a Secret are readable only by their owner.
     Files without the mark of the same site in their first line are never touched: `write` raises FileExistsError if
     such a file is at the path of a manifest.
     """
@@ -54,11 +54,11 @@ class ManifestFolder:
         return bool(self.written or self.removed)
 
     def write(self, files: dict[str, str], *, prune: bool) -> list[str]:
-        """Write the files, and with `prune` remove stale ones. Returns the stale files that are left in the folder.
+        """Write the files, and with `prune` remove stale ones. Returns the stale files that remain in the folder.
 
         `files` maps a path below the folder to its text. Every file is replaced in one step.
         """
-        for path in files:  # all of them before the first is written
+        for path in files:  # check all files before the first is written
             target = self._dest / path
             if target.exists() and self._owner(target) != self._site:
                 raise FileExistsError(
@@ -76,10 +76,11 @@ class ManifestFolder:
     def _site_files(self) -> list[str]:
         """The paths of all files in the folder that were rendered for the site."""
         candidates = sorted([*self._dest.rglob("*.yaml"), *self._dest.glob("boards/*.csv")])
-        found = (path for path in candidates if path.is_file() and not path.is_symlink())
-        return [str(path.relative_to(self._dest)) for path in found if self._owner(path) == self._site]
+        files = (path for path in candidates if path.is_file() and not path.is_symlink())
+        return [str(path.relative_to(self._dest)) for path in files if self._owner(path) == self._site]
 
     def _owner(self, path: pathlib.Path) -> str | None:
+        """The site in the mark of a file; None without a mark."""
         with path.open(encoding="utf-8", errors="replace") as file:
             match = _MARKED.match(file.readline(1000))
         return match.group(1) if match else None
@@ -135,21 +136,21 @@ def _has_secret(text: str) -> bool:
 
 
 def _objects(text: str) -> dict[str, Object]:
-    """The objects of a file by name. Raises ValueError if it has anything else."""
+    """The objects of a file by name. Raises ValueError if the file has anything else."""
     try:
         return {title(item): item for item in yaml.safe_load_all(text) if item}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError("not only manifests") from error
+        raise ValueError("the file has other content than manifests") from error
 
 
 def _masked(before: str, after: str) -> tuple[str, str]:
     """Both texts with asterisks for values of Secrets; only asterisks if the objects in the texts cannot be read."""
-    found = ["", ""]
+    masked = ["", ""]
     try:
         old, new = _objects(before), _objects(after)
         for name, item in {**old, **new}.items():
             for number, side in enumerate(diff_sides(item, old.get(name), new.get(name))):
-                found[number] += f"---\n{yaml.safe_dump(side, sort_keys=False)}" if side else ""
+                masked[number] += f"---\n{yaml.safe_dump(side, sort_keys=False)}" if side else ""
     except (ValueError, AttributeError, TypeError, yaml.YAMLError):
-        found = ["*** (before)\n" if before else "", "*** (after)\n" if after else ""]
-    return found[0], found[1]
+        masked = ["*** (before)\n" if before else "", "*** (after)\n" if after else ""]
+    return masked[0], masked[1]

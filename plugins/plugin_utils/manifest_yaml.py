@@ -11,8 +11,8 @@ import re
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.go_scalars import FIRST, NUMBER
 
-#: Patterns of what go-yaml v2 and v3 read as a number, a time or a boolean, but PyYAML as text, with their first
-#: characters.
+#: Patterns of scalars that go-yaml v2 or v3 reads as a number, a time or a boolean, but PyYAML as text. Each is
+#: preceded by the possible first characters.
 _GO = (
     (FIRST, NUMBER),
     ("0123456789", r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ].*)?"),
@@ -39,7 +39,7 @@ _Dumper.add_multi_representer(float, lambda dumper, value: dumper.represent_floa
 
 
 def to_manifest(value: object) -> str:
-    """The value as YAML, as the filter `lanewise.dra.to_manifest` documents it."""
+    """The value as YAML. See the documentation of the filter `lanewise.dra.to_manifest`."""
     text: str = yaml.dump(
         value, Dumper=_Dumper, allow_unicode=True, default_flow_style=False, indent=2, sort_keys=False, width=4096
     )

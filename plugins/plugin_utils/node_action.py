@@ -18,10 +18,10 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
 
-#: The most characters of a module's unexpected output that are kept, and the most warnings.
+#: The maximum number of characters of a module's unexpected output that are kept, and of warnings.
 _MAX_OUTPUT, _MAX_WARNINGS = 2000, 20
-#: The longest side of a diff, in characters.
-_DIFF = 1_000_000
+#: The maximum length of a side of a diff, in characters.
+_MAX_DIFF = 1_000_000
 
 
 class NodeAction(SiteAction):
@@ -39,83 +39,85 @@ class NodeAction(SiteAction):
         super().__init_subclass__(**options)
         if "ANSWER" in cls.__dict__:
             prepare(cls.ANSWER)
-            both = cls.ADDED & set(t.get_type_hints(cls.ANSWER))
-            if both:
-                raise TypeError(f"{cls.__module__}: {', '.join(sorted(both))} would be taken from a node's answer")
+            conflicting = cls.ADDED & set(t.get_type_hints(cls.ANSWER))
+            if conflicting:
+                raise TypeError(
+                    f"{cls.__module__}: {', '.join(sorted(conflicting))} would be taken from a node's answer"
+                )
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         is_async = self._is_async()
-        done = self._execute_module(task_vars=task_vars, wrap_async=is_async)
+        answer = self._execute_module(task_vars=task_vars, wrap_async=is_async)
         if is_async:  # this result is a job number; async_status gets the module's result later
-            result.update(done)
+            result.update(answer)
             return result
         self._remove_tmp_path(self._connection._shell.tmpdir)
-        result.update(checked_result(done, self.ANSWER, str((task_vars or {}).get("inventory_hostname", "the node"))))
+        result.update(checked_result(answer, self.ANSWER, str((task_vars or {}).get("inventory_hostname", "the node"))))
         return result
 
     def _is_async(self) -> bool:
-        """Whether the task is asynchronous: its first result is a job number, not the module's result."""
+        """Whether the task is asynchronous, so that its first result is a job number and not the module's result."""
         return bool(self._task.async_val) and not self._connection.has_native_async
 
 
-def checked_result(done: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
-    """The part of a module's result that Ansible gets: Ansible's own keys within bounds, and the keys of the form.
+def checked_result(answer: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
+    """The part of a module's result that Ansible gets: Ansible's own keys within limits, and the keys of `form`.
 
-    Of `ansible_facts`, only discovered interpreters are kept.
+    Of `ansible_facts`, only discovered interpreters are kept. An invalid result becomes a failure.
     """
-    own = {name: done[name] for name in t.get_type_hints(form) if name in done}
+    own_keys = {name: answer[name] for name in t.get_type_hints(form) if name in answer}
     try:
-        found = {**_common(done), **own}
-        check(own, form)
+        result = {**_common(answer), **own_keys}
+        check(own_keys, form)
     except Refused as error:
         return {
             "failed": True,
             "changed": False,
             "msg": (
-                f"{host} returned a result that the module cannot return, so the result was discarded: "
+                f"{host} returned an invalid result, which was discarded: "
                 f"{str(error).lstrip('. ')}. Check the node: its Python may be broken or modified. If it is not, "
                 "report this as a defect of lanewise.dra."
             ),
         }
-    return found
+    return result
 
 
-def _common(done: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a rule per key
+def _common(answer: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a rule per key
     """The keys that any module may return. Raises Refused."""
-    found: dict[str, t.Any] = {}
+    kept: dict[str, t.Any] = {}
     for name in ("changed", "failed"):
-        if name in done:
-            if not isinstance(done[name], bool):
-                raise Refused(f"{name} is neither true nor false: {clipped(done[name])}")
-            found[name] = bool(done[name])
-    if "msg" in done:
-        text = done["msg"] if isinstance(done["msg"], str) else clipped(done["msg"])
-        found["msg"] = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+        if name in answer:
+            if not isinstance(answer[name], bool):
+                raise Refused(f"{name} is neither true nor false: {clipped(answer[name])}")
+            kept[name] = bool(answer[name])
+    if "msg" in answer:
+        text = answer["msg"] if isinstance(answer["msg"], str) else clipped(answer["msg"])
+        kept["msg"] = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
     for name in ("module_stdout", "module_stderr"):
-        if isinstance(done.get(name), str):
-            found[name] = done[name][:_MAX_OUTPUT]
+        if isinstance(answer.get(name), str):
+            kept[name] = answer[name][:_MAX_OUTPUT]
     for name in ("warnings", "deprecations"):
-        if isinstance(done.get(name), list):
-            warnings = done[name][:_MAX_WARNINGS]
-            found[name] = [one if not isinstance(one, str) else one[:_MAX_OUTPUT] for one in warnings]
-    if "exception" in done:  # an object of Ansible, or a text
-        trace = done["exception"]
-        found["exception"] = trace[:MAX_TEXT] if isinstance(trace, str) else trace
-    if "invocation" in done and not fault(done["invocation"], dict[str, t.Any]):
-        found["invocation"] = done["invocation"]
-    diff = done.get("diff")
+        if isinstance(answer.get(name), list):
+            warnings = answer[name][:_MAX_WARNINGS]
+            kept[name] = [one if not isinstance(one, str) else one[:_MAX_OUTPUT] for one in warnings]
+    if "exception" in answer:  # an object of Ansible, or a text
+        trace = answer["exception"]
+        kept["exception"] = trace[:MAX_TEXT] if isinstance(trace, str) else trace
+    if "invocation" in answer and not fault(answer["invocation"], dict[str, t.Any]):
+        kept["invocation"] = answer["invocation"]
+    diff = answer.get("diff")
     if isinstance(diff, dict):
-        found["diff"] = {key: text[:_DIFF] for key, text in diff.items() if key in _SIDES and isinstance(text, str)}
-    facts = done.get("ansible_facts")
+        kept["diff"] = {key: text[:_MAX_DIFF] for key, text in diff.items() if key in _SIDES and isinstance(text, str)}
+    facts = answer.get("ansible_facts")
     if isinstance(facts, dict):
         interpreters = {
             str(key): value for key, value in facts.items() if str(key).startswith("discovered_interpreter_")
         }
         if interpreters and not fault(interpreters, dict[str, str]):
-            found["ansible_facts"] = interpreters
-    found.update({key: value for key, value in done.items() if key.startswith("_ansible_")})
-    return found
+            kept["ansible_facts"] = interpreters
+    kept.update({key: value for key, value in answer.items() if key.startswith("_ansible_")})
+    return kept
 
 
 _SIDES = ("before", "after", "before_header", "after_header", "prepared")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""The results of the module allocation_plan as one page, as safe and in the same style as the site report.
+"""The results of the module allocation_plan as one page, escaped and styled as the site report.
 
 Each state of a device has its own shape and colour, and the tables have the same numbers.
 """
@@ -22,9 +22,11 @@ from .report_facts import natural
 from .report_pages import Pages
 from .values import Json
 
-#: The maximum number of nodes, stranded devices and reasons on the page; the JSON beside it has all.
-NODES, STRANDED, REASONS, NAMED = 2000, 400, 50, 12
-_SIZE, _PITCH, _ROW = 9, 12, 16  # a square, from one to the next, and squares in a row
+#: The maximum number of nodes, of stranded devices, of reasons, and of names of nodes for a reason, on the page. The
+#: JSON beside it has all.
+MAX_NODES, MAX_STRANDED, MAX_REASONS, MAX_NAMES = 2000, 400, 50, 12
+#: The size of a square and the distance from one to the next, in pixels, and the number of squares in a row.
+_SIZE, _PITCH, _ROW = 9, 12, 16
 _KINDS = ("gpu", "nic", "cpu", "other")
 #: What each state means, for the legend.
 LEGEND = {
@@ -40,37 +42,37 @@ LEGEND = {
 def render(folders: t.Sequence[str], title: str, plan: t.Mapping[str, object]) -> bytes:
     """The page. A template is read from the first of the `folders` that has it.
 
-    Raises `jinja2.TemplateError` if a template is missing or faulty, KeyError or TypeError if `plan` is not a result of
-    the module.
+    Raises `jinja2.TemplateError` if a template is missing or faulty, and KeyError or TypeError if `plan` is not a
+    result of the module.
     """
     pages = Pages(folders, title)
-    found = t.cast(Json, cleaned(dict(plan)))
-    fleet = found["fleet"]
-    fits = found["after"] or found["fit"]
+    result = t.cast(Json, cleaned(dict(plan)))
+    fleet, worth = result["fleet"], result["worth"]
+    fits = result["after"] or result["fit"]
     nodes = sorted(fleet["nodes"], key=lambda node: natural(node["node"]))
     template = pages.environment.get_template("plan.html.j2")
     text = template.render(
-        fits=found["fit"],
+        fits=result["fit"],
         last=fits,
-        steps=found["steps"],
-        worth=found["worth"],
-        notes=found["notes"],
+        steps=result["steps"],
+        worth=worth,
+        notes=result["notes"],
         counts=counts(fleet),
         meaning=LEGEND,
-        key={word: Markup(_key(letter)) for letter, word in STATES.items()},
-        groups=[(name, [_Row(fleet, one) for one in some]) for name, some in _groups(nodes[:NODES])],
-        drawn=min(len(nodes), NODES),
+        key={state: Markup(_key(letter)) for letter, state in STATES.items()},
+        groups=[(name, [_Row(fleet, one) for one in some]) for name, some in _groups(nodes[:MAX_NODES])],
+        drawn=min(len(nodes), MAX_NODES),
         nodes=len(nodes),
         reasons=[(fit, _reasons(fit)) for fit in fits],
-        stranded=found["stranded"][:STRANDED],
-        more_stranded=max(0, len(found["stranded"]) - STRANDED),
+        stranded=result["stranded"][:MAX_STRANDED],
+        more_stranded=max(0, len(result["stranded"]) - MAX_STRANDED),
         by={label: _by(fits, label) for label in (fits[0]["by"] if fits else ())},
     )
     return text.encode("utf-8", "replace")
 
 
 class _Row:
-    """A node of the map: its devices by kind, drawn, and how many are in each state."""
+    """A node of the map, with a drawing of its devices by kind, and how many are in each state."""
 
     def __init__(self, fleet: Json, node: Json) -> None:
         shape = fleet["shapes"][node["shape"]]
@@ -78,17 +80,17 @@ class _Row:
         self.closed: str = node["closed"]
         self.unclear: list[str] = sorted(node["unclear"].values())
         tally = Counter(node["states"])
-        self.counts: dict[str, int] = {word: tally[letter] for letter, word in STATES.items()}
-        reported = ", ".join(f"{number} {word}" for word, number in self.counts.items() if number) or "no devices"
+        self.counts: dict[str, int] = {state: tally[letter] for letter, state in STATES.items()}
+        listed = ", ".join(f"{number} {state}" for state, number in self.counts.items() if number) or "no devices"
         rows = []
         for kind in _KINDS:
             of_kind = [letter for one, letter in zip(shape, node["states"]) if one["kind"] == kind]
             rows += [of_kind[start : start + _ROW] for start in range(0, len(of_kind), _ROW)]
-        self.drawing = Markup(drawing(rows, f"{self.name}: {reported}"))
+        self.drawing = Markup(drawing(rows, f"{self.name}: {listed}"))
 
 
 def drawing(rows: t.Sequence[t.Sequence[str]], name: str) -> str:
-    """Rows of devices, each as the letter of its state, as a small SVG with one path for each state."""
+    """A small SVG of rows of devices. Each device is given as the letter of its state; each state has one path."""
     paths: dict[str, list[str]] = {}
     for y, row in enumerate(rows):
         for x, letter in enumerate(row):
@@ -131,16 +133,18 @@ def _groups(nodes: list[Json]) -> list[tuple[str, list[Json]]]:
 
 
 def _reasons(fit: Json) -> list[tuple[str, int, list[str], int]]:
-    """Why no more pods fit: each reason, the number of its nodes, some of their names, and the number of the others.
-    The reason of most nodes comes first."""
+    """Why no more pods fit: each reason, the number of its nodes, some of their names, and how many names are omitted.
+
+    The reason of most nodes comes first.
+    """
     found: dict[str, list[str]] = {}
     for name, one in fit["nodes"].items():
         found.setdefault(one["reason"], []).append(name)
-    rows = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:REASONS]
-    return [(reason, len(names), names[:NAMED], max(0, len(names) - NAMED)) for reason, names in rows]
+    rows = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:MAX_REASONS]
+    return [(reason, len(names), names[:MAX_NAMES], max(0, len(names) - MAX_NAMES)) for reason, names in rows]
 
 
 def _by(fits: list[Json], label: str) -> list[tuple[str, list[int]]]:
-    """By the values of a label, the counts of each workload."""
+    """The counts of all workloads for each value of a label."""
     values = sorted({value for fit in fits for value in fit["by"].get(label, {})}, key=natural)
-    return [(value, [fit["by"].get(label, {}).get(value, 0) for fit in fits]) for value in values[:NODES]]
+    return [(value, [fit["by"].get(label, {}).get(value, 0) for fit in fits]) for value in values[:MAX_NODES]]

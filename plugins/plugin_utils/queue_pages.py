@@ -11,7 +11,7 @@ import typing as t
 
 from ..module_utils.dra.queues.usage import Sample, Usage
 from .alignment_pages import cleaned
-from .plots import CURVES, Curve, plot
+from .plots import MAX_CURVES, Curve, plot
 from .report_pages import Pages
 from .values import Json
 
@@ -20,7 +20,7 @@ _MAX_POINTS = 1000
 
 
 def usage_page(folders: t.Sequence[str], title: str, usage: Usage, samples: t.Sequence[Sample], gap: float) -> bytes:
-    """The usage of queues by team. Raises `jinja2.TemplateError` where a template is missing or faulty."""
+    """The usage of queues by team. Raises `jinja2.TemplateError` if a template is missing or faulty."""
     pages = Pages(folders, title)
     resources = sorted({name for one in samples for name in one.shares})
     last = samples[-1] if samples else None
@@ -41,30 +41,32 @@ def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.An
         for team, share in one.shares.get(resource, {}).items():
             charged[team] = charged.get(team, 0.0) + share.charged
     teams = sorted(charged, key=lambda team: (-charged[team], team))
-    chosen = samples[:: max(1, len(samples) // _MAX_POINTS)]
+    step = max(1, len(samples) // _MAX_POINTS)
     curves = []
-    for team in teams[:CURVES]:
+    for team in teams[:MAX_CURVES]:
         points: list[tuple[float, float] | None] = []
-        before = None
-        for one in chosen:
-            if before is not None and (one.time - before).total_seconds() > gap * max(1, len(samples) // _MAX_POINTS):
+        previous = None
+        for one in samples[::step]:
+            if previous is not None and (one.time - previous).total_seconds() > gap * step:
                 points.append(None)
             share = one.shares.get(resource, {}).get(team)
             points.append(((one.time - start).total_seconds() / 3600, share.charged) if share else None)
-            before = one.time
+            previous = one.time
         curves.append(Curve(team, points))
-    return plot(f"{resource}: charged by team over time", curves, "h", steps=True), max(0, len(teams) - CURVES)
+    return plot(f"{resource}: charged by team over time", curves, "h", steps=True), max(0, len(teams) - MAX_CURVES)
 
 
 def replay_page(folders: t.Sequence[str], title: str, results: t.Sequence[Json]) -> bytes:
-    """The results of the module `queue_replay` for one stream of jobs with several settings, each with its name.
-    Raises `jinja2.TemplateError`."""
+    """The results of the module `queue_replay` for one stream of jobs, each with its name.
+
+    Raises `jinja2.TemplateError`.
+    """
     pages = Pages(folders, title)
-    found = t.cast("list[Json]", cleaned([dict(one) for one in results]))
-    used = [Curve(str(one["name"]), [(row[0], row[1]) for row in one["curve"]]) for one in found[:CURVES]]
-    waiting = [Curve(str(one["name"]), [(row[0], row[2]) for row in one["curve"]]) for one in found[:CURVES]]
+    shown = t.cast("list[Json]", cleaned([dict(one) for one in results]))
+    used = [Curve(str(one["name"]), [(row[0], row[1]) for row in one["curve"]]) for one in shown[:MAX_CURVES]]
+    waiting = [Curve(str(one["name"]), [(row[0], row[2]) for row in one["curve"]]) for one in shown[:MAX_CURVES]]
     text = pages.environment.get_template("replay.html.j2").render(
-        results=found,
+        results=shown,
         used=plot("GPUs that running jobs use", used, "h"),
         waiting=plot("GPUs that waiting jobs request", waiting, "h"),
     )

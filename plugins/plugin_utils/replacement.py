@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Checks for replacing a NIC: before, what depends on the old card; after, whether the new card can replace it."""
+"""Checks before and after a NIC is replaced: what depends on the old card, and whether the new card can replace it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .report_compare import differences
 from .report_facts import View, natural, read_facts
 from .values import Variables
 
-_DEPTH = 12
+_MAX_DEPTH = 12  # of nested variables
 #: Variables that Ansible sets or that are read from the node. The inventory does not define them.
 _NOT_IN_INVENTORY = re.compile(r"^(__|ansible_|topology_(facts|probe|report)$|replace_nic_|groups$|hostvars$|vars$)")
 
@@ -29,30 +29,30 @@ def management_reasons(card: Card, management: t.Mapping[str, str]) -> list[str]
     reasons = []
     for function in card["functions"]:
         names = [entry["name"] for entry in function["interfaces"]]
-        found = [f"{name} ({function['address']}): {management[name]}" for name in names if name in management]
-        if not found and function["default_route"]:
-            found = [f"{function['address']}: it carries the default route"]
-        reasons += found
+        of_function = [f"{name} ({function['address']}): {management[name]}" for name in names if name in management]
+        if not of_function and function["default_route"]:
+            of_function = [f"{function['address']}: it carries the default route"]
+        reasons += of_function
     return reasons
 
 
 def card_lines(card: Card, users: t.Mapping[str, str]) -> list[str]:
-    """A card as lines, one for each function. `users` maps a PCI address to what uses the function."""
-    found = [title(card)]
+    """A card as lines, with one or more for each function. `users` maps a PCI address to what uses the function."""
+    lines = [title(card)]
     for function in card["functions"]:
-        words = [entry["name"] + (f" {entry['mac']}" if entry["mac"] else "") for entry in function["interfaces"]]
-        words += [entry["name"] + (f" GUID {entry['guid']}" if entry["guid"] else "") for entry in function["rdma"]]
-        words += [f"{function['speed_mbps'] / 1000:g}G"] if function["speed_mbps"] else []
-        words += [{True: "up", False: "down"}[function["up"]]] if function["up"] is not None else []
-        words += [f"rail {function['rail']}"] if function["rail"] is not None else []
+        facts = [entry["name"] + (f" {entry['mac']}" if entry["mac"] else "") for entry in function["interfaces"]]
+        facts += [entry["name"] + (f" GUID {entry['guid']}" if entry["guid"] else "") for entry in function["rdma"]]
+        facts += [f"{function['speed_mbps'] / 1000:g}G"] if function["speed_mbps"] else []
+        facts += [{True: "up", False: "down"}[function["up"]]] if function["up"] is not None else []
+        facts += [f"rail {function['rail']}"] if function["rail"] is not None else []
         if function["near"]["gpus"]:
-            words.append(f"{function['near']['level']} to GPU {', '.join(function['near']['gpus'])}")
-        found.append(f"    {function['address']}: {', '.join(words) or 'nothing else is known'}")
+            facts.append(f"{function['near']['level']} to GPU {', '.join(function['near']['gpus'])}")
+        lines.append(f"    {function['address']}: {', '.join(facts) or 'nothing else is known'}")
         if function["vfs"]:
-            found.append(f"        its VFs: {', '.join(function['vfs'])}")
+            lines.append(f"        its VFs: {', '.join(function['vfs'])}")
     addresses = sorted(function_addresses(card), key=natural)
-    found += [f"    in use: {address}: {users[address]}" for address in addresses if address in users]
-    return found
+    lines += [f"    in use: {address}: {users[address]}" for address in addresses if address in users]
+    return lines
 
 
 def inventory_lines(
@@ -68,41 +68,41 @@ def inventory_lines(
     all variables of the host.
     """
     nics = [nic for nic in facts["nics"] if nic["address"] in function_addresses(card)]
-    found = []
+    lines = []
     for number, rule in enumerate(rules):
         name = rule.get("name") or f"fabric_nics[{number}]"
-        chosen = _chosen(rule.get("select") or {}, nics, facts)
-        if chosen:
-            found.append(f"fabric_nics: {name} selects {chosen}")
+        selected = _selected(rule.get("select") or {}, nics, facts)
+        if selected:
+            lines.append(f"fabric_nics: {name} selects {selected}")
     for kind in ("include", "exclude"):
         for number, select in enumerate((driver or {}).get(kind) or ()):
-            chosen = _chosen(select, nics, facts)
-            if chosen:
-                found.append(f"dra_driver_settings.{kind}[{number}] selects {chosen}")
-    for kind, patterns in _identities(card).items():
-        for path in _places(variables or {}, re.compile("|".join(patterns), re.IGNORECASE)) if patterns else ():
-            found.append(f"{path} names its {kind}")
-    return found
+            selected = _selected(select, nics, facts)
+            if selected:
+                lines.append(f"dra_driver_settings.{kind}[{number}] selects {selected}")
+    for kind, patterns in _identifier_patterns(card).items():
+        for path in _matching_paths(variables or {}, re.compile("|".join(patterns), re.IGNORECASE)) if patterns else ():
+            lines.append(f"{path} contains its {kind}")
+    return lines
 
 
-def _chosen(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts) -> str:
-    """The functions that a selector chooses, and by which keys; empty for none."""
+def _selected(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts) -> str:
+    """The functions that a selector matches, and by which keys; empty if it matches none."""
     try:
-        chosen = selector(select)
+        parsed = selector(select)
     except Unfit:
         return ""  # reported where the selector is used
-    addresses = [nic["address"] for nic in nics if chosen.matches(values_of(nic, facts))]
-    if not chosen.type and not chosen.address:
+    addresses = [nic["address"] for nic in nics if parsed.matches(values_of(nic, facts))]
+    if not parsed.type and not parsed.address:
         addresses = [one for one in addresses if not any(nic["address"] == one and nic["physfn"] for nic in nics)]
     return f"{', '.join(addresses)} by {', '.join(sorted(select)) or 'an empty selector'}" if addresses else ""
 
 
-def _identities(card: Card) -> dict[str, list[str]]:
-    """Patterns for the identifiers of this card in any notation, by kind."""
+def _identifier_patterns(card: Card) -> dict[str, list[str]]:
+    """Regular expressions for the identifiers of a card in any notation, by kind."""
 
     def pattern_for(value: str) -> str:
         digits = re.sub("[^0-9a-f]", "", value.lower())
-        pairs = [digits[at : at + 2] for at in range(0, len(digits), 2)]
+        pairs = [digits[start : start + 2] for start in range(0, len(digits), 2)]
         return "(?<![0-9a-f])" + "[:.-]?".join(pairs) + "(?![0-9a-f])"
 
     return {
@@ -113,21 +113,21 @@ def _identities(card: Card) -> dict[str, list[str]]:
     }
 
 
-def _places(value: object, pattern: re.Pattern[str], path: str = "", depth: int = 0) -> t.Iterator[str]:
-    """The paths of variables that match the pattern, as `name.key[0]`, without their values, which may be secret."""
-    if depth > _DEPTH:
+def _matching_paths(value: object, pattern: re.Pattern[str], path: str = "", depth: int = 0) -> t.Iterator[str]:
+    """The paths of variables that match the pattern, such as `name.key[0]`, without values, which may be secret."""
+    if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
         for key, item in value.items():
             if depth == 0 and _NOT_IN_INVENTORY.match(str(key)):
                 continue
-            here = f"{path}.{key}" if path else str(key)
+            inner_path = f"{path}.{key}" if path else str(key)
             if pattern.search(str(key)):
-                yield here
-            yield from _places(item, pattern, here, depth + 1)
+                yield inner_path
+            yield from _matching_paths(item, pattern, inner_path, depth + 1)
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            yield from _places(item, pattern, f"{path}[{number}]", depth + 1)
+            yield from _matching_paths(item, pattern, f"{path}[{number}]", depth + 1)
     elif isinstance(value, str) and pattern.search(value):
         yield path
 
@@ -136,17 +136,17 @@ def published_devices(card: Card, node: str, cluster: Variables) -> list[Object]
     """The devices in a cluster that are functions of a card, as `cluster_nodes.describe` returns them.
 
     `cluster` has Nodes, ResourceSlices and ResourceClaims as `nodes`, `slices` and `claims`. Any attribute with a PCI
-    address of the card identifies a device, as each driver names it differently.
+    address of the card identifies a device, because each driver names this attribute differently.
     """
-    known = describe(cluster["nodes"], cluster["slices"], cluster["claims"]).get(node) or {"devices": []}
-    found, mine = [], function_addresses(card)
-    for device in known["devices"]:
-        # a VF's device may name its PF, too
+    described = describe(cluster["nodes"], cluster["slices"], cluster["claims"]).get(node) or {"devices": []}
+    published, addresses = [], function_addresses(card)
+    for device in described["devices"]:
+        # a VF's device may also have the address of its PF as an attribute
         values = [device["attributes"].get("resource.kubernetes.io/pciBusID"), *device["attributes"].values()]
-        address = next((one for one in values if isinstance(one, str) and one in mine), None)
+        address = next((one for one in values if isinstance(one, str) and one in addresses), None)
         if address:
-            found.append({**device, "address": address})
-    return found
+            published.append({**device, "address": address})
+    return published
 
 
 def cluster_lines(devices: t.Sequence[Object], claims: t.Sequence[Object]) -> list[str]:
@@ -166,20 +166,20 @@ def cluster_lines(devices: t.Sequence[Object], claims: t.Sequence[Object]) -> li
 
 def replacement_problems(old: Card, new: Card, other_model: bool = False) -> list[str]:
     """Why the new card cannot replace the old one, each with the fix; empty if it can."""
-    allow = "insert the same model, or allow another one: -e replace_nic_other_model=true"
-    found = []
+    allow = "insert the same model, or allow another model: -e replace_nic_other_model=true"
+    problems = []
     if not other_model:
         ours, theirs = (_model(card) for card in (new, old))
         if new["part_number"] and old["part_number"] and new["part_number"] != old["part_number"]:
-            found.append(f"the new card is {_model_name(new)}, the old one was {_model_name(old)} ({allow})")
+            problems.append(f"the new card is {_model_name(new)}, the old one was {_model_name(old)} ({allow})")
         elif ours != theirs:
-            found.append(f"the new card is {', '.join(ours)}, the old one was {', '.join(theirs)} ({allow})")
+            problems.append(f"the new card is {', '.join(ours)}, the old one was {', '.join(theirs)} ({allow})")
         elif len(new["functions"]) != len(old["functions"]):
             counts = f"{len(new['functions'])} PCI functions, the old one {len(old['functions'])}"
-            found.append(f"the new card has {counts} ({allow}; or restore the settings of the card's firmware)")
+            problems.append(f"the new card has {counts} ({allow}; or restore the settings of the card's firmware)")
     for function, before in zip(new["functions"], old["functions"], strict=False):
-        found += _function_problems(function, before, other_model)
-    return found
+        problems += _function_problems(function, before, other_model)
+    return problems
 
 
 def _model(card: Card) -> list[str]:
@@ -194,6 +194,7 @@ def _model_name(card: Card) -> str:
 
 
 def _function_problems(new: Function, old: Function, other_model: bool) -> t.Iterator[str]:
+    """How a function of the new card is worse than that of the old one, each with the fix."""
     address = new["address"]
     if old["driver"] and not new["driver"]:
         check = "look in dmesg for errors of this device's driver or firmware"
@@ -202,7 +203,7 @@ def _function_problems(new: Function, old: Function, other_model: bool) -> t.Ite
     slower = not other_model and (_less(ours["gts"], theirs["gts"]) or _less(ours["width"], theirs["width"]))
     reseat = "reseat it, and check the slot's speed and bifurcation in the firmware setup"
     if slower:
-        yield f"{address}: its PCIe link is {_link(ours)}, the old one's was {_link(theirs)} ({reseat})"
+        yield f"{address}: its PCIe link is {_link_text(ours)}, the old one's was {_link_text(theirs)} ({reseat})"
     elif new["degraded"] and new["degraded"] != old["degraded"]:
         yield f"{address}: its PCIe link lost speed: {new['degraded']} ({reseat})"
     if old["up"] and not new["up"]:
@@ -219,17 +220,18 @@ def _function_problems(new: Function, old: Function, other_model: bool) -> t.Ite
         )
 
 
-def _less(ours: float | None, theirs: float | None) -> bool:
-    return bool(ours and theirs and ours < theirs)
+def _less(new: float | None, old: float | None) -> bool:
+    """Whether the new value is below the old one. Unknown values are not compared."""
+    return bool(new and old and new < old)
 
 
-def _link(link: Link) -> str:
+def _link_text(link: Link) -> str:
     return f"{link['gts'] or '?'} GT/s x{link['width'] or '?'}"
 
 
 def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) -> list[str]:
-    """How other devices of the node differ, one sentence each, except for their configuration (VFs, drivers)."""
-    mine = function_addresses(old) | (function_addresses(new) if new else set())
+    """How the node's other devices differ, one sentence each. Their configuration (VFs, drivers) is ignored."""
+    of_cards = function_addresses(old) | (function_addresses(new) if new else set())
     ours, theirs = _rest(after, function_addresses(new or old)), _rest(before, function_addresses(old))
     known = {device.address: device for device in theirs.devices}
     for device in ours.devices:
@@ -237,10 +239,10 @@ def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card 
         if other and not (device.notes and other.notes):  # a pod may be using the interface, so its state is unknown
             device.notes = other.notes = []
     found = differences(ours, theirs)
-    then = {card["functions"][0]["address"]: card for card in cards(before)}
+    cards_before = {card["functions"][0]["address"]: card for card in cards(before)}
     for card in cards(after):
-        other_card = then.get(card["functions"][0]["address"])
-        if other_card and not function_addresses(card) & mine and same_card(card, other_card) is False:
+        other_card = cards_before.get(card["functions"][0]["address"])
+        if other_card and not function_addresses(card) & of_cards and same_card(card, other_card) is False:
             serials = f": serial {card['serial']} instead of {other_card['serial']}" if card["serial"] else ""
             found.append(f"{location(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
@@ -266,19 +268,19 @@ def _rest(facts: NodeFacts, functions: set[str]) -> View:
 
 
 def identifier_changes(old: Card, new: Card) -> list[str]:
-    """Changed names and identifiers, one line each, as other systems may refer to them."""
-    found = []
+    """Changed names and identifiers, one line each, because other systems may refer to them."""
+    lines = []
     if old["serial"] != new["serial"]:
-        found.append(f"serial number {old['serial'] or 'unknown'} -> {new['serial'] or 'unknown'}")
+        lines.append(f"serial number {old['serial'] or 'unknown'} -> {new['serial'] or 'unknown'}")
     for function, before in zip(new["functions"], old["functions"], strict=False):
         for port, old_port in zip(function["interfaces"], before["interfaces"], strict=False):
-            found += _renamed(port["name"], old_port["name"], "MAC address", port["mac"], old_port["mac"])
+            lines += _renamed(port["name"], old_port["name"], "MAC address", port["mac"], old_port["mac"])
         for device, old_device in zip(function["rdma"], before["rdma"], strict=False):
-            found += _renamed(device["name"], old_device["name"], "GUID", device["guid"], old_device["guid"])
+            lines += _renamed(device["name"], old_device["name"], "GUID", device["guid"], old_device["guid"])
         for device, old_device in zip(function["rdma"], before["rdma"], strict=False):
             if device["firmware"] and old_device["firmware"] and device["firmware"] != old_device["firmware"]:
-                found.append(f"{device['name']}: firmware {old_device['firmware']} -> {device['firmware']}")
-    return found
+                lines.append(f"{device['name']}: firmware {old_device['firmware']} -> {device['firmware']}")
+    return lines
 
 
 def _renamed(name: str, before: str, kind: str, value: str | None, value_before: str | None) -> t.Iterator[str]:
@@ -298,9 +300,9 @@ def counterparts(old: Card, new: Card, addresses: t.Iterable[str]) -> list[str]:
 
 
 def stale_identifiers(old: Card, new: Card) -> list[str]:
-    """MAC addresses and GUIDs that only the old card has. An object with one of them is stale."""
+    """MAC addresses and GUIDs that only the old card has. An object that refers to one of them is stale."""
 
-    def names(card: Card) -> set[str]:
+    def identifiers(card: Card) -> set[str]:
         return {one.lower() for one in macs(card) + guids(card)}
 
-    return sorted(names(old) - names(new))
+    return sorted(identifiers(old) - identifiers(new))

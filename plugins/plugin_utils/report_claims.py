@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Which claims allocate which GPU-NIC pairs of which node, as `dra_render` returns it and `claims.json` stores it."""
+"""Which claims can allocate which GPU-NIC pairs of a node, as `dra_render` returns and `claims.json` stores it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from .report_store import Store
 from .values import Json
 
 FILE = "claims.json"
-_PAIR = 4  # board, level, and the addresses of GPU and NIC
+_PAIR_LENGTH = 4  # board, level, and the addresses of GPU and NIC
 
 
 @dataclass(frozen=True)
 class ClaimedPairs:
-    """The GPU-NIC pairs of a node that claims can allocate: names of claims and templates by the addresses of the pair.
+    """The GPU-NIC pairs of a node that claims can allocate.
+
+    `pairs` maps the addresses of a GPU and a NIC to names of claims and templates.
 
     `stale` are claims and templates that were rendered for another board map of this node.
     """
@@ -31,9 +33,9 @@ class ClaimedPairs:
     pairs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
 
-    def at(self, one: str, other: str) -> str:
+    def at(self, first: str, second: str) -> str:
         """The claims and templates of a pair, whose addresses may be in either order; empty if there are none."""
-        return ", ".join(self.pairs.get((one, other)) or self.pairs.get((other, one)) or ())
+        return ", ".join(self.pairs.get((first, second)) or self.pairs.get((second, first)) or ())
 
     def of(self, gpu: str) -> list[tuple[str, str]]:
         """The NICs that claims can allocate with a GPU, each with its claims and templates."""
@@ -70,21 +72,22 @@ class Claims:
         if host not in self._by_host:
             return NO_CLAIMS
         board = _board(facts)
-        found: dict[tuple[str, str], list[str]] = {}
+        names_by_pair: dict[tuple[str, str], list[str]] = {}
         stale = set()
         for name, rendered, use in self._by_host[host]:
             if rendered != board:
                 stale.add(name)
                 continue
             for shape, _level, gpu, nic in use["pairs"]:
-                names = found.setdefault((gpu, nic), [])
+                names = names_by_pair.setdefault((gpu, nic), [])
                 if shape == board and name not in names:
                     names.append(name)
-        pairs = {pair: sorted(names, key=natural) for pair, names in sorted(found.items()) if names}
+        pairs = {pair: sorted(names, key=natural) for pair, names in sorted(names_by_pair.items()) if names}
         return ClaimedPairs(pairs, sorted(stale, key=natural))
 
 
 def _stored(store: Store) -> dict[str, list[Json]]:
+    """The stored claims by site. Raises Unusable."""
     path = store.path(FILE)
     try:
         sites = read_stored(json.loads(path.read_bytes()), path)["sites"]
@@ -102,15 +105,15 @@ def _stored(store: Store) -> dict[str, list[Json]]:
 def _checked(site: object, uses: object) -> list[Json]:
     """The fields of a site's claims that the report stores. Raises Unusable if `dra_render` did not return `uses`."""
     try:
-        found = []
+        checked = []
         for use in t.cast("list[Json]", uses):
             boards = {str(board): [str(node) for node in nodes] for board, nodes in use["boards"].items()}
             pairs = [[str(word) for word in pair] for pair in use["pairs"]]
-            if not all(len(pair) == _PAIR for pair in pairs):
+            if not all(len(pair) == _PAIR_LENGTH for pair in pairs):
                 raise ValueError("a pair has no board, level, GPU and NIC")
             named = {key: str(use[key]) for key in ("claim", "name", "form")}
-            found.append({**named, "boards": boards, "pairs": pairs})
-        return found
+            checked.append({**named, "boards": boards, "pairs": pairs})
+        return checked
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unusable(
             f"claims.{site}: this is not the `boards` that dra_render returns ({error}). Pass that value unchanged."

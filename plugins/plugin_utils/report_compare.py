@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Say in words how two nodes differ, and which nodes of a fleet differ from their peers."""
+"""Describes how two nodes differ, and which nodes of a fleet differ from their peers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SYSTEM = (
 
 
 def shape_of(view: View) -> str:
-    """Return the node's fingerprint, or one that is computed here if the facts have none."""
+    """The node's fingerprint, or one that is computed here if the facts have none."""
     if view.topology.fingerprint:
         return view.topology.fingerprint
     parts = sorted(f"{d.kind} {d.address} {d.model} {d.numa} {d.root} {d.bridges} {d.degraded}" for d in view.devices)
@@ -54,7 +54,7 @@ def shape_of(view: View) -> str:
 
 
 def build_of(view: View) -> str:
-    """Return vendor and product, else the processors; empty if neither is known. Peers have the same build."""
+    """Vendor and product, else the processors; empty if neither is known. Peers have the same build."""
     system = view.topology.system
     product = system.product or system.board or ""
     if product and not product.startswith(_NO_PRODUCTS):
@@ -66,53 +66,59 @@ def build_of(view: View) -> str:
 
 
 def plural(count: int, kind: str) -> str:
+    """A number of devices of a kind, such as `2 NICs`."""
     return f"{count} {_NAMES[kind][count != 1]}"
 
 
-def _place(device: Device) -> str:
+def _location(device: Device) -> str:
+    """Where a device is, as part of a sentence."""
     if device.switch:
-        place = f"under switch {device.switch}"
+        location = f"under switch {device.switch}"
     elif device.root:
-        place = f"under {device.root}"
+        location = f"under {device.root}"
     else:
-        place = "under an unknown root complex"
-    return place + (f", NUMA node {device.numa}" if device.numa is not None else "")
+        location = "under an unknown root complex"
+    return location + (f", NUMA node {device.numa}" if device.numa is not None else "")
 
 
-def _listed(names: t.Iterable[str], most: int = 4) -> str:
+def _listed(names: t.Iterable[str], maximum: int = 4) -> str:
+    """The first names, and how many more there are."""
     names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:maximum]) + (f" and {len(names) - maximum} more" if len(names) > maximum else "")
 
 
 def _pairs(node: View, peer: View) -> tuple[list[tuple[Device, Device]], list[Device], list[Device]]:
-    """Match devices by address, then the rest of each kind and model in address order (buses may be renumbered)."""
-    theirs = {(d.kind, d.address): d for d in peer.devices}
-    pairs, extra = [], []
+    """Match devices by address, then the rest of each kind and model in address order (buses may be renumbered).
+
+    Returns the pairs of a node's and its peer's device, the devices that only the node has, and those of the peer.
+    """
+    of_peer = {(d.kind, d.address): d for d in peer.devices}
+    pairs, others = [], []
     for device in node.devices:
-        match = theirs.pop((device.kind, device.address), None)
+        match = of_peer.pop((device.kind, device.address), None)
         if match:
             pairs.append((device, match))
         else:
-            extra.append(device)
+            others.append(device)
     unmatched: dict[tuple[str, str], list[Device]] = {}
-    for device in sorted(theirs.values(), key=lambda d: natural(d.address)):
+    for device in sorted(of_peer.values(), key=lambda d: natural(d.address)):
         unmatched.setdefault((device.kind, device.model), []).append(device)
-    alone = []
-    for device in sorted(extra, key=lambda d: natural(d.address)):
+    only_node = []
+    for device in sorted(others, key=lambda d: natural(d.address)):
         queue = unmatched.get((device.kind, device.model))
         if queue:
             pairs.append((device, queue.pop(0)))
         else:
-            alone.append(device)
-    return pairs, alone, [device for queue in unmatched.values() for device in queue]
+            only_node.append(device)
+    return pairs, only_node, [device for queue in unmatched.values() for device in queue]
 
 
 def _changes(device: Device, other: Device) -> t.Iterator[str]:
-    """Yield what differs between a device and its counterpart, as "this instead of that"."""
+    """What differs between a device and its counterpart, as phrases such as `rail 1 instead of 2`."""
 
-    def instead(word: str, ours: t.Any, theirs: t.Any) -> str:
+    def instead(label: str, ours: t.Any, theirs: t.Any) -> str:
         return (
-            f"{word} {'unknown' if ours in (None, '') else ours} instead of "
+            f"{label} {'unknown' if ours in (None, '') else ours} instead of "
             f"{'unknown' if theirs in (None, '') else theirs}"
         )
 
@@ -139,19 +145,19 @@ def _changes(device: Device, other: Device) -> t.Iterator[str]:
 
 
 def differences(node: View, peer: View) -> list[str]:
-    """Return how `node` differs from `peer`, one sentence each; an empty list if no difference was found."""
+    """How `node` differs from `peer`, one sentence for each difference."""
     pairs, extra, missing = _pairs(node, peer)
     result = []
     for devices, word in ((missing, "fewer"), (extra, "more")):
         groups: dict[tuple[str, str], list[Device]] = {}
         for device in devices:
-            groups.setdefault((device.kind, _place(device)), []).append(device)
-        for (kind, place), members in groups.items():
+            groups.setdefault((device.kind, _location(device)), []).append(device)
+        for (kind, location), members in groups.items():
             ours = sum(d.kind == kind for d in node.devices)
             theirs = sum(d.kind == kind for d in peer.devices)
             total = f" ({ours} instead of {theirs})" if ours != theirs else ""
             names = _listed(f"{d.model} at {d.address}" if d.model else d.address for d in members)
-            result.append(f"{plural(len(members), kind)} {word}{total} {place}: {names}")
+            result.append(f"{plural(len(members), kind)} {word}{total} {location}: {names}")
     phrases: dict[tuple[str, str], list[Device]] = {}
     moved = 0
     for device, other in pairs:
@@ -168,26 +174,26 @@ def differences(node: View, peer: View) -> list[str]:
 
 def _system_differences(node: View, peer: View) -> t.Iterator[str]:
     ours, theirs = node.topology, peer.topology
-    for name, word in _SYSTEM:
+    for name, label in _SYSTEM:
         a, b = getattr(ours.system, name), getattr(theirs.system, name)
         if a != b and a is not None and b is not None:
-            yield f"{word}: {a} instead of {b}"
-    for word, a, b in (
+            yield f"{label}: {a} instead of {b}"
+    for label, a, b in (
         ("sockets", len(ours.packages), len(theirs.packages)),
         ("NUMA nodes", len(ours.numa_nodes), len(theirs.numa_nodes)),
     ):
         if a != b:
-            yield f"{a} {word} instead of {b}"
+            yield f"{a} {label} instead of {b}"
     cpus = {n.id: n.cpus for n in theirs.numa_nodes}
-    other = [str(n.id) for n in ours.numa_nodes if n.id in cpus and n.cpus != cpus[n.id]]
-    if other:
-        yield f"NUMA node {_listed(other)}: another list of CPUs"
+    changed = [str(n.id) for n in ours.numa_nodes if n.id in cpus and n.cpus != cpus[n.id]]
+    if changed:
+        yield f"NUMA node {_listed(changed)}: another list of CPUs"
     if node.levels != peer.levels:
         yield f"GPU-NIC groups: {node.levels or 'none'} instead of {peer.levels or 'none'}"
 
 
 def changes(old: View | None, new: View) -> list[str]:
-    """Return what changed on one node since its facts were last stored, as diff lines."""
+    """What changed on a node since its facts were last stored, as diff lines."""
     if old is None:
         counts = Counter(device.kind for device in new.devices)
         return ["+ new: " + (", ".join(plural(counts[kind], kind) for kind in _NAMES if counts[kind]) or "no devices")]
@@ -205,7 +211,7 @@ def changes(old: View | None, new: View) -> list[str]:
     old_findings = {(f.id, tuple(f.devices)): f for f in old.topology.findings}
     new_findings = {(f.id, tuple(f.devices)): f for f in new.topology.findings}
     lines.extend(
-        f"- finding gone: {f.severity} {f.id}: {f.summary}"
+        f"- finding resolved: {f.severity} {f.id}: {f.summary}"
         for key, f in old_findings.items()
         if key not in new_findings
     )
@@ -230,8 +236,10 @@ class Member(t.Protocol):
 
 @dataclass
 class Peers:
-    """Nodes that should be alike: the same product with the same GPU. `usual` is the shape of more than half of them,
-    or None."""
+    """Nodes that should be alike, because they are the same product with the same GPU.
+
+    `usual` is the shape of more than half of them; None if there is none.
+    """
 
     name: str
     hosts: list[str] = field(default_factory=list)
@@ -251,8 +259,8 @@ def group_peers(members: t.Sequence[Member]) -> list[Peers]:
 
     Nodes with an unknown build are not peers of each other.
 
-    A node that shows no GPU joins the GPU nodes of its product if these are more than three times as many as the nodes
-    without GPUs: it has then more likely lost its GPUs than been bought without them.
+    A node without a visible GPU joins the GPU nodes of its product if these are more than three times as many as the
+    nodes without GPUs. It has then more likely lost its GPUs than been bought without them.
     """
     models: dict[str, Counter[str]] = {}
     without_gpus: Counter[str] = Counter()

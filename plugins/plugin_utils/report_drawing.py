@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Draw a node's PCIe tree as SVG: NUMA nodes hold root complexes, which hold switches, which hold devices.
+"""Draws a node's PCIe tree as SVG: NUMA nodes contain root complexes, which contain switches, which contain devices.
 
 Every box measures its children first and then places them, so the drawing depends only on the facts. Colours come
 from the page's style sheet through class names; a text or a shape also shows what a colour shows.
@@ -21,8 +21,8 @@ from html import escape
 from ..module_utils.topology.affinity import whole_switches
 from .report_facts import Device, View, natural
 
-WIDTH = 1180  # the widest drawing in pixels, unless one box alone is wider
-_CHIP_W, _CHIP_H = 122, 56
+WIDTH = 1180  # the maximum width of a drawing in pixels, unless a single box is wider
+_CHIP_W, _CHIP_H = 122, 56  # the size of a device's box in pixels
 _PAD, _GAP, _LINE, _STUB = 8, 8, 17, 24
 _BOLD, _LARGE = 1.16, 12 / 11  # how much wider bold text is, and the larger first line of a chip
 _MAX_CHIPS = 6  # more identical devices than this under one port are drawn as one chip
@@ -38,7 +38,7 @@ _KIND_NAMES = {
 
 @dataclass
 class Box:
-    """A rectangle of the drawing. `bus` boxes hang their children on a line, with the link of each beside it."""
+    """A rectangle of the drawing. A `bus` box connects its children to a line, with the link of each beside it."""
 
     style: str
     head: list[str]
@@ -94,7 +94,7 @@ class Box:
 
 
 def len_px(text: str) -> float:
-    """Return a safe guess at the width of 11 px text in pixels, for whichever system font the viewer has."""
+    """An upper estimate of the width of 11 px text in pixels, for any system font."""
     return sum(map(_char_px, text))
 
 
@@ -106,6 +106,7 @@ def _char_px(char: str) -> float:
 
 
 def _clip(text: str, width: float) -> str:
+    """A text that fits in a width in pixels."""
     if len_px(text) <= width:
         return text
     while text and len_px(text) > width - _char_px("…"):
@@ -116,11 +117,11 @@ def _clip(text: str, width: float) -> str:
 def _wrap(children: list[Box], limit: float) -> list[list[Box]]:
     """Split boxes into rows of at most `limit` pixels, as evenly filled as possible (2 + 2 rather than 3 + 1)."""
 
-    def fill(most: int) -> list[list[Box]]:
+    def fill(max_boxes: int) -> list[list[Box]]:
         rows: list[list[Box]] = []
         used = 0.0
         for child in children:
-            if rows and used + _GAP + child.w <= limit and len(rows[-1]) < most:
+            if rows and used + _GAP + child.w <= limit and len(rows[-1]) < max_boxes:
                 rows[-1].append(child)
                 used += _GAP + child.w
             else:
@@ -134,16 +135,16 @@ def _wrap(children: list[Box], limit: float) -> list[list[Box]]:
 
 
 def _chip(device: Device) -> Box:
-    last = [f"rail {device.rail}"] if device.rail is not None else []
-    last += device.notes
+    last_line = [f"rail {device.rail}"] if device.rail is not None else []
+    last_line += device.notes
     if device.vfs:
-        last.append(f"{device.vfs} VF" + ("s" if device.vfs > 1 else ""))
+        last_line.append(f"{device.vfs} VF" + ("s" if device.vfs > 1 else ""))
     hint = [device.label, device.address, device.model, device.link, device.driver]
     hint += [f"link degraded: {device.degraded}"] if device.degraded else []
     hint += [f"link speed {device.slow}, which may be power saving"] if device.slow else []
     return Box(
         style=f"chip {device.kind}",
-        head=[device.short, device.address, " · ".join(last) or device.model],
+        head=[device.short, device.address, " · ".join(last_line) or device.model],
         link=device.degraded or device.link,
         degraded=bool(device.degraded),
         hint="\n".join(line for line in hint if line),
@@ -157,29 +158,29 @@ def _order(device: Device) -> tuple[int, list[tuple[int, int, str]]]:
 
 
 def _chips(devices: list[Device]) -> list[Box]:
-    """One chip for each device, and one for many identical devices."""
-    like = Counter((d.kind, d.model, d.link, d.degraded, d.numa) for d in devices if d.kind in ("nic", "nvme"))
+    """One chip for each device, but only one for many identical devices."""
+    alike = Counter((d.kind, d.model, d.link, d.degraded, d.numa) for d in devices if d.kind in ("nic", "nvme"))
     boxes: list[Box] = []
     drawn: set[tuple[str, str, str, str, int | None]] = set()
     for device in sorted(devices, key=_order):
         key = (device.kind, device.model, device.link, device.degraded, device.numa)
-        if like[key] <= _MAX_CHIPS:
+        if alike[key] <= _MAX_CHIPS:
             boxes.append(_chip(device))
         elif key not in drawn:
             drawn.add(key)
-            word = device.short.split(" ", 1)[0]
+            noun = device.short.split(" ", 1)[0]
             box = _chip(device)
             box.style += " stack"
-            box.head = [f"{like[key]} × {word}", f"from {device.address}", device.model]
+            box.head = [f"{alike[key]} × {noun}", f"from {device.address}", device.model]
             boxes.append(box)
     return boxes
 
 
 def _subtree(view: View, devices: list[Device], depth: int) -> list[Box]:
-    """Return the boxes below the port at `depth` of the paths: its devices, and a box for each bridge further down.
+    """The boxes below the port at `depth` of the paths: its devices, and a box for each bridge further down.
 
     The bridges of a path are a root port, then an upstream and a downstream port for each switch. An upstream port and
-    the downstream ports behind it are one switch, so a box is made at every second bridge. Where the PCI domain
+    the downstream ports behind it are one switch, so only every second bridge gets a box. Where the PCI domain
     changes, a path has passed a host bridge within the tree (Intel VMD), and begins with a root port again.
     """
     boxes = _chips([device for device in devices if len(device.bridges) <= depth + 1])
@@ -218,7 +219,7 @@ def _switch(view: View, address: str, children: list[Box]) -> Box:
 
 
 def _whole_switches(view: View, devices: list[Device], depth: int) -> list[Box]:
-    """Return the boxes below the switch at `depth` where each step of a path is a whole switch, as in NCCL's files."""
+    """The boxes below the switch at `depth`, for paths in which each step is a whole switch, as in NCCL's files."""
     below: dict[str, list[Device]] = {}
     for device in devices:
         if len(device.bridges) > depth:
@@ -239,7 +240,7 @@ def _by_port(devices: list[Device], depth: int) -> list[list[Device]]:
 
 
 def _root(view: View, name: str | None, devices: list[Device]) -> Box:
-    """Return the box of a root complex, or a plain one for devices whose root complex is unknown."""
+    """The box of a root complex, or of devices whose root complex is unknown."""
     if whole_switches(name):
         children = _whole_switches(view, devices, 0)
     else:
@@ -254,33 +255,34 @@ def _root(view: View, name: str | None, devices: list[Device]) -> Box:
 
 
 def _layout(view: View) -> list[Box]:
-    places: dict[int | None, dict[str | None, list[Device]]] = {}
+    """The boxes of the NUMA nodes, with their content."""
+    by_numa: dict[int | None, dict[str | None, list[Device]]] = {}
     for device in view.devices:
-        places.setdefault(device.numa, {}).setdefault(device.root, []).append(device)
+        by_numa.setdefault(device.numa, {}).setdefault(device.root, []).append(device)
     facts = {node.id: node for node in view.topology.numa_nodes}
     packages = {number: package.id for package in view.topology.packages for number in package.numa_nodes}
     boxes: list[Box] = []
     empty: list[int] = []
-    for number in sorted({n for n in places if n is not None} | set(facts)):
+    for number in sorted({n for n in by_numa if n is not None} | set(facts)):
         node = facts.get(number)
         package = node.package if node and node.package is not None else packages.get(number)
-        roots = sorted((_root(view, *root) for root in places.get(number, {}).items()), key=lambda box: box.order)
-        words = [f"NUMA node {number}"]
+        roots = sorted((_root(view, *root) for root in by_numa.get(number, {}).items()), key=lambda box: box.order)
+        parts = [f"NUMA node {number}"]
         if package is not None:
-            words.insert(0, f"Socket {package}")
+            parts.insert(0, f"Socket {package}")
         if node and node.cpus:
-            words.append(f"CPUs {node.cpus}")
+            parts.append(f"CPUs {node.cpus}")
         elif node and node.cpus == "":
-            words.append("no CPUs")
+            parts.append("no CPUs")
         if node and node.memory_bytes:
-            words.append(f"{node.memory_bytes / 2**30:,.0f} GiB")
+            parts.append(f"{node.memory_bytes / 2**30:,.0f} GiB")
         if not roots:
             empty.append(number)
             continue
-        title = " · ".join(words)
+        title = " · ".join(parts)
         boxes.append(Box(style="numa", head=[title], children=roots, hint=title))
-    if None in places:
-        roots = sorted((_root(view, *root) for root in places[None].items()), key=lambda box: box.order)
+    if None in by_numa:
+        roots = sorted((_root(view, *root) for root in by_numa[None].items()), key=lambda box: box.order)
         boxes.append(
             Box(
                 style="numa unknown",
@@ -295,7 +297,7 @@ def _layout(view: View) -> list[Box]:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return ascending numbers as `0, 2-5`."""
+    """Ascending numbers, such as `0, 2-5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -306,6 +308,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _describe(view: View) -> str:
+    """The content of the drawing as text, for screen readers."""
     counts = Counter(device.kind for device in view.devices)
     parts = [
         f"{counts[kind]} {name}{'s' if counts[kind] != 1 else ''}" for kind, name in _KIND_NAMES.items() if counts[kind]
@@ -318,11 +321,11 @@ def _describe(view: View) -> str:
     degraded = [f"{device.label} ({device.degraded})" for device in view.devices if device.degraded]
     if degraded:
         text += " Degraded links: " + ", ".join(degraded[:8]) + "."
-    return text + " The tables of the node's page hold the same facts."
+    return text + " The tables of the node's page have the same facts."
 
 
 def draw(view: View, name: str, prefix: str = "tree") -> str:
-    """Return the tree of a node as one `svg` element, or an empty string for a node without devices.
+    """The tree of a node as one `svg` element; empty for a node without devices.
 
     `name` is the drawing's accessible title. `prefix` makes the element's identifiers unique on the page.
     """
@@ -369,8 +372,8 @@ def _emit(box: Box, out: list[str]) -> None:
     for number, line in enumerate(box.head):
         x, y = box.x + (12 if chip else _PAD), box.y + 17 + number * (16 if chip else _LINE)
         kind = ("b", "m", "s")[min(number, 2)] if chip else ("h" if number == 0 else "s")
-        wider = (_BOLD * _LARGE if chip else _BOLD) if number == 0 else 1
-        text = _clip(line, (box.w - (18 if chip else 2 * _PAD - 4)) / wider)
+        factor = (_BOLD * _LARGE if chip else _BOLD) if number == 0 else 1  # how much wider than plain text
+        text = _clip(line, (box.w - (18 if chip else 2 * _PAD - 4)) / factor)
         out.append(f'<text class="{kind}" x="{x:.0f}" y="{y:.0f}">{escape(text)}</text>')
     if box.bus:
         _emit_bus(box, out)
@@ -380,7 +383,7 @@ def _emit(box: Box, out: list[str]) -> None:
 
 
 def _emit_bus(box: Box, out: list[str]) -> None:
-    """Draw the line that a row of children hangs on, and each child's link beside its own short line."""
+    """Draw the line above a row of children, and each child's short connection to this line, with its link."""
     trunk = box.x + _PAD / 2
     line = []
     for number, row in enumerate(box.rows):

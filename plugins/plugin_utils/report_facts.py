@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Turn the facts that a node sent into a view for the site report.
+"""Converts the facts that a node sent into a view for the site report.
 
 Facts are untrusted: a field may be missing, null, of another type, megabytes long or full of control characters.
 :func:`read_facts` turns any input into a complete :class:`Topology`, so that later code needs no checks.
@@ -37,10 +37,10 @@ _NATURAL = re.compile(r"(\d+)")
 
 
 def clean(value: str, limit: int = _MAX_TEXT) -> str:
-    """Return text of at most `limit` characters that cannot control a browser, a terminal or the direction of text.
+    """A text of at most `limit` characters that cannot control a browser, a terminal or the direction of text.
 
-    Control, format (such as bidirectional overrides), surrogate and unassigned characters become U+FFFD. Each character
-    for white space becomes a plain space.
+    Control, format (such as bidirectional overrides), surrogate and unassigned characters become U+FFFD. Each
+    white-space character becomes a plain space.
     """
     if len(value) > limit:
         value = value[: limit - 1] + "…"
@@ -52,12 +52,12 @@ def clean(value: str, limit: int = _MAX_TEXT) -> str:
 
 
 def natural(value: str) -> list[tuple[int, int, str]]:
-    """Return a sort key that puts gpu2 before gpu10."""
+    """A sort key that puts gpu2 before gpu10."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _NATURAL.split(value) if part]
 
 
 class _Unusable(Exception):
-    """The value is not of the wanted type."""
+    """The value is not of the expected type."""
 
 
 def _to_str(value: object) -> str:
@@ -132,7 +132,7 @@ def _to_dict(item: _Convert) -> _Convert:
 
 
 def _to_typed_dict(items: dict[str, _Convert]) -> _Convert:
-    """All keys are optional; unknown ones are dropped."""
+    """All keys are optional; unknown keys are dropped."""
 
     def convert(value: object) -> dict[str, object]:
         if not isinstance(value, dict):
@@ -148,7 +148,7 @@ def _to_typed_dict(items: dict[str, _Convert]) -> _Convert:
 
 @functools.cache
 def _converter(hint: object) -> _Convert:
-    """Return the function that converts a raw value to the type of a field of the model."""
+    """The function that converts a raw value to the type of a field of the model."""
     if hint in _SCALARS:
         return _SCALARS[hint]
     if is_dataclass(hint):
@@ -166,27 +166,30 @@ def _converter(hint: object) -> _Convert:
 
 
 def _to_dataclass(kind: type) -> _Convert:
+    """A required field that is missing or unusable gets an empty text or -1."""
     hints = t.get_type_hints(kind)
-    plan = []
+    converters = []
     for f in fields(kind):
         required = f.default is MISSING and f.default_factory is MISSING
-        plan.append((f.name, _converter(hints[f.name]), {str: "", int: -1}.get(hints[f.name]) if required else None))
+        converters.append(
+            (f.name, _converter(hints[f.name]), {str: "", int: -1}.get(hints[f.name]) if required else None)
+        )
 
     def convert(value: object) -> object:
         if not isinstance(value, dict):
             raise _Unusable
-        known = {}
-        for name, item, missing in plan:
+        values = {}
+        for name, convert_field, default in converters:
             raw = value.get(name)
             if raw is not None:
                 try:
-                    known[name] = item(raw)
+                    values[name] = convert_field(raw)
                     continue
                 except _Unusable:
                     pass
-            if missing is not None:
-                known[name] = missing
-        return kind(**known)
+            if default is not None:
+                values[name] = default
+        return kind(**values)
 
     return convert
 
@@ -207,16 +210,16 @@ def read_facts(facts: t.Mapping[str, object]) -> Topology:
 
 
 def link_text(link: Link | None) -> str:
-    """Return a link as `Gen5 x16`, without the parts that are unknown."""
+    """A link, such as `Gen5 x16`, without the parts that are unknown."""
     if link is None:
         return ""
-    words = []
+    parts = []
     if link.speed_gts:
         generation = _GENERATIONS.get(link.speed_gts)
-        words.append(f"Gen{generation}" if generation else f"{link.speed_gts:g} GT/s")
+        parts.append(f"Gen{generation}" if generation else f"{link.speed_gts:g} GT/s")
     if link.width:
-        words.append(f"x{link.width}")
-    return " ".join(words)
+        parts.append(f"x{link.width}")
+    return " ".join(parts)
 
 
 @dataclass
@@ -233,8 +236,8 @@ class Device:
     root: str | None = None
     bridges: list[str] = field(default_factory=list)
     link: str = ""
-    degraded: str = ""  # what the link lost, in words
-    slow: str = ""  # a speed below the maximum that may just be power saving, in words
+    degraded: str = ""  # what the link lost, as text
+    slow: str = ""  # a speed below the maximum that may be power saving, as text
     rail: int | None = None
     vfs: int = 0
     notes: list[str] = field(default_factory=list)
@@ -248,9 +251,9 @@ class Device:
 
 
 def _link_loss(function: PciFunction, parent: PciFunction | None, kind: str) -> tuple[str, str]:
-    """What a link lost, and a lower speed that may be power saving, in words.
+    """What a link lost, and a lower speed that may be power saving, as texts.
 
-    The maximum is that of the weaker end: a card in an older slot is not degraded.
+    The maximum is that of the weaker end, so a card in an older slot is not degraded.
     """
     link = function.link
     if link is None:
@@ -262,12 +265,12 @@ def _link_loss(function: PciFunction, parent: PciFunction | None, kind: str) -> 
     if link.width and widths and link.width < min(widths):
         lost.append(f"x{link.width} of x{min(widths)}")
     if link.speed_gts and speeds and link.speed_gts < min(speeds):
-        words = f"{link_text(Link(speed_gts=link.speed_gts))} of {link_text(Link(speed_gts=min(speeds)))}"
-        # idle GPUs and NVMe drives slow their links down
+        speed = f"{link_text(Link(speed_gts=link.speed_gts))} of {link_text(Link(speed_gts=min(speeds)))}"
+        # idle GPUs and NVMe drives reduce the speed of their links
         if kind in ("gpu", "accelerator", "nvme"):
-            slow = words
+            slow = speed
         else:
-            lost.append(words)
+            lost.append(speed)
     return ", ".join(lost), slow
 
 
@@ -303,13 +306,14 @@ class View:
 
     @property
     def no_driver(self) -> str:
-        """The text for a device without a driver: a topology file may not state drivers at all."""
+        """The text for a device without a driver. Topology files may not state drivers at all."""
         return "no driver" if self.topology.source.kind == "sysfs" else "driver not stated"
 
     def device(self, address: str, kind: str, label: str, **known: t.Any) -> Device:
+        """A device with the `known` values, and the others from its PCI function."""
         function = self.functions.get(address) or PciFunction(address=address)
         degraded, slow = "", ""
-        if not self.topology.system.virtual:  # links of emulated bridges say nothing
+        if not self.topology.system.virtual:  # links of emulated bridges are not real
             parent = self.functions.get(function.bridges[-1]) if function.bridges else None
             degraded, slow = _link_loss(function, parent, kind)
         known["model"] = known.get("model") or function.name or _ids(function)
@@ -333,11 +337,11 @@ class View:
         for gpu in self.topology.gpus:
             if gpu.address and gpu.address not in seen:
                 seen.add(gpu.address)
-                word = "GPU" if gpu.kind != "accelerator" else "Accelerator"
+                noun = "GPU" if gpu.kind != "accelerator" else "Accelerator"
                 yield self.device(
                     gpu.address,
                     "accelerator" if gpu.kind == "accelerator" else "gpu",
-                    f"{word} {gpu.index if gpu.index >= 0 else '?'}",
+                    f"{noun} {gpu.index if gpu.index >= 0 else '?'}",
                     model=gpu.model,
                     driver=gpu.driver,
                     numa=gpu.numa_node,
@@ -394,7 +398,7 @@ class View:
         return sum(device.kind in kinds for device in self.devices)
 
     def label(self, address: str) -> str:
-        """Return the short name of a device, or the address where it has none."""
+        """The label of a device, or the address if it is not a device of the report."""
         device = self.by_address.get(address)
         return device.label if device else address
 
@@ -406,7 +410,7 @@ class View:
 
     @property
     def levels(self) -> str:
-        """The number of GPU-NIC groups by affinity level, as `8 × PIX`."""
+        """The number of GPU-NIC groups by affinity level, such as `8 × PIX`."""
         counts = Counter(
             group.level if group.level in LEVELS else "UNKNOWN"
             for group in self.topology.groups

@@ -29,14 +29,17 @@ class Unusable(ValueError):
 
 
 def read_stored(value: object, path: pathlib.Path, forms: Forms = FORMS) -> Json:
-    """The content of a file of the report in its newest format: `site.json`, a file in `replaced`, or the head of a
-    file in `nodes`. Raises ValueError for any other value, Unusable if only a newer release can read it."""
+    """The content of a file of the report, converted to the newest format.
+
+    `value` is the content of `site.json` or of a file in `replaced`, or the head of a file in `nodes`. Raises
+    ValueError for any other value, and Unusable if only a newer release can read it.
+    """
     try:
         return forms.read(value)
     except NewerForm as error:
         raise Unusable(
             f"{path}: a newer release of lanewise.dra wrote this report ({error}). Nothing was changed. Use that "
-            "release or a newer one, or another folder."
+            "release or a newer one, or set another folder."
         ) from None
 
 
@@ -45,8 +48,9 @@ def check_facts_version(version: object, source: str) -> None:
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if match and int(match.group(1)) > _KNOWN:
         raise Unusable(
-            f"{source}: a newer release of lanewise.dra probed it (its facts have schema_version {version}, and this "
-            f"release knows {_KNOWN}.x). Use that release or a newer one, or probe the node again with this one."
+            f"{source}: a newer release of lanewise.dra probed this node (its facts have schema_version {version}, and "
+            f"this release knows {_KNOWN}.x). Use that release or a newer one, or probe the node "
+            "again with this release."
         )
 
 

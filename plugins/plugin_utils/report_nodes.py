@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""What the fleet page, the tables and `site.json` say of each node, and of all nodes together."""
+"""The data of each node, and of all nodes together, for the fleet page, the tables and `site.json`."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Render the pages of the site report.
+"""Renders the pages of the site report.
 
-Plain Jinja2 with autoescaping, not Ansible's templar: hostnames, aliases and evidence are text from machines that
-may be hostile, and must never be interpreted as templates or markup. The page's content security policy allows only
-scripts with a known digest, and no content from other places.
+This uses plain Jinja2 with autoescaping, not Ansible's templar: hostnames, aliases and evidence are text from machines
+that may be hostile, and must never be interpreted as templates or markup. The page's content security policy allows
+only scripts with a known digest, and no content from other sources.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..module_utils.topology.model import Interface, Nic, RdmaDevice
 from .report_drawing import draw
 from .report_facts import LEVELS, SEVERITIES, Device, View, clean, natural
 
-#: What each level means, in plain words.
+#: What each level means.
 LEGEND = {
     "SELF": "The same device, or two functions of one card.",
-    "PIX": "Both hang on one PCIe switch, or share one bridge: traffic stays inside it.",
+    "PIX": "Both are below one PCIe switch, or share one bridge: traffic stays inside it.",
     "PXB": "Several switches or bridges lie between them, but not the CPU.",
     "PHB": "Traffic goes up to the CPU and down again within one root complex.",
     "NODE": "Traffic crosses from one root complex to another of the same NUMA node.",
@@ -36,7 +36,7 @@ LEGEND = {
     "UNKNOWN": "The machine does not report it, as is common in virtual machines. Never counted as near.",
 }
 
-_MATRIX = 48  # devices at most in the drawn matrix
+_MAX_MATRIX = 48  # the maximum number of devices in the drawn matrix
 
 
 class NamedNode(t.Protocol):
@@ -67,7 +67,10 @@ class GpuPairs:
 
 @dataclass(frozen=True)
 class NicRow:
-    """A NIC with its nearest GPUs, interfaces and RDMA devices. One of which the facts have only the name is a text."""
+    """A NIC with its nearest GPUs, interfaces and RDMA devices.
+
+    An interface or RDMA device of which the facts have only the name is a text.
+    """
 
     device: Device
     nic: Nic
@@ -121,11 +124,11 @@ class Pages:
         return digest.hexdigest()
 
     def index(self, **values: object) -> bytes:
-        """Return the fleet page."""
+        """The fleet page."""
         return self._index.render(values).encode("utf-8", "replace")
 
     def node(self, view: View, node: NamedNode) -> bytes:
-        """Return the page of one node."""
+        """The page of one node."""
         return self._node.render(
             node=node,
             view=view,
@@ -145,8 +148,8 @@ def matrix(view: View) -> Matrix:
     affinity = view.topology.affinity
     order = list(range(len(affinity.devices)))
     total = len(order)
-    if total > _MATRIX:  # GPUs and NICs matter most
-        order = [n for n in order if view.by_address.get(affinity.devices[n], _NOTHING).kind != "nvme"][:_MATRIX]
+    if total > _MAX_MATRIX:  # GPUs and NICs matter most
+        order = [n for n in order if view.by_address.get(affinity.devices[n], _NOTHING).kind != "nvme"][:_MAX_MATRIX]
 
     def level(row: int, column: int) -> str:
         try:
@@ -164,13 +167,13 @@ _NOTHING = Device(address="", kind="", label="")
 
 def pairs(view: View) -> t.Iterator[GpuPairs]:
     """Each GPU with the NICs nearest to it."""
-    near = {gpu.address: gpu for gpu in view.topology.gpus}
+    gpus = {gpu.address: gpu for gpu in view.topology.gpus}
     for device in view.devices:
         if device.kind in ("gpu", "accelerator"):
-            gpu = near[device.address]
-            found = gpu.nearest_nics
-            near_nics = [(address, view.label(address), found.via.get(address)) for address in found.devices]
-            yield GpuPairs(device, gpu.rail, _level(found.level), near_nics)
+            gpu = gpus[device.address]
+            nearest = gpu.nearest_nics
+            near_nics = [(address, view.label(address), nearest.via.get(address)) for address in nearest.devices]
+            yield GpuPairs(device, gpu.rail, _level(nearest.level), near_nics)
 
 
 def nics(view: View) -> t.Iterator[NicRow]:
@@ -192,4 +195,5 @@ def nics(view: View) -> t.Iterator[NicRow]:
 
 
 def _level(stated: str) -> str:
+    """A known level."""
     return stated if stated in LEVELS else "UNKNOWN"

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Merge the facts of a run into a report folder, and write the pages and tables from all that it then holds.
+"""Merges the facts of a run into a report folder, and writes the pages and tables from all facts in it.
 
-The files are byte for byte the same for the same facts.
+The same facts always give the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .report_pages import Pages
 from .report_store import Store, Stored, facts_text, file_name
 from .values import Json, Result
 
-_DRAWINGS = 24  # distinct topologies drawn on the fleet page
-_DIFF_LINES = 200
+_MAX_DRAWINGS = 24  # of distinct topologies on the fleet page
+_MAX_DIFF_LINES = 200
 
 #: States of a node in the latest run that tried to probe it, other than an empty string for "probed".
 UNREACHABLE, FAILED, ABSENT = "unreachable", "failed", "no facts"
@@ -46,7 +46,7 @@ class PageState(t.TypedDict):
 class Request:
     """The input of one update of the report. `play` are the hosts that this run tried to probe.
 
-    `source` is where the inventory was read from: nodes of other inventories are kept. `claims` are the claims by site,
+    `source` is where the inventory was read from. Nodes of other inventories are kept. `claims` are the claims by site,
     as `report_claims.Claims` takes them; None keeps those of earlier runs.
     """
 
@@ -135,16 +135,16 @@ class Site:
         summary = self._summary(nodes, counts)
         if request.prune:
             kept = [host for host in merged.missing if host not in merged.dropped]
-            for word, hosts in (
+            for label, hosts in (
                 ("dropped, not in this inventory", merged.dropped),
                 ("kept, of other inventories", kept),
             ):
                 if hosts:
-                    summary.insert(-1, f"{word}: {_some_hosts(hosts)}")
+                    summary.insert(-1, f"{label}: {_some_hosts(hosts)}")
         return {"counts": counts, "summary": summary}
 
     def _merge(self, request: Request, before: Json) -> _Merged:
-        """Compare the facts of a run with the stored ones, and note the differences in `diff`."""
+        """Compare the facts of a run with the stored ones, and add the differences to `diff`."""
         stored = self.store.hosts(request.facts)
         times = dict(stored)
         fresh: dict[str, Stored] = {}
@@ -168,7 +168,7 @@ class Site:
         return _Merged(times, _absent(request, before, times), fresh, missing, dropped, origins)
 
     def _note_changes(self, host: str, old: str | None, new: str) -> None:
-        if len(self.diff) < _DIFF_LINES:
+        if len(self.diff) < _MAX_DIFF_LINES:
             lines = changes(_view_of(old) if old is not None else None, _view_of(new))
             self.diff += [f"{line[:2]}{clean(host)}: {line[2:]}" for line in lines[:20]]
             if len(lines) > 20:
@@ -202,6 +202,7 @@ class Site:
             store.remove_node(host)
 
     def _node(self, host: str, changed: str, status: str, rows: _Rows) -> Node:
+        """The data of a node. Adds its devices and findings to `rows`."""
         node = Node(host=host, shown=clean(host, 253), file=file_name(host), status=status, changed=changed)
         if not changed:
             return node
@@ -233,13 +234,13 @@ class Site:
         return node
 
     def _compare(self, nodes: list[Node]) -> list[Peers]:
-        """Group nodes with their peers, and say how each outlier differs. Nodes of one shape are compared once."""
+        """Group nodes with their peers, and set how each outlier differs. Nodes of one shape are compared once."""
         probed = [node for node in nodes if node.digest]
-        names = {node.host: node for node in probed}
+        by_host = {node.host: node for node in probed}
         groups = group_peers(probed)
         for group in groups:
             for host in group.hosts:
-                names[host].peers = group.name
+                by_host[host].peers = group.name
             if group.usual is None:
                 continue
             usual = self._view(group.shapes[group.usual][0])
@@ -248,7 +249,7 @@ class Site:
                     found = differences(self._view(hosts[0]), usual)
                     found = found or ["The fingerprints differ in a detail that the report does not show."]
                     for host in hosts:
-                        names[host].differences = found
+                        by_host[host].differences = found
         return groups
 
     def _write_pages(self, nodes: list[Node], before: Json) -> dict[str, PageState]:
@@ -295,7 +296,7 @@ class Site:
         for number, members in enumerate(sorted(shapes.values(), key=lambda m: (-len(m), natural(m[0].host)))):
             first = members[0]
             drawing = ""
-            if number < _DRAWINGS:
+            if number < _MAX_DRAWINGS:
                 view = self._view(first.host)
                 drawing = draw(view, f"Topology of {first.shown}", prefix=f"shape{number}")
             result.append(Shape(first, members, drawing))
@@ -340,7 +341,9 @@ class Site:
         return json.dumps(FORMS.write(site), indent=1).encode() + b"\n"
 
     def _summary(self, nodes: list[Node], counts: Counts) -> list[str]:
-        found = ", ".join(f"{counts['findings'][s]} {s}" for s in SEVERITIES if counts["findings"][s]) or "none"
+        """A few lines about the report for a terminal."""
+        numbers = [(counts["findings"][severity], severity) for severity in SEVERITIES]
+        found = ", ".join(_counted(number, severity) for number, severity in numbers if number) or "none"
         lines = [
             f"{counts['nodes']} nodes, {counts['gpus']} GPUs, {counts['nics']} NICs, "
             f"{counts['shapes']} distinct topologies in {counts['groups']} peer groups",
@@ -354,16 +357,23 @@ class Site:
         ]
         if len(outliers) > 10:
             lines.append(f"and {len(outliers) - 10} more outliers")
-        for word in (UNREACHABLE, FAILED, ABSENT):
-            hosts = [node.shown for node in nodes if node.status == word]
+        for status in (UNREACHABLE, FAILED, ABSENT):
+            hosts = [node.shown for node in nodes if node.status == status]
             if hosts:
-                lines.append(f"{word}: {', '.join(hosts[:10])}" + (f" and {len(hosts) - 10} more" * (len(hosts) > 10)))
+                lines.append(
+                    f"{status}: {', '.join(hosts[:10])}" + (f" and {len(hosts) - 10} more" * (len(hosts) > 10))
+                )
         lines.append(f"report: {self.store.path('index.html')}")
         return lines
 
 
+def _counted(number: int, severity: str) -> str:
+    """A number of findings of a severity, such as `4 warnings`."""
+    return f"{number} {severity}{'s' if number > 1 and severity != 'info' else ''}"
+
+
 def _absent(request: Request, before: Json, times: dict[str, str]) -> dict[str, str]:
-    """The states of hosts that were not probed, in this run or, for hosts that it did not try to probe, earlier."""
+    """The states of hosts that were not probed. Hosts that this run did not try to probe keep their earlier state."""
     found = {}
     earlier = before.get("absent")
     for host, state in (earlier if isinstance(earlier, dict) else {}).items():

@@ -5,7 +5,7 @@
 
 """The folder of a site report: facts of nodes as files, and pages and tables beside them.
 
-``nodes/NAME.json`` holds a node's facts and the time at which they last changed. Every other file is made from these.
+``nodes/NAME.json`` has a node's facts and the time at which they last changed. Other files are generated from these.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _SAFE_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?")
 
 
 def file_name(host: str) -> str:
-    """A unique file name stem for a host: its name if all its characters are safe on every file system.
+    """A unique file name stem for a host, which is its name if all characters are safe on every file system.
 
-    Other names, also those with capital letters, get a part of their SHA-256.
+    Other names, including those with capital letters, get a part of their SHA-256.
     """
     if _SAFE_NAME.fullmatch(host) and ".." not in host:
         return host
@@ -39,9 +39,12 @@ def file_name(host: str) -> str:
     return f"{plain or 'node'}-{digest}"
 
 
+_MAX_DEPTH = 40
+
+
 def _plain(value: object, depth: int = 0) -> object:
     """A value in which null replaces everything that JSON cannot express."""
-    if depth > 40 or (isinstance(value, float) and not math.isfinite(value)):
+    if depth > _MAX_DEPTH or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, dict):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
@@ -80,7 +83,7 @@ class Stored(t.NamedTuple):
 
 
 class Store:
-    """One report folder. A dry one writes nothing; `changed` says whether a real one would have."""
+    """A report folder. If it is `dry`, nothing is written, and `changed` says whether something would be."""
 
     def __init__(self, folder: str, dry: bool = False) -> None:
         self.folder = pathlib.Path(folder)
@@ -92,12 +95,14 @@ class Store:
         return self.folder / name
 
     def check(self) -> None:
-        """Raises FileExistsError if the folder has an index page that is not of a report."""
+        """Raises FileExistsError if the folder has an index page that does not belong to a report."""
         if self.path("index.html").exists() and not self.path("site.json").exists():
-            raise FileExistsError(f"{self.folder} has an index.html that is not of a report; choose another folder")
+            raise FileExistsError(
+                f"{self.folder} has an index.html that does not belong to a report; choose another folder"
+            )
 
     def node(self, host: str) -> Stored | None:
-        """A host's stored facts. Raises Unusable where only a newer release can read them."""
+        """A host's stored facts. Raises Unusable if only a newer release can read them."""
         return self._read(self.path(f"nodes/{file_name(host)}.json"))
 
     def _read(self, path: pathlib.Path) -> Stored | None:
@@ -116,7 +121,7 @@ class Store:
         except Unusable:
             raise
         except (ValueError, KeyError, TypeError, AttributeError):
-            self.warnings.append(f"{path}: not a stored node, left alone")
+            self.warnings.append(f"{path}: not a stored node, so it was left unchanged")
             return None
 
     def hosts(self, probed: t.Collection[str] = ()) -> dict[str, str]:
@@ -134,7 +139,7 @@ class Store:
         return hosts
 
     def site(self) -> Json:
-        """The content of ``site.json``; empty where there is none. Raises Unusable where it cannot be read."""
+        """The content of ``site.json``; empty if it does not exist. Raises Unusable if it cannot be read."""
         path = self.path("site.json")
         try:
             return read_stored(json.loads(path.read_bytes()), path)
@@ -145,11 +150,12 @@ class Store:
         except (ValueError, RecursionError) as error:
             raise Unusable(
                 f"{path} is damaged: {error}. It records which inventory each node belongs to. Restore it, or remove "
-                "it and index.html: both are written again from the folder nodes, without nodes of other inventories."
+                "it and index.html. Both are then written again from the folder nodes, without nodes of other "
+                "inventories."
             ) from None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file in one step if its content differs. An interrupted run leaves the old file whole."""
+        """Replace a file atomically if its content differs, so that an interrupted run leaves the old file intact."""
         path = self.path(name)
         with contextlib.suppress(OSError):
             if path.read_bytes() == content:
@@ -170,6 +176,7 @@ class Store:
         self.write(f"nodes/{file_name(node.host)}.json", text)
 
     def remove_node(self, host: str) -> None:
+        """Remove a node's facts and page."""
         for ending in ("html", "json"):
             path = self.path(f"nodes/{file_name(host)}.{ending}")
             if path.exists():

@@ -52,7 +52,7 @@ DEVICE_COLUMNS = [
 
 
 def device_rows(shown: str, view: View) -> t.Iterator[Row]:
-    """The rows of devices.csv for one node, whose name is shown as `shown`."""
+    """The rows of devices.csv for a node with the name `shown`."""
     nics = {nic.address: nic for nic in view.topology.nics}
     gpus = {gpu.address: gpu for gpu in view.topology.gpus}
     for device in view.devices:
@@ -80,6 +80,7 @@ def device_rows(shown: str, view: View) -> t.Iterator[Row]:
 
 
 def _cell(value: object) -> str:
+    """The text of a cell."""
     text = "" if value is None else str(value)
     # a spreadsheet would evaluate such text as a formula, and text from a host is not trusted
     return "'" + text if isinstance(value, str) and text[:1] in ("=", "+", "-", "@") else text

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The plan of a rollout, its state, and the drift of a site: as data, and as lines for people."""
+"""The plan and the state of a rollout, and the drift of a site, as data and as readable lines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NOTHING_TO_CONFIGURE = (
     "Nothing to configure on these nodes: the inventory sets neither fabric_board, fabric_nics or fabric_node, nor "
     "dra_driver_kubeconfig (or kubeconfig in dra_driver_settings)."
 )
-#: The most names or reasons in a line; the rest is counted.
-_SHOWN = 8
+#: The maximum number of names or reasons in a line; the others are only counted.
+_MAX_SHOWN = 8
 #: The parts of the resource `boot`, which applies the settings at each boot.
 _AT_BOOT = {
     "program": "boot program",
@@ -36,15 +36,15 @@ _AT_BOOT = {
     "enabled": "boot unit enabled",
     "network_enabled": "boot unit for what needs the network enabled",
 }
-#: A value with more characters than this is shown by its first characters only.
-_LONG = 60
+#: The maximum length of a value that is shown completely.
+_MAX_VALUE = 60
 
 
 @dataclass
 class Node:
     """One node of the plan.
 
-    `changes` are those of the module fabric; `driver` are the steps of the role dra_driver, in words. `drain` and
+    `changes` are those of the module fabric; `driver` are the steps of the role dra_driver, as texts. `drain` and
     `reboot` are the reasons for a drain and a reboot. A `recorded` node is a folder, which is never changed; an
     interrupted run left a `cordoned` node cordoned. `idle` are rules that match none of its NICs, `not_recorded`
     settings that a recorded machine does not have. `left_alone` are NICs that pods have, which cannot be compared.
@@ -67,16 +67,17 @@ class Node:
     @property
     def has_work(self) -> bool:
         """Whether a rollout changes the node."""
-        wanted = self.changes or self.driver or self.cordoned or (self.reboot and self.reboot_ok)
-        return bool(wanted) and not self.recorded and not self.problems
+        work = self.changes or self.driver or self.cordoned or (self.reboot and self.reboot_ok)
+        return bool(work) and not self.recorded and not self.problems
 
     @property
     def notes(self) -> list[str]:
         """What was not compared or planned, one line each."""
-        found = [f"a rule matches no NIC: {one}" for one in self.idle]
-        return found + ([f"not recorded, so not planned: {_some(self.not_recorded)}"] if self.not_recorded else [])
+        notes = [f"a rule matches no NIC: {one}" for one in self.idle]
+        return notes + ([f"not recorded, so not planned: {_some(self.not_recorded)}"] if self.not_recorded else [])
 
     def lines(self) -> list[str]:
+        """What a rollout does on the node."""
         found = []
         if self.changes:
             counts = collections.Counter(change["resource"] for change in self.changes)
@@ -99,24 +100,24 @@ def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[
 
     Raises ValueError for anything but numbers and percentages.
     """
-    found: list[list[str]] = []
-    left = list(hosts)
-    steps = list(serial) or [0]
-    while left:
-        size = pct_to_int(steps[min(len(found), len(steps) - 1)], len(hosts))
-        size = size if size > 0 else len(left)
-        found.append(left[:size])
-        left = left[size:]
-    return found
+    batched: list[list[str]] = []
+    remaining = list(hosts)
+    sizes = list(serial) or [0]
+    while remaining:
+        size = pct_to_int(sizes[min(len(batched), len(sizes) - 1)], len(hosts))
+        size = size if size > 0 else len(remaining)
+        batched.append(remaining[:size])
+        remaining = remaining[size:]
+    return batched
 
 
 def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[str]:
     """The plan as lines: each batch with its nodes. Raises ValueError as `batches` does."""
     found: list[str] = []
-    to_do = {node.name: node for node in nodes if node.has_work}
-    for number, batch in enumerate(batches(list(to_do), serial), 1):
+    changed = {node.name: node for node in nodes if node.has_work}
+    for number, batch in enumerate(batches(list(changed), serial), 1):
         found.append(f"batch {number}: {_count(len(batch), 'node')}{', the canary' if number == 1 else ''}")
-        found += _alike([to_do[name] for name in batch])
+        found += _alike([changed[name] for name in batch])
     recorded = [node for node in nodes if node.recorded and (node.lines() or node.notes) and not node.problems]
     if recorded:
         found.append(f"planned only (recorded machines): {_count(len(recorded), 'node')}")
@@ -153,7 +154,7 @@ def stop_lines(nodes: t.Sequence[Node], limit: str, alive: t.Container[str]) -> 
     if others:
         have = "has" if len(others) == 1 else "have"
         advice = f"\nThe other {_count(len(others), 'node')} ({_some(others, ', ')}) {have} no blockers"
-        if len(names) <= _SHOWN:
+        if len(names) <= _MAX_SHOWN:
             pattern = ",".join([limit, *(f"!{name}" for name in names)])
             advice += f": to continue without {_some(names, ', ')}, add --limit '{pattern}'"
     lost = [node for node in blocked if node.name not in alive]
@@ -200,7 +201,7 @@ def drift(nodes: t.Sequence[Node], claims: ClaimsDrift) -> Drift:
     found: dict[str, NodeDrift] = {
         node.name: {
             "state": UNKNOWN if node.problems else DRIFTED if node.lines() else NO_DRIFT,
-            "lines": node.lines() + [_shown(change) for change in node.changes] + node.notes,
+            "lines": node.lines() + [_change_line(change) for change in node.changes] + node.notes,
             "idle_rules": node.idle,
             "not_recorded": node.not_recorded,
             "changes": node.changes,
@@ -228,18 +229,19 @@ def drift_lines(report: Drift) -> list[str]:
         found.append(f"claims: {report['claims']['state']}")
         found += [f"    {line}" for line in report["claims"]["lines"]]
     found += _left_alone({name: node["left_alone"] for name, node in report["nodes"].items()})
-    same = sum(node["state"] == NO_DRIFT and not node["lines"] for node in report["nodes"].values())
-    return [*found, f"{_count(same, 'node')} without drift"]
+    unchanged = sum(node["state"] == NO_DRIFT and not node["lines"] for node in report["nodes"].values())
+    return [*found, f"{_count(unchanged, 'node')} without drift"]
 
 
 def _left_alone(nics: t.Mapping[str, list[str]]) -> list[str]:
+    """A line about NICs that pods have, from these NICs by node; empty if there are none."""
     nodes = [name for name, left_alone in nics.items() if left_alone]
     count = sum(map(len, nics.values()))
     return [f"left alone while pods have them: {_count(count, 'NIC')} of {_some(nodes)}"] if nodes else []
 
 
-def _shown(change: Change) -> str:
-    """A change in few words, without the content of files."""
+def _change_line(change: Change) -> str:
+    """A change in one line, without the content of files."""
     device, setting = change["device"], change["setting"]
     if change.get("resource") == "boot" and setting in _AT_BOOT:
         return f"{device}: {_AT_BOOT[setting]}: {_step(change)}"
@@ -260,11 +262,11 @@ def _value(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     if "\n" in text:
         return f"{len(text.splitlines())} lines"
-    return text if len(text) <= _LONG else f"{text[:12]}..."
+    return text if len(text) <= _MAX_VALUE else f"{text[:12]}..."
 
 
 def _alike(nodes: t.Sequence[Node]) -> list[str]:
-    """Nodes with the same plan together."""
+    """The names of nodes with the same plan, followed by the lines of this plan."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for node in nodes:
         alike.setdefault((*node.lines(), *node.notes), []).append(node.name)
@@ -292,8 +294,8 @@ def state_lines(states: t.Mapping[str, tuple[str, str]]) -> list[str]:
 
 def too_many(states: t.Mapping[str, tuple[str, str]], percentage: float) -> bool:
     """Whether more than this percentage of the nodes have failed or are lost."""
-    bad = sum(state in (FAILED, LOST) for state, _reason in states.values())
-    return bool(states) and bad / len(states) * 100 > percentage
+    failed = sum(state in (FAILED, LOST) for state, _reason in states.values())
+    return bool(states) and failed / len(states) * 100 > percentage
 
 
 def _lines(text: str) -> list[str]:
@@ -305,5 +307,5 @@ def _count(number: int, noun: str) -> str:
 
 
 def _some(items: t.Sequence[str], separator: str = "; ") -> str:
-    more = len(items) - _SHOWN
-    return separator.join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(items) - _MAX_SHOWN
+    return separator.join(items[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")

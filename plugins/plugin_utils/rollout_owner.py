@@ -19,7 +19,7 @@ from ..module_utils.topology.stored import Forms, NewerForm
 #: The owner of a Node: none, this run, a run that has ended or was interrupted, a run that is still running, or a run
 #: whose state this controller cannot determine.
 NOBODY, OURS, ENDED, RUNS, UNKNOWN = "nobody", "ours", "ended", "runs", "unknown"
-_LONGEST = 200
+_MAX_LENGTH = 200  # of a text of an owner, in characters
 #: The first release that recorded a run wrote no format number. The release before it wrote only the word true.
 _FORMS = Forms(unnumbered=1)
 
@@ -59,8 +59,10 @@ def this_run() -> Owner:
 
 
 def state(text: str | None, this: Owner) -> str:
-    """The state of the run that wrote the annotation `text`. The annotation of an earlier release names no run, and
-    counts as ended; that of a newer release is UNKNOWN."""
+    """The state of the run that wrote the annotation `text`.
+
+    The annotation of an earlier release names no run, and counts as ended; that of a newer release is UNKNOWN.
+    """
     if text is None:
         return NOBODY
     try:
@@ -85,18 +87,18 @@ def parse(text: str) -> Owner | None:
 
 
 def _parsed(text: str) -> Owner | None:
-    """As `parse`, but raises NewerForm. The text is not trusted: a node can write it."""
-    if len(text) > 5 * _LONGEST:
+    """As `parse`, but raises NewerForm. The text is not trusted, because a node can write it."""
+    if len(text) > 5 * _MAX_LENGTH:
         return None
     try:
-        found = _FORMS.read(json.loads(text))
-        values = {field.name: found[field.name] for field in fields(Owner)}
+        stored = _FORMS.read(json.loads(text))
+        values = {field.name: stored[field.name] for field in fields(Owner)}
     except NewerForm:
         raise
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    texts = [value for name, value in values.items() if name != "process"]
-    valid = all(isinstance(one, str) and len(one) <= _LONGEST and one.isprintable() for one in texts)
+    text_values = [value for name, value in values.items() if name != "process"]
+    valid = all(isinstance(one, str) and len(one) <= _MAX_LENGTH and one.isprintable() for one in text_values)
     process = values["process"]
     if not valid or not isinstance(process, int) or isinstance(process, bool) or not 0 < process < 2**31:
         return None
@@ -104,6 +106,7 @@ def _parsed(text: str) -> Owner | None:
 
 
 def _space() -> str:
+    """The PID namespace of this process; empty if there are none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:  # not Linux: there are no PID namespaces
@@ -120,7 +123,7 @@ def _started(process: int) -> str | None:
             return None
     try:
         argv = ["ps", "-o", "lstart=", "-p", str(process)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
+        answer = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return answer.stdout.strip() or None

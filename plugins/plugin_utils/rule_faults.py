@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Errors in the options of the module fabric, each with its place: rule, index and key.
+"""Errors in the options of the module fabric, each with its path of rule, index and key.
 
 Ansible's own check of a module's arguments only names the option at the top.
 """
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import hint
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Option, Result, Spec, Variables
 
-_SHOWN = 60
+_MAX_SHOWN = 60  # characters of a value
 _PLAIN: dict[str, type] = {"bool": bool, "dict": dict, "int": int, "str": str}
 _KINDS = {"dict": "a mapping", "list": "a list", "int": "a whole number", "bool": "true or false", "str": "a text"}
 
@@ -29,54 +29,54 @@ def faults(args: Variables) -> list[str]:
     if isinstance(nics, (list, tuple)):
         for index, rule in enumerate(nics):
             name = rule.get("name") if isinstance(rule, dict) else None
-            found += _mapping(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
+            found += _mapping_faults(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
     elif nics is not None:
-        found.append(f"nics: {_shown(nics)} is not a list of rules")
-    found += _mapping("node", args.get("node"), NODE)
+        found.append(f"nics: {_shortened(nics)} is not a list of rules")
+    found += _mapping_faults("node", args.get("node"), NODE)
     profiles = args.get("profiles")
     if isinstance(profiles, dict):
         for name, settings in profiles.items():
-            found += _mapping(f"profiles.{name}", settings, NIC)
+            found += _mapping_faults(f"profiles.{name}", settings, NIC)
     elif profiles is not None:
-        found.append(f"profiles: {_shown(profiles)} is not a mapping of names to settings")
+        found.append(f"profiles: {_shortened(profiles)} is not a mapping of names to settings")
     return found
 
 
-def _mapping(place: str, value: object, spec: Spec) -> list[str]:
+def _mapping_faults(path: str, value: object, spec: Spec) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, dict):
-        return [f"{place}: {_shown(value)} is not a mapping"]
+        return [f"{path}: {_shortened(value)} is not a mapping"]
     found = [
-        f"{place}: {name} is not known: {hint(str(name), spec) or 'known: ' + ', '.join(sorted(spec))}"
+        f"{path}: {name} is not known: {hint(str(name), spec) or 'known: ' + ', '.join(sorted(spec))}"
         for name in value
         if name not in spec
     ]
-    found += [f"{place}: {name} is missing" for name in spec if spec[name].get("required") and value.get(name) is None]
+    found += [f"{path}: {name} is missing" for name in spec if spec[name].get("required") and value.get(name) is None]
     for name, one in value.items():
         if name in spec and one is not None:
-            found += _value(f"{place}.{name}", name, one, spec[name])
+            found += _value_faults(f"{path}.{name}", name, one, spec[name])
     return found
 
 
-def _value(place: str, name: str, value: object, option: Option) -> list[str]:
+def _value_faults(path: str, name: str, value: object, option: Option) -> list[str]:
     inner = option.get("options")
     if inner and option["type"] == "dict":
-        return _mapping(place, value, inner)
+        return _mapping_faults(path, value, inner)
     if inner:
         if not isinstance(value, (list, tuple)):
-            return [f"{place}: {_shown(value)} is not a list of mappings with {', '.join(sorted(inner))}"]
-        return [text for index, one in enumerate(value) for text in _mapping(f"{place}[{index}]", one, inner)]
+            return [f"{path}: {_shortened(value)} is not a list of mappings with {', '.join(sorted(inner))}"]
+        return [text for index, one in enumerate(value) for text in _mapping_faults(f"{path}[{index}]", one, inner)]
     if _is_plain(value, option):
         return []
     plain = {key: one for key, one in option.items() if key in ("type", "elements", "choices")}
     if ArgumentSpecValidator({name: plain}).validate({name: value}).error_messages:
-        return [f"{place}: {_shown(value)} is not {_wanted(option)}"]
+        return [f"{path}: {_shortened(value)} is not {_expected(option)}"]
     return []
 
 
 def _is_plain(value: object, option: Option) -> bool:
-    """Whether a value has the option's type already. Then no validator is needed, which takes a millisecond."""
+    """Whether a value already has the option's type, so that no validator is needed, which takes a millisecond."""
     if option.get("elements") in _PLAIN and isinstance(value, list):
         inner = {**option, "type": option["elements"], "elements": None}
         return all(_is_plain(one, inner) for one in value)
@@ -86,36 +86,38 @@ def _is_plain(value: object, option: Option) -> bool:
     return value in option.get("choices", (value,))
 
 
-def _wanted(option: Option) -> str:
+def _expected(option: Option) -> str:
     if "choices" in option:
         return f"one of {', '.join(map(str, option['choices']))}"
     kind = _KINDS.get(option["type"], option["type"])
     return f"{kind} of {_KINDS[option['elements']].partition(' ')[2]}s" if option.get("elements") else kind
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     text = re.sub(r"\s+", " ", repr(str(value) if isinstance(value, str) else value))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def without_nulls(args: Variables) -> Result:
-    """The arguments in the form for the module, if `faults` finds no errors.
+    """The arguments as the module takes them, if `faults` finds no errors.
 
     Settings that are null in a rule are listed in its `unset`. Profiles that no rule uses are removed.
     """
-    found = dict(args)
-    if isinstance(found.get("node"), dict):
-        found["node"] = split_nulls(found["node"])[0]
-    if isinstance(found.get("nics"), list):
-        found["nics"] = [_rule(one) for one in found["nics"]]
-        if isinstance(found.get("profiles"), dict):
-            found["profiles"] = _used_profiles(found["nics"], found["profiles"])
-    return found
+    result = dict(args)
+    if isinstance(result.get("node"), dict):
+        result["node"] = split_nulls(result["node"])[0]
+    if isinstance(result.get("nics"), list):
+        result["nics"] = [_rule(one) for one in result["nics"]]
+        if isinstance(result.get("profiles"), dict):
+            result["profiles"] = _used_profiles(result["nics"], result["profiles"])
+    return result
 
 
 def _used_profiles(rules: list[Result], profiles: Variables) -> Variables:
-    """The profiles that rules use, as a node checks each profile that it gets; all if a rule names an
-    undefined profile, as the error message lists them."""
+    """The profiles that rules use, because a node checks each profile that it gets.
+
+    All profiles if a rule names an undefined one, because the error message lists them.
+    """
     names = {rule["profile"] for rule in rules if rule.get("profile")}
     return {name: profiles[name] for name in names} if names <= profiles.keys() else profiles
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The nodes of a site for actions that compile its inventory: from topology facts, or from ResourceSlices."""
+"""The nodes of a site, from topology facts or ResourceSlices, for actions that compile the site's inventory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SiteCompiler(ClusterAction):
         return f"{version['major']}.{digits.group()}", served
 
     def _compile(self, result: Result, what: str, compiler: t.Callable[[], Compiled]) -> Compiled | None:
-        """What `compiler` returns. If it raises Problems, None, and `result` lists them as errors in `what`.
+        """What `compiler` returns. If it raises Problems, returns None, and lists them in `result` as errors in `what`.
 
         Raises AnsibleActionFail if the library that evaluates selectors is missing.
         """
@@ -72,7 +72,7 @@ class SiteCompiler(ClusterAction):
             return None
 
     def _write_manifests(self, dest: str, site: str, files: dict[str, str], prune: bool) -> Result:
-        """Write the files, texts by path, to the folder. Returns the part of the result about them."""
+        """Write the files, texts by path, to the folder. Returns the part of the result that describes them."""
         target = ManifestFolder(dest, site, dry=self._task.check_mode)
         stale = target.write(files, prune=prune)
         result: Result = {"changed": target.changed, "dest": dest, "files": sorted(files), "stale": stale}
@@ -96,11 +96,11 @@ class SiteCompiler(ClusterAction):
         if options["nodes"] is not None:
             raise AnsibleActionFail("nodes is set, but nodes_from is slices. Remove nodes, or set nodes_from: facts")
         try:
-            found = nodes_from_slices(*self._published(options, variables))
+            published = nodes_from_slices(*self._published(options, variables))
         except ValueError as error:
             source = options["slices"] or "the cluster"
             raise AnsibleActionFail(f"The nodes cannot be read from the slices of {source}: {error}") from None
-        return found.nodes, found.notes
+        return published.nodes, published.notes
 
     def _published(self, options: Variables, variables: Variables) -> tuple[list[Object], None, bool]:
         """The arguments of `nodes_from_slices`: objects with nodes, no server, and whether all claims are included."""
@@ -111,10 +111,10 @@ class SiteCompiler(ClusterAction):
                 "dra_claims_nodes_from is slices: name a file with them (dra_claims_slices) or the cluster "
                 "(dra_claims_kubeconfig)"
             )
-        asked = {"kinds": ["ResourceSlice", "ResourceClaim"]}
-        found = self._module("lanewise.dra.dra_objects_info", asked, options, variables)["objects"]
-        objects = [{"kind": kind, **one} for kind, items in found.items() for one in items]
-        return objects, None, "ResourceClaim" in found
+        arguments = {"kinds": ["ResourceSlice", "ResourceClaim"]}
+        by_kind = self._module("lanewise.dra.dra_objects_info", arguments, options, variables)["objects"]
+        objects = [{"kind": kind, **one} for kind, items in by_kind.items() for one in items]
+        return objects, None, "ResourceClaim" in by_kind
 
     def _probed(self, options: Variables, variables: Variables) -> dict[str, Json] | None:
         """The topology facts by host: those of the option `nodes`, or those of this run's hosts and, for other hosts,
@@ -125,21 +125,21 @@ class SiteCompiler(ClusterAction):
         for host in variables.get("ansible_play_hosts_all") or []:
             facts = facts_of(variables, host)
             if isinstance(facts, dict):
-                # at once, so that the facts of only one host are in memory twice
+                # immediately, so that the facts of only one host are in memory twice
                 nodes[host] = _planned(facts, variables, host)
-        found: dict[str, Json] = {}
-        in_inventory: set[str] = set()  # the report's hosts that the inventory has
+        stored: dict[str, Json] = {}
+        in_inventory: set[str] = set()  # the report's hosts that are in the inventory
         if options["report"]:
             report = self._path(options["report"], variables)
             inventory = set((variables.get("groups") or {}).get("all") or [])
             try:
                 for host, facts in stored_facts(report):
                     in_inventory |= {host} & inventory
-                    wrong = "" if host in nodes else fault(facts, dict[str, t.Any])
-                    if wrong:  # an older release stored it without a check
-                        self._display.warning(f"{host}: its facts in {report} are not used: {wrong}. Probe it again.")
+                    error = "" if host in nodes else fault(facts, dict[str, t.Any])
+                    if error:  # an older release stored the facts without a check
+                        self._display.warning(f"{host}: its facts in {report} are not used: {error}. Probe it again.")
                     elif host not in nodes:
-                        found[host] = facts
+                        stored[host] = facts
             except FileNotFoundError:
                 raise AnsibleActionFail(
                     f"There is no site report in {report!r}. Name the folder that lanewise.dra.probe wrote "
@@ -147,9 +147,9 @@ class SiteCompiler(ClusterAction):
                 ) from None
             except (OSError, ValueError) as error:
                 raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from None
-        # several inventories may share a report; a run without hosts in it uses all of its nodes
-        for host in [host for host in found if host in in_inventory or not in_inventory]:
-            nodes[host] = _planned(found.pop(host), variables, host)
+        # several inventories may share a report; if it has no host of this inventory, all of its nodes are used
+        for host in [host for host in stored if host in in_inventory or not in_inventory]:
+            nodes[host] = _planned(stored.pop(host), variables, host)
         return nodes or None
 
 
@@ -164,9 +164,9 @@ def _objects_of(path: str) -> list[Object]:
     for item in documents:
         inside = item.get("items") if isinstance(item, dict) and str(item.get("kind", "")).endswith("List") else None
         flat += inside if isinstance(inside, list) else item if isinstance(item, list) else [item]
-    wrong = next((item for item in flat if not isinstance(item, dict)), None)
-    if wrong is not None:
-        raise AnsibleActionFail(f"{path} has something that is not a Kubernetes object: {str(wrong)[:80]}")
+    other = next((item for item in flat if not isinstance(item, dict)), None)
+    if other is not None:
+        raise AnsibleActionFail(f"{path} has something that is not a Kubernetes object: {str(other)[:80]}")
     return flat
 
 
@@ -186,9 +186,9 @@ def _planned(facts: Json, variables: Variables, host: str) -> Json:
     facts = with_setting(facts, None)  # the inventory decides this, not the node
     if not isinstance(raw, dict) or set_by_facts(variables, host):
         return facts
-    own = hostvars[host]
+    host_variables = hostvars[host]
     names = ("fabric_board", "fabric_nics", "fabric_profiles")
     if any(raw.get(name) for name in names[:2]):
-        facts = with_planned_vfs(facts, rules_of({name: plain(own[name]) for name in names if name in raw}))
-    settings = plain(own["dra_driver_settings"]) if raw.get("dra_driver_settings") else None
+        facts = with_planned_vfs(facts, rules_of({name: plain(host_variables[name]) for name in names if name in raw}))
+    settings = plain(host_variables["dra_driver_settings"]) if raw.get("dra_driver_settings") else None
     return with_setting(facts, settings.get("shares")) if isinstance(settings, dict) else facts

@@ -30,11 +30,11 @@ FROM_FACTS = (
     "packages",
     "services",
 )
-#: Of these, the ones that only command-line options set.
+#: Of these, those that only command-line options set.
 NOT_FROM_FACTS = ("ansible_limit",)
 
 _ALLOWED = re.compile("|".join(fnmatch.translate(one) for one in FROM_FACTS))
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def set_by_facts(variables: Variables, host: str) -> list[str]:
@@ -46,7 +46,7 @@ def set_by_facts(variables: Variables, host: str) -> list[str]:
     if not constants.config.get_config_value("INJECT_FACTS_AS_VARS"):
         return []
     names = (str(name) for name in _names(variables.get("hostvars"), host))
-    return sorted(name for name in names if name in NOT_FROM_FACTS or not _ALLOWED.match(name))[:_SHOWN]
+    return sorted(name for name in names if name in NOT_FROM_FACTS or not _ALLOWED.match(name))[:_MAX_SHOWN]
 
 
 def _names(hostvars: t.Any, host: str) -> t.Iterable[str]:
@@ -54,9 +54,9 @@ def _names(hostvars: t.Any, host: str) -> t.Iterable[str]:
         return list(hostvars._variable_manager._fact_cache.get(host) or ())
     except KeyError:
         return ()
-    except AttributeError:  # an untested version of Ansible: report rather too many names
-        own = hostvars.raw_get(host) if hostvars is not None else {}
-        return [name for name in own.get("ansible_facts") or () if name in own]
+    except AttributeError:  # an untested version of Ansible: report too many names rather than too few
+        raw = hostvars.raw_get(host) if hostvars is not None else {}
+        return [name for name in raw.get("ansible_facts") or () if name in raw]
 
 
 def refusal(host: str, names: t.Sequence[str]) -> str:
@@ -80,4 +80,4 @@ def site_values(variables: Variables, hosts: t.Iterable[str], name: str) -> list
     if "hostvars" not in variables:
         return []
     trusted = [variables["hostvars"][host] for host in hosts if not set_by_facts(variables, host)]
-    return [own[name] for own in trusted if name in own]
+    return [values[name] for values in trusted if name in values]

@@ -16,7 +16,7 @@ import typing as t
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Form, Replay
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Replay, SizeTemplate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import score
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import PROFILES, Job, Load, draw_jobs
@@ -67,7 +67,7 @@ class Setting:
     drivers: Object
     queues: Object
     templates: list[Object]
-    forms: dict[float, Form]
+    forms: dict[float, SizeTemplate]
 
 
 def _team(name: str, resources: Object, **more: t.Any) -> Object:
@@ -90,7 +90,7 @@ def whole_devices(sizes: t.Iterable[float]) -> Setting:
         name = f"whole-{count}" if size >= 1 else "whole-alone"
         devices = [{"name": "gpu", "kind": "gpu", "count": count}]
         devices += [{"name": "nic", "kind": "rdma", "count": count}] if size >= 1 else []
-        forms[size] = Form(name, count)
+        forms[size] = SizeTemplate(name, count)
         if all(one["name"] != name for one in templates):
             templates.append({"name": name, "namespaces": list(TEAMS), "devices": devices})
     return Setting("whole", DRIVERS, queues, templates, forms)
@@ -113,7 +113,7 @@ def shared_devices(sizes: t.Iterable[float]) -> Setting:
             devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
             group = {"count": round(size), "align": "pcie_root", "devices": devices}
             templates.append({"name": name, "namespaces": list(TEAMS), "groups": [group]})
-        forms[size] = Form(name, size)
+        forms[size] = SizeTemplate(name, size)
     return Setting("shared", {**DRIVERS, "gpu.nvidia.com": nvidia}, queues, templates, forms)
 
 

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The real nodes of tests/claims/slices: what their drivers published, and facts of machines described after them."""
+"""The real nodes in tests/claims/slices: the slices that their drivers published, and facts of machines that are
+described after these nodes."""
 
 from __future__ import annotations
 

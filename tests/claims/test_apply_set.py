@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The order in which objects are applied, and what is pruned."""
+"""The order in which objects are applied, and the objects that are pruned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_missing_namespaces_are_reported_or_created():
     assert plan["missing_namespaces"] == [] and plan["objects"][0] == NAMESPACE
 
 
-def test_members_of_a_set_carry_its_label_and_namespaces_do_not():
+def test_members_of_a_set_have_its_label_and_namespaces_do_not():
     applyset = {"name": "lanewise-dra", "namespace": "default"}
     plan = apply_set.plan([NAMESPACE, CLASS], ["default"], applyset=applyset)
     labels = [entry["metadata"].get("labels") for entry in plan["objects"]]
@@ -45,7 +45,7 @@ def test_members_of_a_set_carry_its_label_and_namespaces_do_not():
     assert "labels" not in CLASS["metadata"]
 
 
-def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
+def test_an_interrupted_run_keeps_the_kinds_that_it_has_to_prune():
     before = apply_set.parent("s", "default", [TEMPLATE])
     after = apply_set.parent("s", "default", [CLASS], [before])
     annotations = after["metadata"]["annotations"]
@@ -66,7 +66,7 @@ def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
 @settings(max_examples=30, deadline=None)
 @given(claims_strategies.sites())
 def test_removal_looks_for_every_kind_of_a_site(values):
-    kinds = {apply_set.group_kind(made) for made in claims_strategies.compiled(values).objects}
+    kinds = {apply_set.group_kind(one) for one in claims_strategies.compiled(values).objects}
     assert kinds <= {*apply_set.WRITTEN, "Namespace"}  # namespaces are never removed
 
 
@@ -81,16 +81,16 @@ def test_removal_looks_for_no_other_kind():
         "taints": [taint],
         "policy": True,
     }
-    made = compile_site({f"dra_claims_{name}": value for name, value in whole.items()})
-    assert {apply_set.group_kind(item) for item in made.objects} == set(apply_set.WRITTEN)
+    compiled = compile_site({f"dra_claims_{name}": value for name, value in whole.items()})
+    assert {apply_set.group_kind(item) for item in compiled.objects} == set(apply_set.WRITTEN)
 
 
 def test_claims_in_use_and_namespaces_are_never_pruned():
     held = item("ResourceClaim", "held", "ml", status={"reservedFor": [{"name": "pod"}]})
     free = item("ResourceClaim", "free", "ml", status={})
-    made = item("ResourceClaim", "made-from-a-template", "ml", status={})
-    made["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "pod"}]
-    found = apply_set.stale([held, free, made, NAMESPACE, CLASS], [CLASS])
+    generated = item("ResourceClaim", "from-a-template", "ml", status={})
+    generated["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "pod"}]
+    found = apply_set.stale([held, free, generated, NAMESPACE, CLASS], [CLASS])
     assert [entry["metadata"]["name"] for entry in found["delete"]] == ["free"]
     assert found["in_use"] == ["ResourceClaim ml/held"]
 
@@ -130,7 +130,7 @@ def test_refusals_because_of_a_namespace_or_quota_of_the_same_run_are_not_final(
     assert apply_set.verdict_of(objects[2:], {"result": {"results": [refusal(admin), refusal(over)]}}, [held])[
         "problems"
     ] == [f"ResourceClaimTemplate ml/pair: {admin}"]
-    # a namespace or quota that stays as it is, or another namespace's, excuses no refusal
+    # if the namespace or quota does not change, or belongs to another namespace, the refusal is final
     assert apply_set.waiting_for_changes(objects, replies(False, False, refusal(admin), refusal(over))) == []
     assert apply_set.waiting_for_changes(objects, replies(True, True, refusal(over), refusal(admin))) == []
     assert apply_set.waiting_for_changes(objects, replies(True, True, refusal("not a label"), {})) == []
@@ -156,7 +156,7 @@ def test_a_set_stores_its_site():
     assert apply_set.site_of([TEMPLATE]) == ""
 
 
-def test_the_set_of_another_site_is_left_alone_where_a_site_is_removed():
+def test_the_set_of_another_site_is_kept_when_a_site_is_removed():
     applyset = {"name": "s", "namespace": "default"}
     of_a = item("DeviceClass", "gpu")
     of_a["metadata"]["labels"] = {"lanewise.dev/site": "a"}

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A board changes below a rendered template: a card is swapped or moved to another slot, firmware renumbers the buses.
+"""A board changes after a template was rendered: a card is replaced or moved, or firmware renumbers the buses.
 
-For each form: whether rendering gives another template, which drift reports, and which pairs the old one still gives.
+For each form of template, the tests check whether rendering gives another template, which drift reports, and which
+pairs the old template still gives.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def board(form: str) -> Values:
     return with_own(copy.deepcopy(facts(name)), own)
 
 
-def swapped(form: str) -> Values:
-    """Another card in the same slot."""
+def replaced_card(form: str) -> Values:
+    """The board with another card in the same slot."""
     changed = board(form)
     nic = next(one for one in changed["nics"] if one["rdma_devices"] and not one["default_route"])
     nic["model"], nic["firmware"] = "another ConnectX-7", "28.40.1000"
@@ -60,7 +61,7 @@ def swapped(form: str) -> Values:
 
 
 def moved(form: str) -> Values:
-    """The NICs of the last two GPUs have changed places."""
+    """The board with the NICs of the last two GPUs exchanged."""
     name, own, _drivers = FORMS[form]
     number = len(facts(name)["gpus"])
     last = {number - 1: number - 2, number - 2: number - 1}
@@ -68,7 +69,7 @@ def moved(form: str) -> Values:
 
 
 def renumbered(form: str) -> Values:
-    """All devices have other addresses, and are as near to each other as before."""
+    """The board with other addresses for all devices, which are as near to each other as before."""
     text = json.dumps(board(form))
     for domain in ("0000:", "0002:", "0008:", "0009:", "0010:", "0012:", "0018:", "0019:"):
         text = text.replace(f'"{domain}', f'"f{domain[1:]}').replace(f"pci{domain}", f"pcif{domain[1:]}")
@@ -76,8 +77,8 @@ def renumbered(form: str) -> Values:
     return changed
 
 
-def given(old: World, machine: Values, form: str) -> tuple[int, int]:
-    """How many claims of an older template get pairs on the changed machine, and how many of the pairs are right."""
+def allocated(old: World, machine: Values, form: str) -> tuple[int, int]:
+    """The number of claims of an older template that get pairs on the changed machine, and of correct pairs."""
     world = copy.copy(old)
     world.held, world.board = {}, board_map(machine)
     world.offers = offers("node", machine, FORMS[form][2])
@@ -99,15 +100,15 @@ def rendered(form: str, machine: Values) -> World:
 
 def total(form: str) -> int:
     world = rendered(form, board(form))
-    return given(world, board(form), form)[0]
+    return allocated(world, board(form), form)[0]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_swapped_card_changes_nothing(form: str) -> None:
-    before, after = rendered(form, board(form)), rendered(form, swapped(form))
-    assert board_map(board(form)).shape == board_map(swapped(form)).shape
-    assert swapped(form) != board(form) and after.claim == before.claim
-    assert given(before, swapped(form), form) == (total(form), total(form))
+def test_a_replaced_card_changes_nothing(form: str) -> None:
+    before, after = rendered(form, board(form)), rendered(form, replaced_card(form))
+    assert board_map(board(form)).shape == board_map(replaced_card(form)).shape
+    assert replaced_card(form) != board(form) and after.claim == before.claim
+    assert allocated(before, replaced_card(form), form) == (total(form), total(form))
 
 
 @pytest.mark.parametrize(
@@ -116,24 +117,24 @@ def test_a_swapped_card_changes_nothing(form: str) -> None:
 def test_a_moved_card_changes_templates_that_name_boards_or_addresses(
     form: str, differs: bool, still: int | None
 ) -> None:
-    """NICs publish the new map at once, so a template by the published map fits; one by the board's name gives nothing.
-    A template by addresses cannot notice the change: until the claims are rendered again, it gives the old pairs."""
+    """NICs publish the new map at once, so a template that uses the published map fits. A template with the board's
+    name gives nothing. A template with addresses gives the old pairs until the claims are rendered again."""
     before, after = rendered(form, board(form)), rendered(form, moved(form))
     assert (after.claim != before.claim) is differs
-    number, right = given(before, moved(form), form)
+    number, right = allocated(before, moved(form), form)
     if still is None:
         assert number == total(form) and right == number - 2
     else:
         assert (number, right) == (still, still)
-    assert given(after, moved(form), form) == (total(form), total(form))
+    assert allocated(after, moved(form), form) == (total(form), total(form))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_old_templates_give_nothing_after_buses_are_renumbered(form: str) -> None:
-    """A refusal by the old template names the reason. The new template gives as many pairs as before."""
+    """The reason for the refusal of the old template is reported. The new template gives as many pairs as before."""
     before, after = rendered(form, board(form)), rendered(form, renumbered(form))
     assert after.claim != before.claim
-    assert given(before, renumbered(form), form) == (0, 0)
-    there = offers("node", renumbered(form), FORMS[form][2])
-    assert "it has another board" in pair_reason(before.claim["devices"], before.classes, there, before.engine)
-    assert given(after, renumbered(form), form) == (total(form), total(form))
+    assert allocated(before, renumbered(form), form) == (0, 0)
+    offered = offers("node", renumbered(form), FORMS[form][2])
+    assert "it has another board" in pair_reason(before.claim["devices"], before.classes, offered, before.engine)
+    assert allocated(after, renumbered(form), form) == (total(form), total(form))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The page about boards: its tables are what compiler and allocator compute for machines and real nodes."""
+"""The page about boards: its tables equal the results of compiler and allocator for machines and real nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ cel = pytest.importorskip("cel_expr_python")
 PAGE = COLLECTION / "docs" / "boards.md"
 Values = dict[str, t.Any]
 #: The columns by title, each with the keys of its group.
-ASKED: list[tuple[str, Values]] = [
+COLUMNS: list[tuple[str, Values]] = [
     ("pcie_root", {"align": "pcie_root"}),
     ("numa_node", {"align": "numa_node"}),
     ("nearest", {"align": "nearest"}),
@@ -44,9 +44,9 @@ def drivers(machine: Values) -> Values:
 
 
 def pairs(machine: Values, group: Values, of: Values | None = None, offered: list[Offer] | None = None) -> str:
-    """How many single pairs the machine gives at a time, and by which form.
+    """The number of pairs that the machine gives at a time, and the form of their claims.
 
-    `of` are its drivers; `offered` are its published devices, if they were recorded.
+    `of` are the machine's drivers; `offered` are its published devices, if they were recorded.
     """
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     of = drivers(machine) if of is None else of
@@ -56,17 +56,17 @@ def pairs(machine: Values, group: Values, of: Values | None = None, offered: lis
         "dra_claims_allow_unreachable": True,
     }
     try:
-        made = compile_site(values, {"node": machine})
+        compiled_site = compile_site(values, {"node": machine})
     except Problems:
         return "-"
-    number = _allocated_pairs(made, offers("node", machine, of) if offered is None else offered)
-    form = f", {made.boards[0].form}" if made.boards else ""
+    number = _allocated_pairs(compiled_site, offers("node", machine, of) if offered is None else offered)
+    form = f", {compiled_site.boards[0].form}" if compiled_site.boards else ""
     return f"{number}{form}" if number else "-"
 
 
-def _allocated_pairs(made: Site, offered: list[Offer]) -> int:
-    classes = {item["metadata"]["name"]: item for item in made.objects if item["kind"] == "DeviceClass"}
-    [spec] = [item["spec"]["spec"] for item in made.objects if item["kind"] == "ResourceClaimTemplate"]
+def _allocated_pairs(compiled_site: Site, offered: list[Offer]) -> int:
+    classes = {item["metadata"]["name"]: item for item in compiled_site.objects if item["kind"] == "DeviceClass"}
+    [spec] = [item["spec"]["spec"] for item in compiled_site.objects if item["kind"] == "ResourceClaimTemplate"]
     held: list[Result] = []
     engine, number = Engine(), 0
     while isinstance(answer := allocate([spec], classes, offered, engine, held=held), Allocation):
@@ -77,17 +77,17 @@ def _allocated_pairs(made: Site, offered: list[Offer]) -> int:
 
 def row(name: str) -> list[str]:
     machine = facts(name)
-    return [str(len(machine["gpus"])), *(pairs(machine, group) for _title, group in ASKED)]
+    return [str(len(machine["gpus"])), *(pairs(machine, group) for _title, group in COLUMNS)]
 
 
 def table() -> str:
-    head = ["machine", "GPUs", *(f"`{title}`" for title, _group in ASKED)]
+    head = ["machine", "GPUs", *(f"`{title}`" for title, _group in COLUMNS)]
     lines = [head, ["---"] * len(head), *([f"`{name}`", *row(name)] for name in names() if facts(name)["gpus"])]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def real_rows(folder: Path) -> list[str]:
-    """The rows of real nodes: with DRANET as recorded, and with lanewise.dev in its place."""
+    """The rows of real nodes: with DRANET as recorded, and with lanewise.dev instead of it."""
     rows = []
     gpu: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
     for name in (one for one in recorded.NODES if one != "aks-mi300x"):  # no driver published the GPUs of this node
@@ -99,7 +99,7 @@ def real_rows(folder: Path) -> list[str]:
                 if driver == "lanewise.dev":
                     published = [one for one in published if one.driver in gpu]
                     published += [one for one in offers(name, machine, of) if one.driver == driver]
-                cells = [pairs(machine, group, of, published) for _title, group in ASKED]
+                cells = [pairs(machine, group, of, published) for _title, group in COLUMNS]
                 with_overrides = " and overrides" if overrides else ""
                 rows.append(f"| `{name}`, `{driver}`{with_overrides} | {len(machine['gpus'])} | {' | '.join(cells)} |")
     return rows
@@ -112,12 +112,12 @@ def rows_of_the_page() -> list[str]:
     return found
 
 
-def test_the_table_of_example_machines_is_what_the_code_computes() -> None:
+def test_the_table_of_example_machines_equals_the_computed_one() -> None:
     rows = [line for line in table().splitlines() if line.startswith("| `")]
     assert rows_of_the_page()[: len(rows)] == rows
 
 
-def test_the_table_of_real_nodes_is_what_the_code_computes(tmp_path: Path) -> None:
+def test_the_table_of_real_nodes_equals_the_computed_one(tmp_path: Path) -> None:
     rows = real_rows(tmp_path)
     assert rows_of_the_page()[-len(rows) :] == rows
     assert len(rows_of_the_page()) == len(rows) + len([name for name in names() if facts(name)["gpus"]])

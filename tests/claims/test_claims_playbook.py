@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""playbooks/claims.yml under a real ansible-playbook: where it reads and writes, and which errors it reports."""
+"""playbooks/claims.yml under a real ansible-playbook: the files that it reads and writes, and the errors it reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import with_own
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 NODE = "h100-01"
 TEMPLATES = COLLECTION / "roles" / "topology" / "templates" / "report"
 SITE_VARIABLES: dict[str, t.Any] = {
@@ -41,21 +41,22 @@ SITE_VARIABLES: dict[str, t.Any] = {
 }
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 
 class Folder:
-    """The folder in which a user works: an inventory, and a report if there is one."""
+    """A user's working folder with an inventory, and with a report after `report`."""
 
     def __init__(self, path: Path, hosts: Object | None = None) -> None:
         self.path = path
         self.hosts = hosts or {NODE: {}}
 
     def report(self, name: str, probed: Object | None = None) -> None:
-        title = "GPU and RDMA topology"  # what the role calls it
-        made = Site(str(self.path / name), Pages([str(TEMPLATES)], title), title)
+        """Write a site report with the facts of the probed nodes, by default of one node."""
+        title = "GPU and RDMA topology"  # the role's default
+        site = Site(str(self.path / name), Pages([str(TEMPLATES)], title), title)
         known = probed or {NODE: facts("hgx-h100")}
-        made.update(Request(facts=known, play=set(known), inventory=set(known), now="2026-01-02T03:04:05Z"))
+        site.update(Request(facts=known, play=set(known), inventory=set(known), now="2026-01-02T03:04:05Z"))
 
     def run(self, *arguments: str, rc: int = 0, playbook: str = "claims", **variables: t.Any) -> str:
         running = self.start(*arguments, playbook=playbook, **variables)
@@ -66,18 +67,18 @@ class Folder:
 
     def start(self, *arguments: str, playbook: str = "claims", **variables: t.Any) -> subprocess.Popen[str]:
         """Start a run in a separate process group."""
-        own = {
+        shared = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
             **SITE_VARIABLES,
             **variables,
         }
-        inventory = {"all": {"hosts": self.hosts, "vars": own}}
+        inventory = {"all": {"hosts": self.hosts, "vars": shared}}
         (self.path / "inventory.json").write_text(json.dumps(inventory))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         paths = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(self.path / "home")}
         return subprocess.Popen(
-            [str(PROGRAM), "-i", "inventory.json", f"lanewise.dra.{playbook}", *arguments],
+            [str(ANSIBLE_PLAYBOOK), "-i", "inventory.json", f"lanewise.dra.{playbook}", *arguments],
             cwd=self.path,
             env={**kept, **paths, "PWD": str(self.path), "ANSIBLE_NOCOLOR": "1"},
             stdout=subprocess.PIPE,
@@ -102,7 +103,7 @@ def test_the_report_and_the_manifests_are_in_the_current_folder(folder: Folder) 
 
 
 def test_a_plan_needs_probed_machines_and_no_cluster(tmp_path: Path) -> None:
-    """With the probe and the rendered manifests alone: every device is free."""
+    """A plan with nothing but the probe and the rendered manifests counts every device as free."""
     machine = {"topology_root": str(build("hgx-h100", tmp_path / "machine"))}
     folder = Folder(tmp_path, {NODE: machine, "h100-02": machine})
     folder.run()
@@ -135,18 +136,18 @@ def test_the_inventory_may_set_the_folders_of_report_and_manifests(folder: Folde
 
 
 SLICES = COLLECTION / "tests" / "claims" / "slices"
-BY_SLICES = {"dra_claims_nodes_from": "slices", "dra_claims_slices": "published.json"}
+FROM_SLICES = {"dra_claims_nodes_from": "slices", "dra_claims_slices": "published.json"}
 THEIRS = {"gpu.nvidia.com": {"version": "25.12.0"}, "dra.net": {"version": "1.4.0"}}
 
 
-def test_slices_of_a_file_stand_in_for_probed_nodes(folder: Folder) -> None:
-    """In the form that kubectl writes. The report in the same folder is ignored."""
+def test_slices_in_a_file_replace_probed_nodes(folder: Folder) -> None:
+    """The file has the format of kubectl. The report in the same folder is ignored."""
     folder.report("report")
     items = [one for name in ("eks-p4d", "oke-gb200") for one in json.loads((SLICES / f"{name}.json").read_text())]
     (folder.path / "published.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     pair = {"name": "pair", "namespace": "training", "align": "pcie_root", "devices": devices}
-    output = folder.run(**BY_SLICES, dra_claims_drivers=THEIRS, dra_claims_templates=[pair])
+    output = folder.run(**FROM_SLICES, dra_claims_drivers=THEIRS, dra_claims_templates=[pair])
     assert "training/pair: 0 of 2 node(s)" in output and "not oke-gb200: " in output
     assert "unknown eks-p4d: " in output and folder.has_manifests("kubernetes")
 
@@ -154,10 +155,10 @@ def test_slices_of_a_file_stand_in_for_probed_nodes(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("variables", "text", "message"),
     [
-        (BY_SLICES, None, "Cannot read the slices (dra_claims_slices): "),
-        (BY_SLICES, "[]", "there is no ResourceSlice among the objects"),
-        (BY_SLICES, "[3]", "has something that is not a Kubernetes object: 3"),
-        (BY_SLICES, '[{"kind": "ResourceSlice"}]', "cannot be read from the slices of published.json"),
+        (FROM_SLICES, None, "Cannot read the slices (dra_claims_slices): "),
+        (FROM_SLICES, "[]", "there is no ResourceSlice among the objects"),
+        (FROM_SLICES, "[3]", "has something that is not a Kubernetes object: 3"),
+        (FROM_SLICES, '[{"kind": "ResourceSlice"}]', "cannot be read from the slices of published.json"),
         ({"dra_claims_nodes_from": "slices"}, None, "name a file with them (dra_claims_slices) or the cluster"),
         ({"dra_claims_slices": "published.json"}, "[]", "Set dra_claims_nodes_from: slices"),
     ],
@@ -168,8 +169,8 @@ def test_unreadable_slices_are_an_error(folder: Folder, variables: Object, text:
     assert message in folder.run(rc=2, **variables)
 
 
-def test_the_output_says_that_no_claim_was_checked_against_nodes(folder: Folder) -> None:
-    assert "No claim was tried on a node" in folder.run()
+def test_claims_that_were_checked_against_no_node_are_reported(folder: Folder) -> None:
+    assert "No claim was checked against a node" in folder.run()
 
 
 def test_an_allowed_unreachable_claim_gives_a_warning(folder: Folder) -> None:
@@ -186,7 +187,7 @@ def test_booleans_of_the_command_line_are_accepted(folder: Folder) -> None:
 
 
 def test_strings_stay_strings_for_kubectl(folder: Folder) -> None:
-    """Without quotes, Ansible reads these as strings, but Go's YAML reader as numbers and booleans."""
+    """Without quotes, Ansible reads these values as strings, but Go's YAML reader as numbers and booleans."""
     pair = {
         **SITE_VARIABLES["dra_claims_templates"][0],
         "name": "7e2",
@@ -234,13 +235,13 @@ def test_errors_of_claims_and_workloads_are_reported_together(folder: Folder) ->
     gates = {"DRAPrioritisedList": False}
     wrong = {"dra_claims_templates": broken, "dra_claims_workloads": [workload], "dra_claims_feature_gates": gates}
     output = folder.run(rc=2, **wrong)
-    for words in (
+    for expected in (
         "dra_claims_templates[0].align: 'pcie' is not one of",
         "dra_claims_feature_gates.DRAPrioritisedList: is not a feature gate",
         "dra_claims_workloads[0].template: there is no template 'infrence'; available: database, ",
         "dra_claims_workloads[0].claims[0].name: ",
     ):
-        assert words in output, (words, output)
+        assert expected in output, (expected, output)
     assert "did you mean 'inference'?" in output
 
 
@@ -269,7 +270,7 @@ def test_errors_in_templates_are_reported(folder: Folder, name: str, text: str, 
     assert message in output and not (folder.path / "kubernetes").exists()
 
 
-def test_a_template_for_a_misspelt_kind_is_reported(folder: Folder) -> None:
+def test_a_template_for_a_misspelled_kind_is_reported(folder: Folder) -> None:
     template = folder.path / "own/manifests/DeviceClasses.yaml.j2"
     template.parent.mkdir(parents=True)
     template.write_text("kind: DeviceClass")
@@ -296,8 +297,8 @@ def test_claims_for_boards_come_with_a_table_of_their_pairs(tmp_path: Path) -> N
     assert json.loads(stored.read_text())["sites"] == {}
 
 
-def test_pods_for_boards_by_address_get_the_affinity_to_their_nodes(tmp_path: Path) -> None:
-    """DRANET publishes no map: each kind of board has a template, and a scheduler cannot distinguish their nodes."""
+def test_pods_with_claims_by_address_get_the_affinity_to_their_nodes(tmp_path: Path) -> None:
+    """DRANET publishes no map. So each kind of board has a template, and the scheduler cannot distinguish the nodes."""
     folder = Folder(tmp_path, {"a": {}, "b": {"dra_driver_node_name": "node-b"}, "c": {}})
     boards = {"a": lambda gpu: [gpu], "b": lambda gpu: [(gpu + 1) % 4], "c": lambda gpu: [gpu]}
     folder.report("report", {name: with_own(copy.deepcopy(facts("gb200")), own) for name, own in boards.items()})
@@ -307,16 +308,19 @@ def test_pods_for_boards_by_address_get_the_affinity_to_their_nodes(tmp_path: Pa
     [table] = tmp_path.rglob("boards/pairs.csv")
     [path] = tmp_path.rglob("boards/node-affinity.yaml")
     _mark, head, *rows = table.read_text().splitlines()
-    place = {name: head.split(",").index(name) for name in ("object", "form", "nodes")}
-    on = {row.split(",")[place["object"]]: row.split(",")[place["nodes"]].split() for row in rows}
-    assert {row.split(",")[place["form"]] for row in rows} == {"address"} and sorted(on.values()) == [["a", "c"], ["b"]]
+    column = {name: head.split(",").index(name) for name in ("object", "form", "nodes")}
+    on = {row.split(",")[column["object"]]: row.split(",")[column["nodes"]].split() for row in rows}
+    assert {row.split(",")[column["form"]] for row in rows} == {"address"} and sorted(on.values()) == [
+        ["a", "c"],
+        ["b"],
+    ]
     found = yaml.safe_load(path.read_text())
     assert found.keys() == {f"training/{name}" for name in on}
     for name, nodes in on.items():
         [term] = found[f"training/{name}"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
             "nodeSelectorTerms"
         ]
-        wanted = ["node-b" if node == "b" else node for node in nodes]
-        assert term == {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": wanted}]}
+        expected = ["node-b" if node == "b" else node for node in nodes]
+        assert term == {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": expected}]}
     folder.run(dra_claims_drivers=theirs, dra_claims_templates=[{**pair, "align": "any"}])
     assert not path.exists()

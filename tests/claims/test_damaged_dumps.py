@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Dumps of clusters that are damaged, incomplete or hostile: a plan names what is wrong, and never guesses.
+"""Dumps of clusters that are damaged, incomplete or hostile: a plan reports the errors, and never guesses.
 
 LANEWISE_DUMPS sets the number of random damages.
 """
@@ -30,7 +30,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.inputs impor
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import snapshot_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
-from ansible_collections.lanewise.dra.plugins.modules.allocation_plan import lacking_kinds
+from ansible_collections.lanewise.dra.plugins.modules.allocation_plan import missing_kinds
 from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -129,13 +129,13 @@ def _queue() -> list[Object]:
         "nodeTaints": [{"key": "gpus", "value": "x", "effect": "NoSchedule"}],
         "tolerations": [{"key": "gpus", "operator": "Equal", "value": "x", "effect": "NoSchedule"}],
     }
-    made = [
+    objects = [
         {"kind": "ClusterQueue", "metadata": _meta("red"), "spec": spec, "status": status},
         {"kind": "Cohort", "metadata": _meta("all"), "spec": {"resourceGroups": [group]}},
         {"kind": "LocalQueue", "metadata": _meta("jobs", "team"), "spec": {"clusterQueue": "red"}},
         {"kind": "ResourceFlavor", "metadata": _meta("any"), "spec": flavor},
     ]
-    return [{"apiVersion": kueue.API_VERSION, **one} for one in made]
+    return [{"apiVersion": kueue.API_VERSION, **one} for one in objects]
 
 
 def _dump() -> dict[str, list[Object]]:
@@ -244,14 +244,14 @@ DAMAGE = st.tuples(st.sampled_from(PATHS), st.one_of(st.just(REMOVED), ANY_VALUE
 def _damaged(damages: t.Sequence[tuple[Path, t.Any]]) -> Object:
     dump = copy.deepcopy(_dump())
     for path, value in damages:
-        where: t.Any = dump
+        container: t.Any = dump
         try:
             for key in path[:-1]:
-                where = where[key]
+                container = container[key]
             if value is REMOVED:
-                del where[path[-1]]
+                del container[path[-1]]
             else:
-                where[path[-1]] = value
+                container[path[-1]] = value
         except (KeyError, IndexError, TypeError):
             continue  # an earlier damage has removed this path
     return dump
@@ -287,10 +287,11 @@ def _named(reported: str) -> bool:
     return "ResourceClaimTemplate team/t" in reported or "objects." in reported or "workload w" in reported
 
 
-def test_each_damaged_or_missing_field_is_refused_unused_or_makes_a_bound(engine: Engine) -> None:
-    """A field with a value of a wrong form is refused by its name, or it is not used: then the answer is the same.
+def test_each_invalid_or_missing_field_is_refused_unused_or_makes_a_bound(engine: Engine) -> None:
+    """A plan is refused because of a field with a value of a wrong type, and the message names the field. Or the field
+    is not used, and the answer is the same.
 
-    Without the field, the plan is refused, or its count is marked as a bound, or the field is optional."""
+    Without a field, the plan is refused, its count is marked as a bound, or the field is optional."""
     whole = _plan(engine, _dump())[1]
     faults = []
     for path in PATHS:
@@ -311,14 +312,14 @@ def test_each_damaged_or_missing_field_is_refused_unused_or_makes_a_bound(engine
 
 def _wrong(path: Path) -> list[t.Any]:
     """Values that no API server would return at this path."""
-    there: t.Any = _dump()
+    value: t.Any = _dump()
     for key in path:
-        there = there[key]
-    if isinstance(there, dict):
+        value = value[key]
+    if isinstance(value, dict):
         return [["wrong"], "wrong", -7, None]
-    if isinstance(there, list):
+    if isinstance(value, list):
         return [{"wrong": "form"}, "wrong", -7, None]
-    return [{"wrong": "form"}, ["wrong"], None, 1.5 if isinstance(there, (bool, int)) else True]
+    return [{"wrong": "form"}, ["wrong"], None, 1.5 if isinstance(value, (bool, int)) else True]
 
 
 INCOMPLETE = [
@@ -333,26 +334,26 @@ INCOMPLETE = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "reported", "least", "most"), INCOMPLETE, ids=[one[1] for one in INCOMPLETE])
-def test_missing_parts_of_a_cluster_are_named_and_make_counts_bounds(
-    engine: Engine, damage: t.Any, reported: str, least: bool, most: bool
+@pytest.mark.parametrize(("damage", "reported", "at_least", "at_most"), INCOMPLETE, ids=[one[1] for one in INCOMPLETE])
+def test_missing_parts_of_a_cluster_are_reported_and_make_counts_bounds(
+    engine: Engine, damage: t.Any, reported: str, at_least: bool, at_most: bool
 ) -> None:
-    """What is missing is named, and the count is a bound if it depends on that."""
+    """The missing part is reported, and a count that depends on it is a bound."""
     dump = _dump()
     for kind in ("ClusterQueue", "LocalQueue", "Cohort"):
         dump.pop(kind)
     damage(dump)
     objects = objects_of(dump)
     fleet = reader.read(objects)
-    fleet = replace(fleet, upper_bound_notes=(*fleet.upper_bound_notes, *lacking_kinds(dump)))
+    fleet = replace(fleet, upper_bound_notes=(*fleet.upper_bound_notes, *missing_kinds(dump)))
     work = workload({**ENTRY, "labels": {}}, templates_of(objects))
     (found,) = fits.fit(fleet, [work], engine)
     assert any(reported in note for note in found.notes), found.notes
-    assert (found.at_least, found.at_most) == (least, most)
+    assert (found.at_least, found.at_most) == (at_least, at_most)
 
 
-def test_other_schedulers_claims_count_and_their_placements_are_unknown(engine: Engine) -> None:
-    """Devices that another scheduler has allocated are in use. Where it would place a pod is unknown."""
+def test_devices_allocated_by_other_schedulers_are_in_use(engine: Engine) -> None:
+    """The nodes on which another scheduler would place a pod are unknown."""
     dump = _dump()
     for kind in ("ClusterQueue", "LocalQueue", "Cohort"):
         dump.pop(kind)

@@ -227,7 +227,7 @@ def term_cell(driver: DriverKnowledge, kind: str) -> str:
         )
 
     reported = [text(served.terms) or "every device"]
-    reported += [f"with {name}: {text(terms)}" for name, terms in served.instead.items()]
+    reported += [f"with {name}: {text(terms)}" for name, terms in served.terms_by_filter.items()]
     return "; ".join(reported)
 
 
@@ -267,7 +267,7 @@ def test_the_reference_lists_the_drivers_and_their_versions():
             driver.newest or "-",
             driver.kubernetes,
             ", ".join(f"`{vendor}`" for vendor in driver.vendors) or "-",
-            driver.ran or "-",
+            driver.tested_versions or "-",
             driver.source,
         ]
         for driver in DRIVERS.values()

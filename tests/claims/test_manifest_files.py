@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The folder of manifests: our files follow the inventory, and other files are never touched."""
+"""The folder of manifests: files of the site follow the inventory, and other files are never changed."""
 
 from __future__ import annotations
 
 import pathlib
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, manifest_path
 
 
 def write(folder: pathlib.Path, files: dict[str, str], *, site: str = "a", dry: bool = False, prune: bool = True):
@@ -17,7 +17,7 @@ def write(folder: pathlib.Path, files: dict[str, str], *, site: str = "a", dry: 
     return target, target.write(files, prune=prune)
 
 
-def test_a_second_run_changes_nothing_and_a_third_removes_what_is_gone(tmp_path):
+def test_a_second_run_changes_nothing_and_a_third_removes_stale_files(tmp_path):
     folder, _stale = write(tmp_path, {"cluster/x.yaml": "a: 1\n", "namespaces/n/y.yaml": "b: 2\n"})
     assert folder.written == ["cluster/x.yaml", "namespaces/n/y.yaml"]
     assert not write(tmp_path, {"cluster/x.yaml": "a: 1\n", "namespaces/n/y.yaml": "b: 2\n"})[0].changed
@@ -35,7 +35,7 @@ def test_a_dry_run_reports_the_same_changes_and_writes_nothing(tmp_path):
     assert {p: p.read_bytes() for p in tmp_path.rglob("*.yaml")} == before
 
 
-def test_files_of_others_are_never_touched(tmp_path):
+def test_other_files_are_never_changed(tmp_path):
     (tmp_path / "mine.yaml").write_text("kind: Mine\n")
     write(tmp_path, {"b.yaml": "b\n"}, site="b")
     folder, _stale = write(tmp_path, {"a.yaml": "a\n"}, site="a")
@@ -46,7 +46,7 @@ def test_files_of_others_are_never_touched(tmp_path):
     assert "changed" not in (tmp_path / "a.yaml").read_text()  # refused before the first file was written
 
 
-def test_without_prune_stale_files_are_named(tmp_path):
+def test_without_prune_stale_files_are_reported(tmp_path):
     write(tmp_path, {"x.yaml": "x\n", "y.yaml": "y\n"})
     folder, stale = write(tmp_path, {"x.yaml": "x\n"}, prune=False)
     assert stale == ["y.yaml"] and not folder.changed and (tmp_path / "y.yaml").exists()
@@ -70,7 +70,7 @@ metadata: {name: pull, namespace: ml}
         ("---\nword-hidden", "*** (after)"),
     ],
 )
-def test_the_values_of_secrets_are_for_the_files_owner(tmp_path, values, shown):
+def test_only_the_owner_of_a_file_can_read_the_values_of_secrets(tmp_path, values, shown):
     path = "namespaces/ml/secrets.yaml"
     text = SECRET % values
     for files in ({path: text}, {path: SECRET % "data: {token: other-hidden}"}, {path: text}, {}):
@@ -96,4 +96,4 @@ def test_the_values_of_secrets_are_for_the_files_owner(tmp_path, values, shown):
 )
 def test_each_kind_and_namespace_has_its_own_file(kind, namespace, path):
     metadata = {"name": "x", **({"namespace": namespace} if namespace else {})}
-    assert place({"kind": kind, "metadata": metadata}) == path
+    assert manifest_path({"kind": kind, "metadata": metadata}) == path

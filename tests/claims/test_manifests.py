@@ -18,12 +18,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-PROGRAM = Path(sys.executable).with_name("ansible")
+ANSIBLE = Path(sys.executable).with_name("ansible")
 API = "resource.k8s.io/v1"
 DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE.exists(), reason="needs ansible-core beside this Python")
 
 
 @pytest.fixture(name="check")
@@ -31,14 +31,14 @@ def _check(tmp_path: Path) -> t.Callable[..., Object]:
     def check(*objects: Object, text: str = "", **arguments: t.Any) -> Object:
         path = tmp_path / "claims.yaml"
         path.write_text(text or "\n---\n".join(json.dumps(item) for item in objects))
-        asked = json.dumps({"paths": [str(path)], **arguments})
+        options = json.dumps({"paths": [str(path)], **arguments})
         answers = tmp_path / "answers"
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-        own = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(tmp_path / "home")}
+        variables = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(tmp_path / "home")}
         subprocess.run(
-            [PROGRAM, "localhost", "-c", "local", "-i", "localhost,", "-t", answers]
-            + ["-e", f"ansible_python_interpreter={sys.executable}", "-m", "lanewise.dra.dra_manifests", "-a", asked],
-            env={**kept, **own},
+            [ANSIBLE, "localhost", "-c", "local", "-i", "localhost,", "-t", answers]
+            + ["-e", f"ansible_python_interpreter={sys.executable}", "-m", "lanewise.dra.dra_manifests", "-a", options],
+            env={**kept, **variables},
             capture_output=True,
             check=False,
         )
@@ -83,8 +83,8 @@ def test_every_error_is_reported_with_its_path(check: t.Callable[..., Object]) -
     assert "msg" not in result and len(result["problems"]) == 1
 
 
-def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Object]) -> None:
-    """As the tenancy policy of a cluster would refuse it, for classes that are among the objects."""
+def test_a_claim_with_settings_that_its_class_does_not_allow_is_an_error(check: t.Callable[..., Object]) -> None:
+    """The module applies the rules of a cluster's tenancy policy, for classes that are among the objects."""
     guarded = device_class("guarded", "lanewise.dev")
     tenants = [{"namespaces": ["training"], "allow": {"mtu": {"most": 9000}}}]
     guarded["spec"]["config"] = [
@@ -92,12 +92,16 @@ def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Obje
         _opaque("InterfacePolicy", tenants=tenants),
     ]
 
-    def asked(name: str, **fields: t.Any) -> Object:
+    def configured(name: str, **fields: t.Any) -> Object:
         item = claim(name, "guarded")
         item["spec"]["devices"]["config"] = [_opaque("InterfaceConfig", **fields)]
         return item
 
-    hopping, wide, right = asked("hop", vf={"vlan": 101}), asked("wide", mtu=9001), asked("right", mtu=9000)
+    hopping, wide, right = (
+        configured("hop", vf={"vlan": 101}),
+        configured("wide", mtu=9001),
+        configured("right", mtu=9000),
+    )
     foreign = claim("foreign", "guarded")
     foreign["metadata"]["namespace"] = "other"
     answer = check(hopping, wide, right, foreign, guarded, fail=False)
@@ -110,9 +114,9 @@ def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Obje
     assert "class 'guarded' sets vf" in answer["problems"][0]["message"]
     assert "limits what claims may set as mtu: at most 9000" in answer["problems"][1]["message"]
     assert "not for claims of namespace 'other'" in check(foreign, guarded)["msg"]
-    # without the class, only what every class would refuse
+    # without the class, only settings that every class refuses are errors
     assert check(hopping, wide, foreign)["problems"] == []
-    closed = asked("closed", mac="02:00:00:00:00:01")
+    closed = configured("closed", mac="02:00:00:00:00:01")
     assert "does not let claims set mac" in check(closed, device_class("guarded", "lanewise.dev"))["msg"]
 
 
@@ -141,8 +145,8 @@ def test_a_label_or_key_that_kubectl_reads_as_text_is_accepted(check: t.Callable
 
 def test_reach_reports_taints_and_other_drivers(check: t.Callable[..., Object]) -> None:
     objects = [device_class("nic", "lanewise.dev"), claim("one", "nic"), claim("nil", "nic", count=0)]
-    asked: Object = {"nodes": {"h100-01": facts("hgx-h100")}, "drivers": DRIVERS}
-    reach = {entry["claim"]: entry for entry in check(*objects, **asked)["reach"]}
+    options: Object = {"nodes": {"h100-01": facts("hgx-h100")}, "drivers": DRIVERS}
+    reach = {entry["claim"]: entry for entry in check(*objects, **options)["reach"]}
     assert reach["training/one"]["nodes"] == ["h100-01"]
     assert reach["training/nil"]["nodes"] == ["h100-01"]  # the server changes the count to one
     taint = {"key": "example.com/repair", "effect": "NoSchedule"}
@@ -155,6 +159,6 @@ def test_reach_reports_taints_and_other_drivers(check: t.Callable[..., Object]) 
         "training/nil": [],
     }, "another driver publishes its NICs"
     assert "lanewise.dev" in by_slices["reach"][0]["refused"]["eks-p4d"]
-    kept_away = {entry["claim"]: entry for entry in check(*objects, rule, **asked)["reach"]}
-    assert kept_away["training/one"]["nodes"] == []
-    assert "example.com/repair" in kept_away["training/one"]["refused"]["h100-01"]
+    tainted = {entry["claim"]: entry for entry in check(*objects, rule, **options)["reach"]}
+    assert tainted["training/one"]["nodes"] == []
+    assert "example.com/repair" in tainted["training/one"]["refused"]["h100-01"]

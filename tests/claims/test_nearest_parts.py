@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""`align: nearest` for parts of devices: VFs of a NIC, as two drivers publish them, and MIG partitions of a GPU."""
+"""`align: nearest` for parts of devices: VFs of a NIC, published by one of two drivers, and MIG partitions of a GPU."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def machine(vfs: int = 0) -> Values:
     """An HGX H100 whose GPUs are nearest to the NIC three places on, so that the PCIe roots do not show the pairs."""
     found = copy.deepcopy(facts("hgx-h100"))
     board = board_map(found)
-    # only the first port of a card, as VFs of both would have the same addresses
+    # only the first port of a card, because the VFs of both ports would have the same addresses
     ports = [nic["address"] for nic in found["nics"] if nic["rdma_devices"] and not nic["default_route"]]
     fabric = [address for address in ports if address.endswith(".0")]
-    place = {address: index for index, address in enumerate(found["affinity"]["devices"])}
+    position = {address: index for index, address in enumerate(found["affinity"]["devices"])}
     for number, gpu in enumerate(board.gpus):
         for nic in board.nics:
             level = "PIX" if nic == fabric[(number + 3) % len(board.gpus)] else "SYS"
-            one, other = place[gpu], place[nic]
+            one, other = position[gpu], position[nic]
             found["affinity"]["levels"][one][other] = found["affinity"]["levels"][other][one] = level
     rules = [{"select": {"address": address}, "num_vfs": vfs} for address in fabric]
     for address in fabric if vfs else ():
@@ -67,12 +67,16 @@ class Site:
             "dra_claims_templates": [{"name": "pair", "namespace": "ml", "groups": groups}],
             "dra_claims_allow_unreachable": True,
         }
-        self.made = compile_site(values, {"node": known})
-        self.classes = {item["metadata"]["name"]: item for item in self.made.objects if item["kind"] == "DeviceClass"}
-        [self.spec] = [item["spec"]["spec"] for item in self.made.objects if item["kind"] == "ResourceClaimTemplate"]
+        self.compiled = compile_site(values, {"node": known})
+        self.classes = {
+            item["metadata"]["name"]: item for item in self.compiled.objects if item["kind"] == "DeviceClass"
+        }
+        [self.spec] = [
+            item["spec"]["spec"] for item in self.compiled.objects if item["kind"] == "ResourceClaimTemplate"
+        ]
         self.offers = offers("node", known, drivers) if offered is None else offered
         self.board = board_map(known)
-        self.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in known["nics"]}
+        self.pf_of = {nic["address"]: nic["physfn"] or nic["address"] for nic in known["nics"]}
 
     def pairs(self) -> list[tuple[str, str]]:
         """The GPU and the VF or NIC of each claim, until a claim is refused."""
@@ -85,7 +89,7 @@ class Site:
         return found
 
     def right(self, pairs: list[tuple[str, str]]) -> bool:
-        return all(self.board.level(gpu, self.place[nic]) == "PIX" for gpu, nic in pairs)
+        return all(self.board.level(gpu, self.pf_of[nic]) == "PIX" for gpu, nic in pairs)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ class Site:
 def test_each_gpu_gets_a_vf_of_its_nearest_nic(driver: str, form: str) -> None:
     drivers = {"gpu.nvidia.com": {"version": "0.5.0"}, driver: {"version": "1.0.0"}}
     site = Site(machine(vfs=2), [GPU, {"name": "nic", "kind": "vf"}], drivers)
-    assert site.made.boards[0].form == form
+    assert site.compiled.boards[0].form == form
     pairs = site.pairs()
     assert len(pairs) == 8 and site.right(pairs)
     assert len({nic for _gpu, nic in pairs}) == 8
@@ -115,7 +119,7 @@ def test_mig_partitions_share_the_vfs_of_their_gpu() -> None:
 
 
 def _as_existing(offer: Offer) -> Offer:
-    """A partition that may exist, changed to one that exists."""
+    """The offer of a possible partition, changed to that of an existing partition."""
     if not offer.possible:
         return offer
     attributes = {**offer.device["attributes"], "profile": {"string": "1g.10gb"}}

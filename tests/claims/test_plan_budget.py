@@ -4,7 +4,7 @@
 
 """The work for a refusal is bounded: all searches of a plan together examine a limited number of devices.
 
-The time of such a refusal is measured by `make bench`. LANEWISE_REFUSALS sets the number of pods that are tried.
+`make bench` measures the time of such a refusal. LANEWISE_REFUSALS sets the number of tested pods.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ HARD = [
     ("mig", "hgx-h100", ["part-and-nic", "large-part", "one-pair"]),
     ("mig", "hgx-h100", ["four-near", "four-any", "large-part"]),
 ]
-#: Devices that the search examines, one that assumes that uncertain devices exist, and all searches of the diagnosis.
-MOST = SEARCH_BUDGET + SEARCH_BUDGET // 4 + SEARCH_BUDGET // 4
+#: The maximum number of devices that are examined by the search, by a second search that assumes that uncertain devices
+#: exist, and by all searches of the diagnosis.
+MAX_EXAMINED = SEARCH_BUDGET + SEARCH_BUDGET // 4 + SEARCH_BUDGET // 4
 #: Devices that a search examines between two checks of its budget, times the largest number of searches.
 SLACK = 100 * 40
 
 
 def test_a_refusal_examines_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Search] = []
-    begin = Search.__init__
+    searches: list[Search] = []
+    original = Search.__init__
 
     def recorded(self: Search, *arguments: t.Any, **more: t.Any) -> None:
-        begun.append(self)
-        begin(self, *arguments, **more)
+        searches.append(self)
+        original(self, *arguments, **more)
 
     monkeypatch.setattr(Search, "__init__", recorded)
     refusals = HardRefusals(SEED, require_engine())
-    most, long = 0, 0
+    max_examined, long = 0, 0
 
-    def counted(place: t.Callable[[], t.Any]) -> t.Any:
-        begun.clear()
-        return place()
+    def counted(allocate: t.Callable[[], t.Any]) -> t.Any:
+        searches.clear()
+        return allocate()
 
-    for turn in range(REFUSALS):
-        asked, refusal = refusals.refusal(counted, HARD[turn % len(HARD)])
-        examined = sum(one.examined for one in begun)
-        assert examined <= MOST + SLACK, (asked, refusal.reason, examined)
-        most = max(most, examined)
+    for number in range(REFUSALS):
+        description, refusal = refusals.refusal(counted, HARD[number % len(HARD)])
+        examined = sum(one.examined for one in searches)
+        assert examined <= MAX_EXAMINED + SLACK, (description, refusal.reason, examined)
+        max_examined = max(max_examined, examined)
         long += examined > SEARCH_BUDGET // 4
-    assert long and most > SEARCH_BUDGET // 2, "no refusal was hard"
+    assert long and max_examined > SEARCH_BUDGET // 2, "no refusal was hard"

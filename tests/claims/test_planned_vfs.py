@@ -22,25 +22,25 @@ def probed(machine: str, folder: Path) -> dict[str, t.Any]:
     return as_dict(probe(str(build(machine, folder / machine))))
 
 
-def test_vfs_have_the_addresses_and_the_place_that_the_kernel_gives_them(tmp_path: Path) -> None:
+def test_planned_vfs_equal_those_that_the_kernel_creates(tmp_path: Path) -> None:
     facts = probed("sriov", tmp_path)
     pf = "0000:16:00.0"
     kept = [nic for nic in facts["nics"] if nic["physfn"] != pf]
-    gone = {nic["address"] for nic in facts["nics"]} - {nic["address"] for nic in kept}
+    vf_addresses = {nic["address"] for nic in facts["nics"]} - {nic["address"] for nic in kept}
     without = {
         **facts,
         "nics": kept,
-        "functions": {key: one for key, one in facts["functions"].items() if key not in gone},
+        "functions": {key: one for key, one in facts["functions"].items() if key not in vf_addresses},
     }
     rules = [{"select": {"driver": "mlx5_*"}, "num_vfs": 2}, {"select": {"address": [pf]}, "num_vfs": "8"}]
     planned = with_planned_vfs(without, rules)
-    own = {nic["address"]: nic for nic in planned["nics"] if nic["physfn"] == pf}
-    assert set(own) == gone
-    for address in gone:
+    vfs = {nic["address"]: nic for nic in planned["nics"] if nic["physfn"] == pf}
+    assert set(vfs) == vf_addresses
+    for address in vf_addresses:
         new, old = planned["functions"][address], facts["functions"][address]
         same = ("device_id", "physfn", "vf_number", "kubernetes", "numa_node", "root_complex")
         assert [new[name] for name in same] == [old[name] for name in same]
-    assert with_planned_vfs(facts, rules) is facts, "all are there"
+    assert with_planned_vfs(facts, rules) is facts, "all VFs exist already"
     assert with_planned_vfs(without, [{"select": {"address": pf}, "num_vfs": 8, "externally_managed": True}]) is without
     assert with_planned_vfs(without, [*rules, {"select": {"address": pf}, "num_vfs": None}]) is without
     assert (
@@ -50,8 +50,12 @@ def test_vfs_have_the_addresses_and_the_place_that_the_kernel_gives_them(tmp_pat
 
 def test_rules_come_with_their_boards_and_profiles() -> None:
     mine = {"name": "r", "select": {}, "profile": "mine", "mtu": 1500}
-    own = {"fabric_board": "hgx-roce", "fabric_profiles": {"mine": {"num_vfs": 4}}, "fabric_nics": [mine, "wrong"]}
-    first, second = rules_of(own)
+    variables = {
+        "fabric_board": "hgx-roce",
+        "fabric_profiles": {"mine": {"num_vfs": 4}},
+        "fabric_nics": [mine, "wrong"],
+    }
+    first, second = rules_of(variables)
     assert first["name"] == "rails" and first["mtu"] == 9000 and second["num_vfs"] == 4 and second["mtu"] == 1500
 
 

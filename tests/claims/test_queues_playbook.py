@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import PROGRAM, Folder
+from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import ANSIBLE_PLAYBOOK, Folder
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 
 PAGE = (COLLECTION / "docs" / "queues.md").read_text(encoding="utf-8")
@@ -21,29 +21,29 @@ BLOCKS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", P
 EXAMPLE: Object = {**BLOCKS[0], **BLOCKS[1]}
 (SHOWN,) = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path)
-    made.report("report")
-    return made
+    folder = Folder(tmp_path)
+    folder.report("report")
+    return folder
 
 
 def _run(folder: Folder, *arguments: str, rc: int = 0, **variables: t.Any) -> str:
     return folder.run(*arguments, rc=rc, playbook="queues", **{**EXAMPLE, **variables})
 
 
-def test_the_example_of_the_guide_gives_what_the_guide_shows(folder: Folder) -> None:
+def test_the_example_of_the_guide_has_the_documented_output(folder: Folder) -> None:
     output = _run(folder)
     print(output)
     for line in SHOWN.splitlines():
         assert line in output, line
     assert "nothing applied: dra_claims_kubeconfig is not set" in output
-    made = folder.path / "queues"
-    files = sorted(str(path.relative_to(made)) for path in made.rglob("*.yaml"))
+    dest = folder.path / "queues"
+    files = sorted(str(path.relative_to(dest)) for path in dest.rglob("*.yaml"))
     assert files == [
         "kueue/configuration.yaml",
         *(f"manifests/cluster/{kind}.yaml" for kind in ("clusterqueues", "cohorts", "resourceflavors")),
@@ -54,11 +54,11 @@ def test_the_example_of_the_guide_gives_what_the_guide_shows(folder: Folder) -> 
     ]
     assert not (folder.path / "kubernetes").exists()  # the claims are compiled, not written
     assert "changed=0" in _run(folder)
-    queues = list(yaml.safe_load_all((made / "manifests/cluster/clusterqueues.yaml").read_text()))
+    queues = list(yaml.safe_load_all((dest / "manifests/cluster/clusterqueues.yaml").read_text()))
     assert [one["metadata"]["name"] for one in queues] == ["red", "blue"]
 
 
-def test_errors_leave_the_files_as_they_are(folder: Folder) -> None:
+def test_files_are_not_changed_if_there_are_errors(folder: Folder) -> None:
     _run(folder)
     before = (folder.path / "queues/manifests/cluster/clusterqueues.yaml").read_text()
     teams = [{**EXAMPLE["queues_teams"][0], "guaranteed": {"pairs": 9}}, EXAMPLE["queues_teams"][1]]
@@ -77,7 +77,7 @@ def test_the_values_for_the_chart_have_the_whole_configuration(folder: Folder) -
     assert whole["kind"] == "Configuration" and whole["webhook"] == {"port": 9443} and whole["featureGates"]["Other"]
     part = yaml.safe_load((folder.path / "queues/kueue/configuration.yaml").read_text())
     assert whole["resources"] == part["resources"]
-    assert "removed" not in _run(folder)  # and without it the values go
+    assert "removed" not in _run(folder)  # without queues_configuration, the file is removed
     assert not (folder.path / "queues/kueue/values.yaml").exists()
 
 
@@ -88,13 +88,13 @@ def test_an_overdue_loan_is_shown(folder: Folder) -> None:
     assert "The loan is overdue and has no effect any more" in output and "red: 5, lends at most 3" in output
 
 
-def test_a_misspelt_variable_is_refused(folder: Folder) -> None:
+def test_a_misspelled_variable_is_refused(folder: Folder) -> None:
     assert "did you mean queues_teams?" in _run(folder, rc=2, queues_team=[])
 
 
 def test_a_folder_of_the_claims_is_refused(folder: Folder) -> None:
-    """Both would write the templates of a namespace to the same file."""
-    where = {"dra_claims_dest": str(folder.path / "gitops"), "queues_dest": str(folder.path / "gitops")}
-    folder.run(**{**EXAMPLE, **where})
-    assert "resourceclaimtemplates.yaml is not a file rendered for site" in _run(folder, rc=2, **where)
-    assert "changed=0" in folder.run(**{**EXAMPLE, **where})
+    """Both playbooks would write the templates of a namespace to the same file."""
+    dests = {"dra_claims_dest": str(folder.path / "gitops"), "queues_dest": str(folder.path / "gitops")}
+    folder.run(**{**EXAMPLE, **dests})
+    assert "resourceclaimtemplates.yaml is not a file rendered for site" in _run(folder, rc=2, **dests)
+    assert "changed=0" in folder.run(**{**EXAMPLE, **dests})

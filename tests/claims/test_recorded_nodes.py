@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What drivers published on real nodes, compared with our predictions for machines described after these nodes."""
+"""The devices that drivers published on real nodes, compared with the predictions for machines described after them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Values = dict[str, t.Any]
 DRIVERS: Values = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
 #: Attributes that were removed from the records, and those that an interface has only with addresses or programs.
 LEFT_OUT = {f"dra.net/{name}" for name in ("alias", "mac", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")}
-#: Attributes that this record lacks, too, although the same driver published them for such interfaces on other nodes.
+#: Attributes that a record lacks, too, although the same driver published them for such interfaces on other nodes.
 MISSING = {"oke-gb200": {f"dra.net/{name}" for name in ("ebpf", "encapsulation", "pciSubsystem")}}
 #: Names that a node chooses for its devices, which the descriptions do not copy.
 NAMES = {"dra.net/ifName", "dra.net/rdmaDevice"}
 
 
 @pytest.mark.parametrize("name", recorded.NODES)
-def test_machines_give_the_devices_of_the_recorded_slices(name: str, tmp_path: Path) -> None:
-    """Our offline knowledge of both drivers publishes the recorded devices, with the attributes that pairs need."""
+def test_predicted_devices_equal_the_recorded_ones(name: str, tmp_path: Path) -> None:
+    """The predictions for both drivers contain the recorded devices, with the attributes that pairs need."""
     compared = ("resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot", "dra.net/pciAddress")
     compared += ("dra.net/numaNode", "dra.net/rdma")
 
@@ -41,8 +41,8 @@ def test_machines_give_the_devices_of_the_recorded_slices(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", recorded.NODES)
-def test_dranet_published_what_is_predicted(name: str, tmp_path: Path) -> None:
-    """All devices and their attributes by name, type and value, except those from the cloud's metadata service."""
+def test_dranet_published_the_predicted_attributes(name: str, tmp_path: Path) -> None:
+    """This compares the names, types and values of all attributes, except those from the cloud's metadata service."""
     predicted = offers(name, recorded.facts_of(name, tmp_path), {"dra.net": DRIVERS["dra.net"]})
     ours = {one.address: one for one in predicted if not one.possible}
     real = {one.address: one for one in recorded.offers_of(name) if one.driver == "dra.net"}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The filter to_manifest: strings stay strings for every reader of the YAML, and only those that need it are quoted."""
+"""The filter to_manifest: strings stay strings for every YAML reader, and only strings that need quotes get them."""
 
 from __future__ import annotations
 

@@ -49,12 +49,12 @@ class Authority:
         self._lock = threading.Lock()
         name = _name("lanewise test authority", ())
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)  # sign; certificates, CRLs
-        made = (
+        builder = (
             self._builder(name, name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
         )
-        self.certificate = write(folder / "ca.pem", self._sign(made))
+        self.certificate = write(folder / "ca.pem", self._sign(builder))
         self.account_key = write(folder / "service-accounts.pem", _private(ec.generate_private_key(ec.SECP256R1())))
         self.server = self.issue("server", names=NAMES, addresses=ADDRESSES)
 

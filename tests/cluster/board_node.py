@@ -41,7 +41,14 @@ def prepare(plane: ControlPlane, all_boards: t.Iterable[Board]) -> None:
 
 @dataclass
 class Counts:
-    """What happened on a node. `pairs` counts claims for pairs, `late` claims that were bound after a first refusal."""
+    """What happened on a node.
+
+    pairs: decided claims for pairs; `bound` and `waiting` are their outcomes.
+    singles: decided claims for one GPU or NIC.
+    late: claims that were allocated only after a first rejection.
+    slowest: seconds of the slowest decision.
+    sizes: numbers of claims by number of pairs.
+    faults: unexpected decisions."""
 
     pairs: int = 0
     bound: int = 0
@@ -54,7 +61,7 @@ class Counts:
 
 
 def unaligned(pairs: Map, got: t.Sequence[tuple[str, Offer]], count: int) -> list[str]:
-    """What is wrong, by the map, with the devices of a claim for `count` pairs."""
+    """What is wrong, according to the map, with the devices of a claim for `count` pairs."""
     found: dict[str, dict[str, str]] = {}
     for request, offer in got:
         kind, _dash, number = request.partition("/")[0].partition("-")
@@ -90,9 +97,9 @@ class Node:
 
     def free(self) -> tuple[set[str], set[str]]:
         """The addresses of free GPUs and free RDMA NICs that a pod could get."""
-        whole = [one for one in self.offers if not one.device.get("taints")]
-        usable = {one.address for one in whole}
-        gpus, nics = boards.gpus_of(whole), [one for one in self.board.nics if one in usable]
+        untainted = [one for one in self.offers if not one.device.get("taints")]
+        usable = {one.address for one in untainted}
+        gpus, nics = boards.gpus_of(untainted), [one for one in self.board.nics if one in usable]
         return self._unallocated(gpus), self._unallocated(nics)
 
     # one claim
@@ -111,28 +118,30 @@ class Node:
         }
         self.plane.expect("POST", PODS, pod)
 
-    def outcome(self, name: str, room_left: bool) -> tuple[list[tuple[str, Offer]], str]:
-        """The requests and devices of a claim, or the scheduler's message. If there is room, waits LATE_SECONDS."""
+    def outcome(self, name: str, should_fit: bool) -> tuple[list[tuple[str, Offer]], str]:
+        """The requests and devices of a claim, or the scheduler's message.
+
+        A rejection of a pod that should fit counts only after LATE_SECONDS."""
         began = time.monotonic()
-        first = 0.0
+        first_rejection = 0.0
 
         def decided() -> t.Any:
-            nonlocal first
+            nonlocal first_rejection
             pod = self.plane.expect("GET", f"{PODS}/{name}")
             if pod["spec"].get("nodeName"):
                 return self.plane.expect("GET", f"{CLAIMS}/{name}")
             for condition in pod.get("status", {}).get("conditions", ()):
                 if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                    first = first or time.monotonic()
-                    if not room_left or time.monotonic() - first > LATE_SECONDS:
+                    first_rejection = first_rejection or time.monotonic()
+                    if not should_fit or time.monotonic() - first_rejection > LATE_SECONDS:
                         return condition["message"]
             return None
 
         answer = self.plane.wait_for(decided, f"the scheduler's decision on {name}", 60)
-        self.counts.slowest = max(self.counts.slowest, (first or time.monotonic()) - began)
+        self.counts.slowest = max(self.counts.slowest, (first_rejection or time.monotonic()) - began)
         if isinstance(answer, str):
             return [], answer
-        self.counts.late += bool(first)
+        self.counts.late += bool(first_rejection)
         devices = self.board.devices
         results = answer["status"]["allocation"]["devices"]["results"]
         return [(one["request"], devices[one["driver"], one["device"]]) for one in results], ""
@@ -142,7 +151,7 @@ class Node:
         for path in (f"{PODS}/{name}", f"{CLAIMS}/{name}"):
             if path.startswith(CLAIMS):
                 self.plane.expect("DELETE", path)
-            self.plane.wait_for(lambda path=path: self.plane.request("GET", path)[0] == 404, f"the end of {path}")
+            self.plane.wait_for(lambda path=path: self.plane.request("GET", path)[0] == 404, f"the deletion of {path}")
         self.live.pop(name, None)
 
     def check_claim(self, name: str, spec: Object, count: int) -> None:
@@ -152,12 +161,12 @@ class Node:
         predicted = allocate([spec], board.classes, self.offers, self.engine, held=held)
         gpus, nics = self.free()
         kind = next(iter(request["name"] for request in spec["devices"]["requests"]))
-        expected_room = has_pairs(board.pairs, gpus, nics, count) if count else bool({"gpu": gpus, "nic": nics}[kind])
+        should_fit = has_pairs(board.pairs, gpus, nics, count) if count else bool({"gpu": gpus, "nic": nics}[kind])
         self.start(name, spec)
-        got, message = self.outcome(name, expected_room)
+        got, message = self.outcome(name, should_fit)
         state = f"{name} ({board.form}, {count} pairs; free {sorted(gpus)} {sorted(nics)})"
-        if bool(got) != expected_room:
-            counts.faults.append(f"{state}: {'bound' if got else 'pending'}, contrary to the map; {message}")
+        if bool(got) != should_fit:
+            counts.faults.append(f"{state}: {'bound' if got else 'pending'}, unlike in the map; {message}")
         if "timed out" in message:
             counts.faults.append(f"{state}: {message}")
         expected = [(one.request, one.id) for one in predicted.results] if isinstance(predicted, Allocation) else []
@@ -176,11 +185,11 @@ class Node:
         else:
             self.stop(name)
 
-    def run_claims(self, wanted: int) -> Counts:
-        """Create and delete claims at random until `wanted` claims for pairs were decided."""
+    def run_claims(self, count: int) -> Counts:
+        """Create and delete claims at random until `count` claims for pairs were decided."""
         number, rng, board = 0, self.rng, self.board
         sizes = sorted(board.claims)
-        while self.counts.pairs < wanted and not self.counts.faults:
+        while self.counts.pairs < count and not self.counts.faults:
             number += 1
             # the board alternately fills up and empties
             while self.live and rng.random() < (0.55 if number // 12 % 2 else 0.15):
@@ -189,8 +198,8 @@ class Node:
             if rng.random() < 0.3:
                 self.check_claim(name, board.single(rng.choice(["gpu", "nic"])), 0)
             else:
-                count = rng.choice(sizes)
-                self.check_claim(name, board.claims[count], count)
+                size = rng.choice(sizes)
+                self.check_claim(name, board.claims[size], size)
         for name in list(self.live):
             self.stop(name)
         return self.counts

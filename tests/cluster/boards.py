@@ -133,8 +133,8 @@ def _nearest(gpu: str) -> Object:
 def alternatives_claim(
     classes: tuple[str, str], gpus: t.Mapping[str, Object], nics: t.Mapping[str, Object], attribute: str, count: int
 ) -> Object:
-    """A claim that expresses pairs by alternatives. GPU number I has the subrequests gI and nI, and a constraint that
-    gI satisfies with no nJ except nI.
+    """A claim that expresses pairs as alternatives. GPU number I has the subrequests gI and nI. A constraint forbids gI
+    with every nJ except nI.
 
     `gpus` and `nics` are selectors by the GPU's address: of the GPU itself, and of its NICs.
     """
@@ -153,7 +153,7 @@ def alternatives_claim(
 
 
 def matching_claim(classes: tuple[str, str], attribute: str, count: int) -> Object:
-    """A claim that expresses pairs by an attribute that GPU and NIC have in common."""
+    """A claim that expresses pairs by an attribute that has the same value for the GPU and the NIC."""
     requests, constraints = [], []
     for pair in range(count):
         both = [f"gpu-{pair}", f"nic-{pair}"]
@@ -199,7 +199,7 @@ def gpus_of(published: t.Iterable[Offer]) -> list[str]:
 
 
 def with_lanewise(recorded_offers: t.Iterable[Offer], pairs: Map) -> list[Offer]:
-    """A real node's devices, with NICs of lanewise.dev in place of DRANET's. They publish the map."""
+    """A real node's devices, with NICs of lanewise.dev instead of DRANET's. The new NICs publish the map."""
     result = []
     for one in recorded_offers:
         if one.driver == "dra.net":
@@ -230,10 +230,10 @@ def board_of_alternatives(
 
 
 def shuffled_map(gpus: t.Sequence[str], nics: t.Sequence[str], seed: int) -> Map:
-    """A random map that gives each GPU the same number of NICs, and each NIC to one GPU."""
-    mixed = random.Random(seed).sample(list(nics), len(nics))
-    each = len(nics) // len(gpus)
-    return {gpu: frozenset(mixed[index * each : (index + 1) * each]) for index, gpu in enumerate(gpus)}
+    """A random map that assigns the same number of NICs to each GPU, and each NIC to at most one GPU."""
+    shuffled = random.Random(seed).sample(list(nics), len(nics))
+    share = len(nics) // len(gpus)
+    return {gpu: frozenset(shuffled[index * share : (index + 1) * share]) for index, gpu in enumerate(gpus)}
 
 
 def real_boards() -> list[Board]:
@@ -269,7 +269,7 @@ def real_boards() -> list[Board]:
 
 
 def synthetic_board(name: str, gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]]) -> Board:
-    """A made-up board. `near` gives the NICs of a GPU by number. Devices have an address, but no topology."""
+    """A synthetic board. `near` returns the numbers of a GPU's NICs. Devices have an address, but no topology."""
     gpu_at = [f"0000:{0x10 + index:02x}:00.0" for index in range(gpus)]
     nic_at = [f"0001:{0x10 + index:02x}:00.0" for index in range(nics)]
     published = []
@@ -304,11 +304,11 @@ def nearest_map(probed: Object, published: t.Sequence[Offer], kind: str) -> Map:
     A VF has the level of its PF.
     """
     parent = {nic["address"]: nic["physfn"] or nic["address"] for nic in probed["nics"]}
-    place = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
+    position = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
     rows = probed["affinity"]["levels"]
     found = {}
     for gpu in gpus_of(published):
-        levels = {nic: rows[place[gpu]][place[parent[nic]]] for nic in rdma_nics(published, kind)}
+        levels = {nic: rows[position[gpu]][position[parent[nic]]] for nic in rdma_nics(published, kind)}
         best = next((level for level in NEAR_LEVELS if level in levels.values()), None)
         if best:
             found[gpu] = frozenset(nic for nic, level in levels.items() if level == best)
@@ -316,7 +316,7 @@ def nearest_map(probed: Object, published: t.Sequence[Offer], kind: str) -> Map:
 
 
 def compiled_board(name: str, probed: Object, kind: str = "rdma") -> Board | None:
-    """A machine with the claims that the compiler writes for it, without those it refuses. None if it has no pairs.
+    """A machine with the claims that the compiler writes for it. None if the compiler refuses all numbers of pairs.
 
     A pair is a GPU and a NIC of this kind, `rdma` or `vf`.
     """
@@ -332,33 +332,36 @@ def compiled_board(name: str, probed: Object, kind: str = "rdma") -> Board | Non
         group = {"count": count, "align": "nearest", "at_least": "NODE", "devices": devices}
         templates = [{"name": "pairs", "namespace": "boards", "groups": [group]}]
         try:
-            made = compile_site({"dra_claims_drivers": drivers, "dra_claims_templates": templates}, {name: probed})
+            compiled = compile_site({"dra_claims_drivers": drivers, "dra_claims_templates": templates}, {name: probed})
         except Problems:
             continue
-        (claims[count],) = [one["spec"]["spec"] for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
-        classes.update({one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DeviceClass"})
+        (claims[count],) = [one["spec"]["spec"] for one in compiled.objects if one["kind"] == "ResourceClaimTemplate"]
+        classes.update({one["metadata"]["name"]: one for one in compiled.objects if one["kind"] == "DeviceClass"})
     if not claims:
         return None
-    new = {one: f"board-{driver.split('.')[1]}-{one}" for one in classes}
-    classes = {new[one]: {**body, "metadata": {**body["metadata"], "name": new[one]}} for one, body in classes.items()}
+    prefix = f"board-{driver.split('.')[1]}-"  # boards of several vendors share a cluster
+    classes = {
+        prefix + one: {**body, "metadata": {**body["metadata"], "name": prefix + one}} for one, body in classes.items()
+    }
     for spec in claims.values():
         for request in spec["devices"]["requests"]:
             for body in [request["exactly"]] if "exactly" in request else request["firstAvailable"]:
-                body["deviceClassName"] = new[body["deviceClassName"]]
+                body["deviceClassName"] = prefix + body["deviceClassName"]
     form = "alternatives" if "firstAvailable" in claims[1]["devices"]["requests"][0] else "matchAttribute"
     pairs = nearest_map(probed, published, kind)
-    return Board(name, form, tuple(published), pairs, claims, new["gpu"], new[kind], classes)
+    return Board(name, form, tuple(published), pairs, claims, f"{prefix}gpu", prefix + kind, classes)
 
 
 def with_map(probed: Object, pairs: Map) -> Object:
-    """The machine with another map: each of these pairs is below one switch, all others are on different NUMA nodes."""
-    place = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
+    """The machine with another map: a GPU and a NIC of these pairs are below one PCIe switch, and any other GPU and NIC
+    are on different NUMA nodes."""
+    position = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
     rows = probed["affinity"]["levels"]
     nics = [nic["address"] for nic in probed["nics"] if not nic["physfn"]]
     for gpu in [one["address"] for one in probed["gpus"]]:
         for nic in nics:
             level = "PIX" if aligned(pairs, gpu, nic) else "SYS"
-            rows[place[gpu]][place[nic]] = rows[place[nic]][place[gpu]] = level
+            rows[position[gpu]][position[nic]] = rows[position[nic]][position[gpu]] = level
     return probed
 
 
@@ -370,7 +373,7 @@ def with_vfs(tree: t.Any, vfs: int) -> t.Any:
 
 
 def vf_board(folder: Path) -> Board:
-    """A board with eight GPUs. A random map assigns the VFs of one NIC to each."""
+    """A board with eight GPUs. A random map assigns one NIC with its VFs to each GPU."""
     probed = as_dict(probe(str(build(with_vfs(load("hgx-h100"), VFS), folder))))
     gpus = [gpu["address"] for gpu in probed["gpus"]]
     pfs = [nic["address"] for nic in probed["nics"] if nic["nearest_gpus"]["level"] == "PIX"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Changes to a fleet, in the form of a plan's option `what_if`, and how to make them in the cluster."""
+"""Random changes to a fleet, in the syntax of a plan's option `what_if`, and how to make them in the cluster."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def steps(site: Site, number: int) -> t.Iterator[Object]:
     """Changes to different nodes, so that each can be made alone. Four fleets with consecutive numbers have changes of
     all kinds, if there is something to change."""
     nodes = site.rng.sample(site.nodes, len(site.nodes))
-    turns = site.rng.randint(3, 5)
-    for turn in range(turns):
-        kind = _KINDS[(number * 3 + turn) % len(_KINDS)]
-        node = nodes[turn % len(nodes)]
-        if turn >= len(nodes) and kind != "add":
+    count = site.rng.randint(3, 5)
+    for index in range(count):
+        kind = _KINDS[(number * 3 + index) % len(_KINDS)]
+        node = nodes[index % len(nodes)]
+        if index >= len(nodes) and kind != "add":
             continue
-        yield from _step(site, kind, node, nodes[turns:])
+        yield from _step(site, kind, node, nodes[count:])
 
 
 def _step(site: Site, kind: str, node: str, untouched: t.Sequence[str]) -> t.Iterator[Object]:
@@ -43,11 +43,11 @@ def _step(site: Site, kind: str, node: str, untouched: t.Sequence[str]) -> t.Ite
     elif kind in ("lose", "replace"):
         yield {kind: {"node": node, "devices": site.rng.sample(nics, min(2, len(nics)))}}
     elif kind == "degrade":
-        worse: Object = {"attributes": _SLOW} if site.rng.random() < 0.5 else {"taint": TAINT}
+        degradation: Object = {"attributes": _SLOW} if site.rng.random() < 0.5 else {"taint": TAINT}
         if site.kind == "nics":
             nics = [name for name in nics if name.endswith("-share")]
-            worse = {"capacity": {"bandwidth": "100G"}}
-        yield {"degrade": {"node": node, "devices": nics[:3], **worse}}
+            degradation = {"capacity": {"bandwidth": "100G"}}
+        yield {"degrade": {"node": node, "devices": nics[:3], **degradation}}
     else:
         yield {kind: {"nodes": [node]}}
 
@@ -68,7 +68,7 @@ def make(site: Site, step: Object) -> None:
     elif kind == "release":
         site.delete_pods([one.partition("/")[2] for one in value["claims"]])
     else:
-        if kind == "replace":  # replacing a device ends its pods first, and its taint rule afterwards
+        if kind == "replace":  # a replacement first deletes the device's pods, and then its taint rule
             site.delete_pods(site.holders(value["node"], value["devices"]))
             status, rule = site.plane.request("GET", f"{RULES}/{site.name}-{value['node']}")
             if status == 200 and rule["spec"]["deviceSelector"]["device"] in value["devices"]:
@@ -78,8 +78,8 @@ def make(site: Site, step: Object) -> None:
 
 def _publish(site: Site, kind: str, value: Object) -> None:
     """Publish some devices of a node in their changed form, or without them if they are lost."""
-    found = site.plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
-    for one in found["items"]:
+    listed = site.plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
+    for one in listed["items"]:
         devices = one["spec"].get("devices") or []
         if not any(each["name"] in value["devices"] for each in devices):
             continue
@@ -92,11 +92,11 @@ def _publish(site: Site, kind: str, value: Object) -> None:
 
 
 def _degraded(device: Object, value: Object) -> Object:
-    found = {**device, "attributes": {**device["attributes"]}}
+    result = {**device, "attributes": {**device["attributes"]}}
     for name, number in (value.get("attributes") or {}).items():
-        found["attributes"][name] = {"int": number}
+        result["attributes"][name] = {"int": number}
     for name, amount in (value.get("capacity") or {}).items():
-        found["capacity"] = {**found["capacity"], name: {**found["capacity"][name], "value": amount}}
+        result["capacity"] = {**result["capacity"], name: {**result["capacity"][name], "value": amount}}
     if value.get("taint"):
-        found["taints"] = [*found.get("taints", ()), value["taint"]]
-    return found
+        result["taints"] = [*result.get("taints", ()), value["taint"]]
+    return result

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Raw requests to an API server, so that no client library changes what a test sends and receives."""
+"""Raw requests to an API server: no client library changes what a test sends and receives."""
 
 from __future__ import annotations
 

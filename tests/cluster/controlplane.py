@@ -7,8 +7,8 @@
     with ControlPlane("1.37") as plane:
         status, answer = plane.request("GET", "/version")
 
-See docs/cluster.md. There are no kubelets: nodes are objects that `add_node` makes, and a pod that the scheduler has
-bound stays Pending. node.py adds a real one.
+See docs/cluster.md. There are no kubelets: nodes are objects that `add_node` creates, and a pod that the scheduler has
+bound stays Pending. node.py adds a real node.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from ansible_collections.lanewise.dra.tests.cluster.authority import Authority, 
 from ansible_collections.lanewise.dra.tests.cluster.client import Client
 from ansible_collections.lanewise.dra.tools.cluster import minors, programs
 
-NODE_GRACE = 20  # seconds without a lease after which a node is lost, where `node_lifecycle` is on
-TIMEOUT = 120  # seconds for one program to become ready, on a busy machine
+NODE_GRACE_SECONDS = 20  # without a renewed lease, after which a node is lost if `node_lifecycle` is on
+READY_TIMEOUT_SECONDS = 120  # for one program to become ready, on a busy machine
 RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")  # of resource.k8s.io; all pinned servers have all of them
 ADMIN = ("lanewise-admin", "system:masters")
 
 
 class Failed(Exception):
-    """A program of the control plane did not start, or has ended. The message has the end of its log."""
+    """Something did not start, ended or did not happen in time, or a request failed. The message says which. For a
+    program of the control plane, it contains the end of the program's log."""
 
 
 def free_ports(number: int) -> list[int]:
@@ -62,13 +63,13 @@ def free_ports(number: int) -> list[int]:
 class ControlPlane:
     """etcd, kube-apiserver and, unless switched off, kube-scheduler and kube-controller-manager.
 
-    End it with `close`, or use it as a context manager. Its programs also end when this process dies.
+    Stop it with `close`, or use it as a context manager. Its programs also end when this process dies.
 
     version: Kubernetes minor version, such as `1.37`; by default the newest pinned one.
     gates: feature gates of every program.
     runtime_config: APIs to switch on or off, such as `{"api/beta": True}`. All versions of resource.k8s.io are on.
     flags: more flags by program, such as `{"kube-apiserver": ["--v=4"]}`. They override flags that are set here.
-    node_lifecycle: whether a node that does not renew its lease becomes NotReady after NODE_GRACE and loses its pods.
+    node_lifecycle: whether a node without a renewed lease becomes NotReady after NODE_GRACE_SECONDS and loses its pods.
     folder: for keys, data and logs. It must not exist, and is removed at the end; by default a temporary folder.
 
     Raises environment.Missing if programs are missing (nothing is built here), and Failed.
@@ -125,7 +126,7 @@ class ControlPlane:
         except BaseException:
             self.close()
             raise
-        self.seconds = time.monotonic() - start  #: until it was ready
+        self.seconds = time.monotonic() - start  #: seconds until it was ready
 
     def __enter__(self) -> ControlPlane:
         return self
@@ -141,7 +142,8 @@ class ControlPlane:
     # starting
 
     def _prepare(self, runtime_config: dict[str, bool], accounts: bool) -> None:
-        """Write keys and kubeconfigs, and prepare the command of each program."""
+        """Write keys and kubeconfigs, and prepare the command of each program. `accounts`: whether a controller manager
+        creates service accounts."""
         names = ("etcd", "etcd-peers", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
         self.ports = dict(zip(names, free_ports(len(names))))
         etcd, peers = self.ports["etcd"], self.ports["etcd-peers"]
@@ -205,7 +207,7 @@ class ControlPlane:
             # only kwok renews the leases of nodes without a kubelet
             f"--controllers=*{'' if self._node_lifecycle else ',-node-lifecycle-controller'}",
             *(
-                [f"--node-monitor-grace-period={NODE_GRACE}s", "--node-monitor-period=1s"]
+                [f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s", "--node-monitor-period=1s"]
                 if self._node_lifecycle
                 else []
             ),
@@ -253,7 +255,7 @@ class ControlPlane:
         """Wait until a program reports that it is ready. Raises Failed."""
         path = "/readyz" if name == "kube-apiserver" else "/healthz"
         client = Client(self.ports[name], self.authority.certificate, self.authority.issue(*ADMIN), timeout=10)
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         last: t.Any = "no answer"
         while time.monotonic() < deadline:
             self.check()
@@ -266,7 +268,8 @@ class ControlPlane:
                 last = error
             time.sleep(0.1)
         raise Failed(
-            f"{name} of Kubernetes {self.minor} is not ready after {TIMEOUT} s: {last}\n{self._end_of_log(name)}"
+            f"{name} of Kubernetes {self.minor} is not ready after {READY_TIMEOUT_SECONDS} s: {last}\n"
+            f"{self._end_of_log(name)}"
         )
 
     def _end_of_log(self, name: str) -> str:
@@ -274,7 +277,7 @@ class ControlPlane:
         return "\n".join(line[:500] for line in lines[-20:])
 
     def close(self) -> None:
-        """End every program and remove the folder. A second call does nothing."""
+        """Stop every program and remove the folder. A second call does nothing."""
         if self._supervisor.stdin is None or self._supervisor.stdin.closed:
             return
         if hasattr(self, "_admin"):
@@ -300,7 +303,7 @@ class ControlPlane:
         return Client(self.ports["kube-apiserver"], self.authority.certificate)
 
     def write_kubeconfig(self, user: str, *groups: str, path: Path | None = None) -> Path:
-        """A kubeconfig for a user, with embedded keys. It is JSON (valid YAML), and only its owner can read it."""
+        """Write a kubeconfig for a user, with embedded keys. It is JSON (valid YAML). Only its owner can read it."""
         issued = self.authority.issue(user, *groups)
         path = path or issued.with_suffix(".kubeconfig")
         pem = base64.b64encode(issued.read_bytes()).decode()  # readers pick the certificate or the key from the file
@@ -316,8 +319,8 @@ class ControlPlane:
         return write(path, json.dumps(content, indent=1).encode())
 
     def write_kubeconfig_with_two_contexts(self, path: Path) -> Path:
-        """The administrator's kubeconfig, whose context `test` is this control plane. Its current context is not: it
-        has an address where nothing listens."""
+        """Write a kubeconfig of the administrator whose context `test` is this control plane. Its current context is
+        another one, with the address of a port where nothing listens."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"].append({"name": "none", "cluster": {"server": "https://127.0.0.1:1"}})
         content["contexts"].append(
@@ -360,8 +363,8 @@ class ControlPlane:
         }
         self.expect("POST", "/api/v1/nodes", node)
         # admission taints every new node, and the controller that would remove the taint does not run
-        made: dict[str, t.Any] = self.expect("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
-        return made
+        created: dict[str, t.Any] = self.expect("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+        return created
 
     def add_namespace(self, name: str, labels: t.Mapping[str, str] | None = None) -> None:
         """Create a namespace, and wait until pods can be created in it."""
@@ -378,9 +381,9 @@ class ControlPlane:
         """Wait until a function returns a true value, and return that value. Raises Failed."""
         deadline = time.monotonic() + seconds
         while True:
-            found = condition()
-            if found:
-                return found
+            value = condition()
+            if value:
+                return value
             if time.monotonic() > deadline:
                 raise Failed(f"waited {seconds:.0f} s for {what}, which did not happen")
             time.sleep(0.05)

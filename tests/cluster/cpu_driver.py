@@ -6,7 +6,8 @@
 
 It publishes and prepares devices as the driver's sources do (kubernetes-sigs/dra-driver-cpu after 0.2.0, CPUs grouped
 by NUMA node: pkg/device/builder.go, pkg/driver/cdi.go, docs/user/device-attributes.md). It reads the CPUs from an
-example machine's sysfs tree. It pins nothing: the driver's NRI plugin would do that, by the containers' variable.
+example machine's sysfs tree. It does not pin containers to CPUs: the real driver's NRI plugin does that, according to
+an environment variable of the container.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class CpuDriver:
     def _serve(self, path: Path, service: str, handlers: t.Mapping[str, t.Any]) -> grpc.Server:
         path.parent.mkdir(parents=True, exist_ok=True)
         methods = protocol.methods(service)
-        table = {
+        rpc_handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 handler,
                 request_deserializer=methods[name].request.FromString,
@@ -89,7 +90,7 @@ class CpuDriver:
             for name, handler in handlers.items()
         }
         server = grpc.server(ThreadPoolExecutor(4))
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, table),))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, rpc_handlers),))
         server.add_insecure_port(f"unix:{path}")
         server.start()
         return server
@@ -162,7 +163,7 @@ class CpuDriver:
         return free[:count]
 
     def _write(self) -> None:
-        """Write the CDI specification, which sets a variable for each claim."""
+        """Write the CDI specification, which sets an environment variable for each claim."""
         entries = [
             {
                 "name": f"claim-{uid}",

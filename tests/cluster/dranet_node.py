@@ -35,7 +35,7 @@ FILTER = (
 
 
 class Dranet:
-    """DRANET on a node, with an administrator's rights. `sys` is mounted as its /sys, `gates` are its feature gates.
+    """DRANET on a node, with an administrator's permissions. `sys` is mounted as /sys, `gates` are feature gates.
     `kubeconfig` replaces the control plane's kubeconfig.
 
     Raises Missing if the program is missing.
@@ -61,7 +61,7 @@ class Dranet:
         ]
         self._command = [str(program), *arguments]
         if sys:
-            # it must see the node's mounts, such as those of network namespaces
+            # DRANET must see the node's mounts, such as those of network namespaces
             shell = f'mount --bind "{sys}" /sys && exec "$@"'
             unshare = ["unshare", "--mount", "--propagation", "slave"]
             self._command = [*unshare, "sh", "-c", shell, "sh", *self._command]
@@ -118,34 +118,34 @@ class MachineNode:
     def _interfaces(self) -> None:
         ip("netns add machine")
         self._closing.callback(ip, "netns delete machine")
-        found = sorted(self.facts["interfaces"], key=lambda one: one["ifindex"])
-        for one in found:
+        interfaces = sorted(self.facts["interfaces"], key=lambda one: one["ifindex"])
+        for one in interfaces:
             if one["kind"] != "loopback":
                 self._add(one)
-        for one in found:
+        for one in interfaces:
             if one["master"]:
                 ip(f"link set {one['name']} master {one['master']}")
             if one["kind"] != "loopback" and one["operstate"] == "up":
                 ip(f"link set {one['name']} up")
-        for one in found:
+        for one in interfaces:
             if one["default_route"]:
                 ip(f"-6 route append default via fe80::1 dev {one['name']} metric 1024")
 
-    def _add(self, one: Object) -> None:
+    def _add(self, interface: Object) -> None:
         """Create an interface that is down. An interface without a PCI function becomes a bridge."""
-        name = one["name"]
-        if one["address"]:
-            wire = f"w{one['ifindex']}"
+        name = interface["name"]
+        if interface["address"]:
+            wire = f"w{interface['ifindex']}"
             ip(f"link add {name} type veth peer name {wire} netns machine")
             ip(f"-n machine link set {wire} up")
         else:
             ip(f"link add {name} type bridge")
         self._closing.callback(ip, f"link delete {name}")
-        ip(f"link set {name} address {one['mac']} mtu {one['mtu']}")
+        ip(f"link set {name} address {interface['mac']} mtu {interface['mtu']}")
 
 
 def _as_ethernet(tree: Path) -> Path:
-    """Change InfiniBand to Ethernet in the tree: the interface's type, and its MAC address, from the old address."""
+    """Change InfiniBand interfaces of the tree to Ethernet: the type, and a MAC address derived from the old one."""
     for folder in (tree / "sys/class/net").iterdir():
         if (folder / "type").is_file() and (folder / "type").read_text().strip() == "32":
             (folder / "type").write_text("1\n")

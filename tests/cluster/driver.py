@@ -35,8 +35,8 @@ _PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
 
 
 class Driver:
-    """The driver of `node`. `settings` adds to its settings file, `arguments` to its command. `program` are the
-    arguments of Python that run it."""
+    """The driver of `node`. `settings` are added to its settings file, `arguments` to its command. `program` is the
+    module or script that Python runs."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class Driver:
                 group = item["apiVersion"]
                 plural = _PLURALS.get(item["kind"], f"{item['kind'].lower()}s")
                 namespace = item["metadata"].get("namespace")
-                place = f"namespaces/{namespace}/{plural}" if namespace else plural
+                resource = f"namespaces/{namespace}/{plural}" if namespace else plural
                 top = f"/apis/{group}" if "/" in group else f"/api/{group}"
                 name = item["metadata"]["name"]
                 query = "fieldManager=test&force=true"
-                body = "application/apply-patch+yaml"
-                self.plane.expect("PATCH", f"{top}/{place}/{name}?{query}", item, body)
+                content_type = "application/apply-patch+yaml"
+                self.plane.expect("PATCH", f"{top}/{resource}/{name}?{query}", item, content_type)
 
     def _token(self) -> str:
         uid = self.plane.expect("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]["uid"]
@@ -102,10 +102,10 @@ class Driver:
         self.settings.update(changes)
         (FOLDER / "driver.yml").write_text(json.dumps(self.settings))
 
-    def start(self, *before: str) -> None:
-        """Start the driver. `before` is a command prefix, such as a wrapper."""
+    def start(self, *prefix: str) -> None:
+        """Start the driver. `prefix` is put before its command, such as a wrapper."""
         program = [sys.executable, *self.program, *self.arguments, "run"]
-        self.plane.run("driver", [*before, *program, "--hook-python", sys.executable])
+        self.plane.run("driver", [*prefix, *program, "--hook-python", sys.executable])
 
     def stop(self) -> None:
         """Kill the driver with SIGKILL."""
@@ -154,7 +154,7 @@ class Driver:
 
 
 def add_rail(number: int) -> str:
-    """Create a veth pair. The device is railN, its peer wireN is in the network namespace `switch`. Returns railN."""
+    """Create a veth pair: the device railN, and its peer wireN in the network namespace `switch`. Returns railN."""
     names = [line.split()[0] for line in ip("netns list").splitlines()]
     if "switch" not in names:
         ip("netns add switch")
@@ -167,8 +167,10 @@ def add_rail(number: int) -> str:
 
 
 def responds(address: str) -> bool:
-    """Whether an address responds on the wire: the pod's kernel refuses a connection, as nothing listens there."""
-    program = f"import socket; socket.socket().connect_ex(('{address}', 9)) == 111 or exit('no answer')"
+    """Whether an address responds on the wire: the pod's kernel refuses a connection, because nothing listens there."""
+    program = (
+        f"import errno, socket; socket.socket().connect_ex(('{address}', 9)) == errno.ECONNREFUSED or exit('no answer')"
+    )
     command = ["ip", "netns", "exec", "switch", "timeout", "5", sys.executable, "-c", program]
     return subprocess.run(command, check=False).returncode == 0
 

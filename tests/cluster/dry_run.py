@@ -10,7 +10,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import compa
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
-_PLACES = {
+_PATHS = {
     "Namespace": "/api/v1/namespaces",
     "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
@@ -18,25 +18,25 @@ _PLACES = {
 }
 
 
-def place_of(item: Object) -> str:
-    """The path of an object's kind, in its namespace."""
+def path_of(item: Object) -> str:
+    """The API path of the objects of an object's kind, in its namespace."""
     kind = item["kind"]
     namespace = item["metadata"].get("namespace")
-    if kind in _PLACES:
-        return _PLACES[kind].format(namespace)
+    if kind in _PATHS:
+        return _PATHS[kind].format(namespace)
     where = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{item['apiVersion']}{where}/{versions.PLURALS[kind]}"
 
 
-def refused(plane: ControlPlane, item: Object) -> str:
+def rejection(plane: ControlPlane, item: Object) -> str:
     """The server's error for an object, or the fields that it drops; empty if it accepts the object as it is."""
     query = "dryRun=All&fieldValidation=Strict&fieldManager=test"
-    # the namespaces already exist, because claims need them
+    # namespaces already exist, because claims need them
     if item["kind"] == "Namespace":
-        place = f"{place_of(item)}/{item['metadata']['name']}?{query}&force=true"
-        status, answer = plane.request("PATCH", place, item, "application/apply-patch+yaml")
+        path = f"{path_of(item)}/{item['metadata']['name']}?{query}&force=true"
+        status, answer = plane.request("PATCH", path, item, "application/apply-patch+yaml")
     else:
-        status, answer = plane.request("POST", f"{place_of(item)}?{query}", item)
+        status, answer = plane.request("POST", f"{path_of(item)}?{query}", item)
     if status not in (200, 201):
         return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
     dropped_fields = comparison.dropped(item, answer)

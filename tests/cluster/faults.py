@@ -33,7 +33,7 @@ CLAIMS = f"{ours.API}/namespaces/default/resourceclaims"
 RAILS = ("rail0", "rail1")
 #: With this filter, DRANET publishes only the rails. Its default filter drops veth interfaces.
 FILTER = '"dra.net/ifName" in attributes && attributes["dra.net/ifName"].StringValue.matches("^rail[0-9]+$")'
-TIMEOUT = 60  # seconds: kubelet retries every 10 to 15 seconds
+TIMEOUT_SECONDS = 60  # kubelet retries every 10 to 15 seconds
 #: The file that makes the node's CNI plugin wait, and the file that the plugin writes while it waits.
 HOLD, WAITING = Path("/run/hold-cni"), Path("/run/held-cni")
 
@@ -124,12 +124,12 @@ class LanewiseSubject:
     def __init__(self, node: Node, url: str) -> None:
         self._driver = ours.Driver(node)
         self.stop()
-        place = ours.FOLDER / "kubeconfig"
-        place.write_text(place.read_text().replace(node.plane.url, url))
+        kubeconfig = ours.FOLDER / "kubeconfig"
+        kubeconfig.write_text(kubeconfig.read_text().replace(node.plane.url, url))
 
     def start(self) -> None:
         self._driver.start()
-        self._driver.wait_ready(TIMEOUT)
+        self._driver.wait_ready(TIMEOUT_SECONDS)
 
     def stop(self) -> None:
         self._driver.stop()
@@ -143,7 +143,7 @@ class LanewiseSubject:
 
 
 class DranetSubject:
-    """DRANET 1.4.0, with the rights of an administrator."""
+    """DRANET 1.4.0, with the permissions of an administrator."""
 
     name = "dra.net"
     process = "dranet"
@@ -222,8 +222,8 @@ class Testbed:
 
     def _template(self, name: str, rail: str, config: Object) -> None:
         domain = self.subject.name
-        wanted = f'device.driver == "{domain}" && device.attributes["{domain}"].ifName == "{rail}"'
-        exactly = {"deviceClassName": "any", "selectors": [{"cel": {"expression": wanted}}]}
+        expression = f'device.driver == "{domain}" && device.attributes["{domain}"].ifName == "{rail}"'
+        exactly = {"deviceClassName": "any", "selectors": [{"cel": {"expression": expression}}]}
         devices = {
             "requests": [{"name": "nic", "exactly": exactly}],
             "config": [{"opaque": {"driver": domain, "parameters": self.subject.opaque(config)}}],
@@ -232,7 +232,7 @@ class Testbed:
         self.plane.expect("POST", f"{ours.API}/namespaces/default/resourceclaimtemplates", body)
 
     def ready(self, name: str) -> bool:
-        """Whether the pod runs. Changes the pod, so that kubelet retries now and not seconds after a failure."""
+        """Whether the pod is ready. Changes the pod, so that kubelet retries now and not seconds after a failure."""
         self.plane.request("PATCH", f"{PODS}/{name}", {"metadata": {"annotations": {"poked": str(time.monotonic())}}})
         time.sleep(0.5)
         found = self.plane.expect("GET", f"{PODS}/{name}")["status"]
@@ -241,7 +241,7 @@ class Testbed:
     def run(self, name: str, *claims: Object, privileged: bool = False) -> None:
         """Create a pod, and wait until it runs with its interface."""
         self.post(name, *claims, privileged=privileged)
-        self.plane.wait_for(lambda: self.ready(name), f"pod {name}", TIMEOUT)
+        self.plane.wait_for(lambda: self.ready(name), f"pod {name}", TIMEOUT_SECONDS)
         assert self.has_interface(name), self.log()
 
     def has_interface(self, name: str) -> bool:
@@ -254,7 +254,7 @@ class Testbed:
     def start_result(self, name: str) -> str:
         """Wait for a pod that should start. Returns whether it started, and with its interface."""
         try:
-            self.plane.wait_for(lambda: self.ready(name), f"pod {name}", TIMEOUT)
+            self.plane.wait_for(lambda: self.ready(name), f"pod {name}", TIMEOUT_SECONDS)
         except Failed:
             print(*self.node.events(name), sep="\n")
             return NOT_STARTED
@@ -262,11 +262,11 @@ class Testbed:
             return NO_INTERFACE
         return HAS_INTERFACE if "net1" in self.node.execute(name, "cat", "/tmp/first") else LATE_INTERFACE
 
-    def refusal_result(self, name: str, *words: str) -> str:
-        """Wait for a pod that cannot start. Returns whether an event names the cause, with one of these words."""
+    def refusal_result(self, name: str, *causes: str) -> str:
+        """Wait for a pod that cannot start. Returns whether an event of the pod contains one of these texts."""
 
         def cause_named() -> bool:
-            return any(word in line for line in self.node.events(name) for word in words)
+            return any(cause in line for line in self.node.events(name) for cause in causes)
 
         try:
             self.plane.wait_for(cause_named, "an event", 20)
@@ -280,7 +280,7 @@ class Testbed:
         self.plane.request("DELETE", f"{PODS}/{name}", body)
 
     def remaining(self) -> list[str]:
-        """The names of the remaining pods and claims."""
+        """The names of the pods and claims that still exist."""
         return [one["metadata"]["name"] for path in (PODS, CLAIMS) for one in self.plane.expect("GET", path)["items"]]
 
     def end_pods(self) -> str:
@@ -288,7 +288,7 @@ class Testbed:
         for one in self.plane.expect("GET", PODS)["items"]:
             self.delete(one["metadata"]["name"])
         try:
-            self.plane.wait_for(lambda: not self.remaining(), "the end of pods and claims", 2 * TIMEOUT)
+            self.plane.wait_for(lambda: not self.remaining(), "the deletion of pods and claims", 2 * TIMEOUT_SECONDS)
         except Failed:
             return "pod does not end"
         found: list[str] = []
@@ -315,7 +315,7 @@ class Testbed:
         for one in self.plane.expect("GET", PODS)["items"]:
             self.delete(one["metadata"]["name"], grace=0)
         with contextlib.suppress(Failed):
-            self.plane.wait_for(lambda: not self.remaining(), "the end of pods and claims", 2 * TIMEOUT)
+            self.plane.wait_for(lambda: not self.remaining(), "the deletion of pods and claims", 2 * TIMEOUT_SECONDS)
         templates = f"{ours.API}/namespaces/default/resourceclaimtemplates"
         for one in self.plane.expect("GET", templates)["items"]:
             self.plane.expect("DELETE", f"{templates}/{one['metadata']['name']}")
@@ -362,13 +362,14 @@ def make_cni_wait(node: Node) -> None:
 
 @contextlib.contextmanager
 def cni_held(plane: ControlPlane, command: str) -> t.Iterator[t.Callable[[], None]]:
-    """Block the CNI plugin. The function that this gives waits until the plugin was called with the command (ADD or
-    DEL)."""
+    """Block the CNI plugin. The yielded function waits until the plugin was called with this command (ADD or DEL)."""
     WAITING.unlink(missing_ok=True)
     HOLD.touch()
 
     def wait() -> None:
-        plane.wait_for(lambda: WAITING.exists() and WAITING.read_text().strip() == command, f"CNI {command}", TIMEOUT)
+        plane.wait_for(
+            lambda: WAITING.exists() and WAITING.read_text().strip() == command, f"CNI {command}", TIMEOUT_SECONDS
+        )
 
     try:
         yield wait

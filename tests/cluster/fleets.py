@@ -89,7 +89,7 @@ NIC_SHARES: dict[str, list[Object]] = {
         }
     ],
 }
-_MADE = compile_site(
+_COMPILED = compile_site(
     {
         "dra_claims_drivers": {"gpu.nvidia.com": OPTIONS["plain"], "lanewise.dev": {}},
         "dra_claims_templates": [
@@ -98,9 +98,9 @@ _MADE = compile_site(
         ],
     }
 ).objects
-CLASSES = {one["metadata"]["name"]: one for one in _MADE if one["kind"] == "DeviceClass"}
+CLASSES = {one["metadata"]["name"]: one for one in _COMPILED if one["kind"] == "DeviceClass"}
 SPECS: dict[str, Object] = {
-    one["metadata"]["name"]: one["spec"]["spec"] for one in _MADE if one["kind"] == "ResourceClaimTemplate"
+    one["metadata"]["name"]: one["spec"]["spec"] for one in _COMPILED if one["kind"] == "ResourceClaimTemplate"
 }
 
 
@@ -133,7 +133,7 @@ for _amount in ("30Gi", "50Gi"):
     SPECS[f"memory-{_amount.lower()}"] = {
         "devices": {"requests": [_any_gpu("memory", _WHOLE, capacity={"requests": {"memory": _amount}})]}
     }
-#: The claims of a fleet of each kind: those whose number is predicted, and those that are already in use.
+#: The claims of each kind of fleet. Their numbers are predicted, and pods of a used fleet already have some of them.
 COUNTED: dict[str, list[str]] = {
     "plain": [*GROUPS],
     "mig": ["small-part", "large-part", "part-and-nic", "one-gpu", "one-pair"],
@@ -157,8 +157,9 @@ class Site:
         self.started, self.used = 0, used
         self.spreads, self.tolerates = used and rng.random() < 0.25, rng.random() < 0.3
         self.zone = rng.choice(["", "", "", "a"]) if used else ""
-        most = min(max_nodes, 3) if self.kind == "mig" else max_nodes
-        self.nodes = [f"{self.name}-{index}" for index in range(min(rng.randint(1, most), rng.randint(1, most)))]
+        max_nodes = min(max_nodes, 3) if self.kind == "mig" else max_nodes
+        count = min(rng.randint(1, max_nodes), rng.randint(1, max_nodes))
+        self.nodes = [f"{self.name}-{index}" for index in range(count)]
         self.machines = {node: rng.choice(MACHINES[self.kind]) for node in self.nodes}
         for node in self.nodes:
             self._add(node)
@@ -169,7 +170,7 @@ class Site:
 
     def _use(self) -> None:
         names = [one for one in COUNTED[self.kind] if one not in ("all-gpus", "three-pairs")]
-        for _turn in range(self.rng.randint(0, 3 * len(self.nodes))):
+        for _index in range(self.rng.randint(0, 3 * len(self.nodes))):
             self.start(self.rng.choice(names))
         self.wait_decided()
         if not self.oldest:
@@ -187,8 +188,8 @@ class Site:
             spec["taints"] = [TAINT]
         self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}, "spec": spec}, MERGE)
         if rng.random() < 0.3:
-            little = {"cpu": str(rng.randint(1, 12))}
-            status = {"status": {"allocatable": little, "capacity": little}}
+            few_cpus = {"cpu": str(rng.randint(1, 12))}
+            status = {"status": {"allocatable": few_cpus, "capacity": few_cpus}}
             self.plane.expect("PATCH", f"/api/v1/nodes/{node}/status", status, MERGE)
 
     def facts(self, node: str) -> t.Any:
@@ -244,13 +245,13 @@ class Site:
         ]
 
     def _taint(self) -> None:
-        """Create rules that taint a device of some nodes, whether it is in use or not."""
+        """Create taint rules for some nodes, each for one device of the node, which may be in use."""
         for node in self.nodes:
             if self.rng.random() > 0.15:
                 continue
             one = self.rng.choice(self.offers(node, {"lanewise.dev": {}}))
-            where = {"driver": one.driver, "pool": one.pool, "device": one.device["name"]}
-            spec = {"deviceSelector": where, "taint": {"key": "example.com/broken", "effect": "NoSchedule"}}
+            selector = {"driver": one.driver, "pool": one.pool, "device": one.device["name"]}
+            spec = {"deviceSelector": selector, "taint": {"key": "example.com/broken", "effect": "NoSchedule"}}
             self.plane.expect("POST", RULES, {"metadata": {"name": f"{self.name}-{node}"}, "spec": spec})
 
     def pod(self, template: str) -> Object:
@@ -289,19 +290,21 @@ class Site:
         return t.cast("list[Object]", items)
 
     def wait_decided(self) -> tuple[set[str], dict[str, str]]:
-        """Wait until the scheduler has decided on every pod. Returns the bound pods, and the pending ones with the
-        scheduler's reasons."""
+        """Wait until the scheduler has decided on every pod. Returns the names of the bound pods, and the scheduler's
+        message for each pending pod."""
 
         def decided() -> t.Any:
             bound, waiting = set(), {}
             for pod in self.pods():
                 name = pod["metadata"]["name"]
                 conditions = pod.get("status", {}).get("conditions", ())
-                refused = [c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"]
+                rejections = [
+                    c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"
+                ]
                 if pod["spec"].get("nodeName"):
                     bound.add(name)
-                elif refused:
-                    waiting[name] = refused[0]
+                elif rejections:
+                    waiting[name] = rejections[0]
                 else:
                     return None
             return bound, waiting
@@ -309,7 +312,7 @@ class Site:
         return t.cast("tuple[set[str], dict[str, str]]", self.plane.wait_for(decided, f"pods of {self.name}", 180))
 
     def objects(self) -> list[Object]:
-        """The objects that a plan reads, of this fleet."""
+        """The objects that a plan reads: this fleet's nodes, and the objects of all fleets in the control plane."""
         kinds = [
             ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
             ("Pod", "v1", PODS),
@@ -327,12 +330,12 @@ class Site:
     def delete_pods(self, names: t.Iterable[str]) -> None:
         """Delete pods with their claims."""
 
-        def end(name: str) -> None:
+        def delete(name: str) -> None:
             self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
             self.plane.expect("DELETE", f"{CLAIMS}/{name}")
 
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(end, names))
+            list(pool.map(delete, names))
 
     def close(self) -> None:
         """Remove everything of this fleet, so that it does not slow down other fleets of the same control plane."""

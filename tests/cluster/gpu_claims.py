@@ -25,7 +25,8 @@ def drivers(version: str) -> Object:
 
 
 def pair(tree: MachineTree) -> Object:
-    """A group of a GPU and a fabric NIC: aligned by PCIe root if the machine allows it, or else by the board's map."""
+    """A group of a GPU and a fabric NIC: aligned by PCIe root if every GPU has a NIC below its root, or else by the
+    board's map."""
     speed = max(tree.speed.values()) // 1000
     devices = [GPU, {"name": "nic", "kind": "nic", "where": {"min_speed": f"{speed}G"}}]
     if all(tree.nearest(gpu) == ROOT for gpu in tree.gpus):
@@ -54,10 +55,10 @@ def apply(node: Node, site_variables: Object, facts: Object | None = None) -> Si
     """Compile the site, and apply its classes, templates and claims to the cluster. Without `facts` of the node, the
     claims are not checked against its devices."""
     site = compile_site(site_variables, {node.name: facts} if facts else {})
-    places = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES, "ResourceClaim": CLAIMS}
+    paths = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES, "ResourceClaim": CLAIMS}
     for one in site.objects:
-        if one["kind"] in places:
-            path = f"{places[one['kind']]}/{one['metadata']['name']}?fieldManager=test&force=true"
+        if one["kind"] in paths:
+            path = f"{paths[one['kind']]}/{one['metadata']['name']}?fieldManager=test&force=true"
             node.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
     return site
 

@@ -5,7 +5,8 @@
 """A node that is an example machine: NVIDIA's driver publishes its GPUs and the driver of this collection its NICs.
 
 A pod's GPU is a device node without a GPU behind it, and its NIC is the end of a veth pair with the MAC address of the
-machine's NIC. What a pod has is read inside it and traced through the machine's tree, with no record of a driver.
+machine's NIC. A pod's devices are read inside the pod and identified in the machine's tree, without any driver's
+records.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ansible_collections.lanewise.dra.tests.machines.description import load, pa
 from ansible_collections.lanewise.dra.tests.nvidia import root as nvidia
 from ansible_collections.lanewise.dra.tests.nvidia.driver import NvidiaDriver
 
-PROGRAM = Path(__file__).with_name("tree_driver.py")
+TREE_DRIVER = Path(__file__).with_name("tree_driver.py")
 
 
 def description(machine: str | Path) -> Object:
@@ -47,7 +48,7 @@ def description(machine: str | Path) -> Object:
 
 
 def _without_rdma(value: t.Any) -> t.Any:
-    """A description in which no single function asks for an RDMA device."""
+    """A description in which no function has an RDMA device."""
     if not isinstance(value, dict):
         return value
     return {key: False if key == "rdma" else _without_rdma(inner) for key, inner in value.items()}
@@ -57,10 +58,10 @@ Install = t.Callable[["GpuNode"], None]
 
 
 class GpuNode:
-    """`node` as `machine`, with both drivers running. Ends with `close`.
+    """`node` as `machine`, with both drivers running, until `close`.
 
     `gates` are those of NVIDIA's driver, `shares` its --consumable-shares. `install` makes the driver of this
-    collection run and waits until it is ready; by default it is a process that nothing has installed.
+    collection run and waits until it is ready. By default, the driver is started as a process without an installation.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class GpuNode:
 
     def _run(self) -> None:
         """Run the driver of this collection as a process, on the machine's tree."""
-        self.lanewise = Driver(self.node, {}, ("--root", str(self.tree)), (str(PROGRAM),))
+        self.lanewise = Driver(self.node, {}, ("--root", str(self.tree)), (str(TREE_DRIVER),))
         self._closing.callback(self.lanewise.stop)
         self.lanewise.wait_ready(60)
 
@@ -110,7 +111,7 @@ class GpuNode:
         self._closing.callback(subprocess.run, ["umount", "--lazy", arguments[-1]], check=True)
 
     def _procfs(self) -> None:
-        """What the kernel module has in /proc: a folder for capability files, and its major number."""
+        """Imitate NVIDIA's kernel module in /proc: a folder for capability files, and its major numbers."""
         self._mount("-t", "tmpfs", "tmpfs", "/proc/driver")
         Path("/proc/driver/nvidia").mkdir()
         self.root.variables["LANEWISE_NVML_PROC"] = "/proc/driver/nvidia"
@@ -121,13 +122,13 @@ class GpuNode:
         self._mount("--bind", str(devices), "/proc/devices")
 
     def _plugins(self) -> None:
-        """What NVIDIA's driver mounts for pods below its folder is mounted on the node, as its DaemonSet has it."""
+        """Share mounts below the plugins folder with the node, like the mount propagation of NVIDIA's DaemonSet."""
         self.root.shared = "/var/lib/kubelet/plugins"
         self._mount("--bind", self.root.shared, self.root.shared)
         subprocess.run(["mount", "--make-shared", self.root.shared], check=True)
 
     def _programs(self, folder: Path) -> None:
-        """The machine's /usr with a layer above it: NVIDIA's libraries are mounted into it for a container."""
+        """An overlay of the machine's /usr, in which NVIDIA's libraries are mounted for a container."""
         for name in ("upper", "work", "usr"):
             (folder / name).mkdir()
         options = f"lowerdir=/usr,upperdir={folder / 'upper'},workdir={folder / 'work'}"
@@ -135,38 +136,38 @@ class GpuNode:
         self._mount("-t", "overlay", "overlay", "-o", options, str(self._usr))
 
     def _interfaces(self) -> None:
-        """A veth pair for each NIC that the driver may publish, with the name and the MAC address in the tree."""
+        """Create a veth pair for each NIC that the driver may publish, with the name and MAC address in the tree."""
         ip("netns add switch")
         self._closing.callback(ip, "netns delete switch")
-        found = {entry["name"]: entry for entry in self.facts["interfaces"]}
+        interfaces = {entry["name"]: entry for entry in self.facts["interfaces"]}
         for number, nic in enumerate(one for one in self.facts["nics"] if not one["default_route"]):
             for name in nic["interfaces"]:
-                mac = found[name]["permanent_mac"]
+                mac = interfaces[name]["permanent_mac"]
                 ip(f"link add {name} address {mac} type veth peer name wire{number} netns switch")
                 ip(f"-n switch link set wire{number} up")
                 ip(f"link set {name} up")
 
     def divide(self, instances: nvidia.Instances) -> None:
-        """Let these MIG instances exist, as an administrator does before NVIDIA's driver starts."""
+        """Create these MIG instances, as an administrator does before NVIDIA's driver starts."""
         self.nvidia.stop()
         self.root.set(instances)
         self.nvidia.start()
 
     # pods
 
-    def pod(self, name: str, template: str, of: str = "resourceClaimTemplateName") -> Object:
-        """A pod that has a claim of a template, or the claim of that name (`of` is resourceClaimName)."""
-        claims = [{"name": "devices", of: template}]
+    def pod(self, name: str, template: str, claim_field: str = "resourceClaimTemplateName") -> Object:
+        """A pod with a claim of a template, or with the claim of that name if `claim_field` is resourceClaimName."""
+        claims = [{"name": "devices", claim_field: template}]
         volumes = [{"name": "usr", "hostPath": {"path": str(self._usr)}}]
         pod = self.node.pod(name, resourceClaims=claims, volumes=volumes)
         pod["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] = False
         return pod
 
-    def start(self, pods: t.Mapping[str, str], of: str = "resourceClaimTemplateName") -> None:
-        """Make pods (name to template) at once, and wait until each is ready. Raises Failed with its events."""
+    def start(self, pods: t.Mapping[str, str], claim_field: str = "resourceClaimTemplateName") -> None:
+        """Create pods (name to template) at once, and wait until all are ready. Raises Failed, with pod events."""
         path = "/api/v1/namespaces/default/pods"
         for name, template in pods.items():
-            self.plane.expect("POST", path, self.pod(name, template, of))
+            self.plane.expect("POST", path, self.pod(name, template, claim_field))
         for name in pods:
             try:
                 self.plane.wait_for(lambda name=name: self.node._ready(f"{path}/{name}"), f"pod {name}", 60)

@@ -19,12 +19,12 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 RESOURCE = "/apis/resource.k8s.io/v1"
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 DRIVER = "gpu.example.com"
 
 
 def claim_spec(count: int, hold: str = "", tolerations: t.Sequence[Object] = ()) -> Object:
-    """The spec of a claim for GPUs. If a hold is given, the claim tolerates it."""
+    """The spec of a claim for GPUs. The claim tolerates the taint of `hold`."""
     body: Object = {"deviceClassName": DRIVER, "count": count}
     if hold:
         body["tolerations"] = [{"key": KEY, "operator": "Equal", "value": hold, "effect": "NoSchedule"}]
@@ -112,12 +112,14 @@ class Fleet:
         return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if one["spec"].get("nodeName")}
 
     def clear(self) -> None:
-        """Remove all ReplicaSets and pods, and wait until their claims are gone."""
+        """Remove all ReplicaSets and pods, and wait until their claims are deleted."""
         sets = f"/apis/apps/v1/namespaces/{self.namespace}/replicasets"
         for path in (sets, self.pods_at):
             self.plane.expect("DELETE", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background")
         for path in (self.pods_at, self.claims_at):
-            self.plane.wait_for(lambda path=path: not self.plane.expect("GET", path)["items"], f"the end of {path}")
+            self.plane.wait_for(
+                lambda path=path: not self.plane.expect("GET", path)["items"], f"the deletion of {path}"
+            )
 
     def bound(self, count: int) -> dict[str, str]:
         """Wait until exactly this many pods are bound. Returns the node of each."""
@@ -128,29 +130,29 @@ class Fleet:
 
         return t.cast("dict[str, str]", self.plane.wait_for(found, f"{count} bound pods of {self.namespace}", 180))
 
-    def refused(self, pod: str) -> str:
-        """Wait until the scheduler has refused a pod. Returns its reason."""
+    def rejection(self, pod: str) -> str:
+        """Wait until the scheduler has rejected a pod. Returns its message."""
 
-        def reason() -> t.Any:
-            found = self.plane.expect("GET", f"{self.pods_at}/{pod}")
-            assert not found["spec"].get("nodeName"), found["spec"]["nodeName"]
-            conditions = found.get("status", {}).get("conditions", ())
+        def message() -> t.Any:
+            current = self.plane.expect("GET", f"{self.pods_at}/{pod}")
+            assert not current["spec"].get("nodeName"), current["spec"]["nodeName"]
+            conditions = current.get("status", {}).get("conditions", ())
             return next(
                 (c["message"] for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
             )
 
-        return str(self.plane.wait_for(reason, f"the scheduler's verdict on {pod}", 180))
+        return str(self.plane.wait_for(message, f"the scheduler's decision on {pod}", 180))
 
     def devices(self, pod: str) -> set[str]:
         """The devices of the pod's claims, as driver/pool/device."""
-        found = self.plane.expect("GET", f"{self.pods_at}/{pod}")
-        made = [one["resourceClaimName"] for one in found["status"]["resourceClaimStatuses"]]
-        claims = [self.plane.expect("GET", f"{self.claims_at}/{name}") for name in made]
+        status = self.plane.expect("GET", f"{self.pods_at}/{pod}")["status"]
+        names = [one["resourceClaimName"] for one in status["resourceClaimStatuses"]]
+        claims = [self.plane.expect("GET", f"{self.claims_at}/{name}") for name in names]
         results = [one for claim in claims for one in claim["status"]["allocation"]["devices"]["results"]]
         return {"/".join((one["driver"], one["pool"], one["device"])) for one in results}
 
     def rules(self, key: str = KEY) -> list[Object]:
-        """The DeviceTaintRules whose taint has a key, by default the key of holds."""
+        """The DeviceTaintRules whose taint has this key, by default the key of holds."""
         items = self.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]
         return [one for one in items if one["spec"]["taint"]["key"] == key]
 
@@ -177,10 +179,10 @@ class Playbooks:
 
     def command(self, name: str, *options: str, **variables: t.Any) -> list[str]:
         extra_vars = json.dumps(variables)
-        return [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *options, "-e", extra_vars]
+        return [str(ANSIBLE_PLAYBOOK), "-i", "localhost,", f"lanewise.dra.{name}", *options, "-e", extra_vars]
 
     def run(self, name: str, *options: str, rc: int = 0, **variables: t.Any) -> str:
-        """Run a playbook, which must end with the status `rc`. Returns what it printed."""
+        """Run a playbook, which must end with the status `rc`. Returns its output."""
         command = self.command(name, *options, **variables)
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=self.folder, env=self.environment

@@ -11,7 +11,7 @@ the operation makes change number N, counted from 0. If the operation makes only
 after the last one, before it sends the answer. FILE is read at the start of each operation; without FILE, nothing is
 killed. The operation `start` is everything that the main thread does, and ends with the driver.
 
-A change is an effect outside the process (driver_changes.py). A detach within an unprepare is an operation of its own.
+A change is an effect outside the process (driver_changes.py). A detach within an unprepare is a separate operation.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FILE = Path(sys.argv[1])
 
 @dataclass
 class Target:
-    """The operation to be killed, while it runs: the changes that it has made, and how many it may make. If two
-    operations with this name run at once, such as an early attach and the attach of a pod's hook, it is the first."""
+    """The operation to be killed, while it runs: the number of its changes so far, and the limit. If two operations
+    with this name run at once, such as an early attach and the attach of a pod's hook, the first is the target."""
 
     name: str = ""
     changes: int = 0
@@ -53,7 +53,7 @@ CHOICE = threading.Lock()
 
 
 def change(what: str) -> None:
-    """Called before each change. Kills the process if it is the chosen change of the target."""
+    """Called before each change. Kills the process if this is the chosen change of the target."""
     thread = threading.current_thread()
     # the thread `netns` works for the target in another namespace
     of_target = thread.ident == TARGET.thread or thread.name == "netns"
@@ -66,13 +66,13 @@ def change(what: str) -> None:
 
 
 def begin(name: str) -> bool:
-    """Make this operation the target if FILE names it and there is no other target. Returns whether it did."""
+    """Make this operation the target if FILE names it and there is no target yet. Returns whether it is the target."""
     try:
-        wanted, number = FILE.read_text().split()
+        chosen, number = FILE.read_text().split()
     except FileNotFoundError:
         return False
     with CHOICE:
-        if name != wanted or TARGET.name:
+        if name != chosen or TARGET.name:
             return False
         TARGET.name, TARGET.changes, TARGET.limit, TARGET.thread = name, 0, int(number), threading.get_ident()
     return True
@@ -80,7 +80,7 @@ def begin(name: str) -> bool:
 
 @contextlib.contextmanager
 def operation(self: Metrics, name: str) -> t.Iterator[Measurement]:
-    wanted = begin(name)
+    is_target = begin(name)
     with _operation(self, name) as measured:
         if not TARGET.name or threading.get_ident() != TARGET.thread:
             yield measured
@@ -88,14 +88,14 @@ def operation(self: Metrics, name: str) -> t.Iterator[Measurement]:
         RUNNING.append(name)
         try:
             yield measured
-            if wanted:
+            if is_target:
                 changes = TARGET.changes
                 if changes == TARGET.limit:
                     change("its answer")
                 os.write(2, f"{name} made {changes} changes\n".encode())
         finally:
             RUNNING.pop()
-            if wanted:
+            if is_target:
                 TARGET.name = ""
 
 

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Checks a pod's devices by the files of an example machine alone: its /sys and /proc.
+"""Checks a pod's devices with nothing but the files of an example machine: its /sys and /proc.
 
-It uses no code of the collection, so that a bug in the probe, its tables or its records cannot hide itself.
+This module uses no code of the collection. So it does not repeat a bug in the probe, its tables or its records.
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ class MachineTree:
         cores = {(self.cpu_socket(cpu), (self._cpus / f"cpu{cpu}/topology/core_id").read_text()) for cpu in self.cpus}
         return len(cores) < len(self.cpus)
 
-    def nearness(self, one: str, other: str) -> int:
+    def nearness(self, gpu: str, nic: str) -> int:
         """ROOT, NODE or FAR for two PCI functions."""
-        if self.pcie_root(one) == self.pcie_root(other):
+        if self.pcie_root(gpu) == self.pcie_root(nic):
             return ROOT
-        return NODE if self.numa_node(one) == self.numa_node(other) >= 0 else FAR
+        return NODE if self.numa_node(gpu) == self.numa_node(nic) >= 0 else FAR
 
     def nearest(self, gpu: str) -> int:
         """How near the nearest NIC is to this GPU."""
         return max(self.nearness(gpu, nic) for nic in self.nic_by_mac.values())
 
-    def place(self, gpu: str, address: str) -> t.Hashable:
-        """The place of a PCI function at the level of this GPU's nearest NICs: its host bridge or its NUMA node."""
+    def location(self, gpu: str, address: str) -> t.Hashable:
+        """The location of a PCI function at the level of this GPU's nearest NICs: its host bridge or its NUMA node."""
         return self.pcie_root(address) if self.nearest(gpu) == ROOT else self.numa_node(address)
 
     def aligned(self, seen: Seen) -> bool:
@@ -107,13 +107,15 @@ class MachineTree:
         if any(self.nearest(gpu) == FAR for gpu in seen.gpus):
             return False
         first = seen.gpus[0]  # on a board, the nearest NICs of all GPUs are at the same level
-        places = [collections.Counter(self.place(first, one) for one in addresses) for addresses in seen]
-        return len({self.nearest(gpu) for gpu in seen.gpus}) == 1 and places[0] == places[1]
+        locations = [collections.Counter(self.location(first, one) for one in addresses) for addresses in seen]
+        return len({self.nearest(gpu) for gpu in seen.gpus}) == 1 and locations[0] == locations[1]
 
     def room(self, gpus: t.Iterable[str], nics: t.Iterable[str]) -> int:
-        """The number of aligned pairs among these devices."""
+        """The maximum number of disjoint aligned pairs of these devices."""
         gpus, nics = list(gpus), list(nics)
         if not gpus:
             return 0
-        places = [collections.Counter(self.place(gpus[0], one) for one in addresses) for addresses in (gpus, nics)]
-        return (places[0] & places[1]).total()
+        locations = [
+            collections.Counter(self.location(gpus[0], one) for one in addresses) for addresses in (gpus, nics)
+        ]
+        return (locations[0] & locations[1]).total()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Checks the map in a pod by the pod's device numbers and links, and by the tree of the machine."""
+"""Checks the map in a pod: compares it with the pod's device numbers and links, and with the tree of the machine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PAIRS_VARIABLE = "LANEWISE_PAIRS_DEVICES"
 
 def pod_map(node: Node, pod: str) -> Object:
     """The map as the pod sees it."""
-    found: Object = json.loads(node.execute(pod, "cat", MAP_PATH))
-    return found
+    content: Object = json.loads(node.execute(pod, "cat", MAP_PATH))
+    return content
 
 
 def environment(node: Node, pod: str) -> dict[str, str]:
-    """The variables of the pod's first process."""
+    """The environment variables of the pod's first process."""
     listed = node.execute(pod, "sh", "-c", "tr '\\0' '\\n' < /proc/1/environ")
     return dict(line.split("=", 1) for line in listed.splitlines() if "=" in line)
 
@@ -37,42 +37,42 @@ def links(node: Node, pod: str) -> dict[str, Object]:
     return {one["ifname"]: one for one in json.loads(node.execute(pod, "ip", "-json", "address"))}
 
 
-def faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
+def faults(machine: GpuNode, pod: str, content: Object) -> list[str]:
     """What is wrong with the map of a pod that has as many GPUs as NICs."""
     gpus, nics = machine.seen(pod)
     wrong = []
-    if sorted(one["pciAddress"] for one in found["gpus"]) != gpus:
+    if sorted(one["pciAddress"] for one in content["gpus"]) != gpus:
         wrong.append("the GPUs are not those of the pod's device nodes")
-    if sorted(one["pciAddress"] for one in found["nics"]) != nics:
+    if sorted(one["pciAddress"] for one in content["nics"]) != nics:
         wrong.append("the NICs are not those of the pod's links")
-    if sorted(pair["gpu"] for pair in found["pairs"]) != gpus:
+    if sorted(pair["gpu"] for pair in content["pairs"]) != gpus:
         wrong.append("not every GPU has a NIC")
-    if len({pair["nic"] for pair in found["pairs"]}) != len(nics):
+    if len({pair["nic"] for pair in content["pairs"]}) != len(nics):
         wrong.append("a NIC is in no pair")
-    for pair in found["pairs"]:
+    for pair in content["pairs"]:
         if not machine.judge.aligned(Seen([pair["gpu"]], [pair["nic"]])):
             wrong.append(f"{pair['nic']} is not a nearest NIC of {pair['gpu']}")
-    return wrong + gpu_faults(machine, found) + nic_faults(machine, pod, found)
+    return wrong + gpu_faults(machine, content) + nic_faults(machine, pod, content)
 
 
-def gpu_faults(machine: GpuNode, found: Object) -> list[str]:
+def gpu_faults(machine: GpuNode, content: Object) -> list[str]:
     uuids = {gpu.address: gpu.uuid for gpu in nvidia.gpus(machine.tree)}
     wrong = [
-        f"{one['pciAddress']} has another UUID" for one in found["gpus"] if one["uuid"] != uuids[one["pciAddress"]]
+        f"{one['pciAddress']} has another UUID" for one in content["gpus"] if one["uuid"] != uuids[one["pciAddress"]]
     ]
-    for one in found["gpus"]:
+    for one in content["gpus"]:
         if one["pcieRoot"] != machine.judge.pcie_root(one["pciAddress"]):
             wrong.append(f"{one['pciAddress']} is below another root")
     return wrong
 
 
-def nic_faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
+def nic_faults(machine: GpuNode, pod: str, content: Object) -> list[str]:
     rails = {one["address"]: "UNKNOWN" if one["rail"] is None else one["rail"] for one in machine.facts["nics"]}
     pod_links = links(machine.node, pod)
     wrong = [
-        f"{one['pciAddress']} is of another rail" for one in found["nics"] if one["rail"] != rails[one["pciAddress"]]
+        f"{one['pciAddress']} is on another rail" for one in content["nics"] if one["rail"] != rails[one["pciAddress"]]
     ]
-    for one in found["nics"]:
+    for one in content["nics"]:
         link = pod_links.get(one["interface"])
         if link is None or link["address"] != one["mac"]:
             wrong.append(f"{one['interface']} does not have this MAC address")
@@ -83,10 +83,10 @@ def nic_faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
     return wrong
 
 
-def variable_faults(variables: t.Mapping[str, str], found: Object) -> list[str]:
+def variable_faults(variables: t.Mapping[str, str], content: Object) -> list[str]:
     """What is wrong with the variables of a container, compared with its map."""
-    uuids = {gpu["pciAddress"]: gpu["uuid"] for gpu in found["gpus"]}
-    expected = [(pair["gpu"], uuids[pair["gpu"]], pair["nic"]) for pair in found["pairs"]]
+    uuids = {gpu["pciAddress"]: gpu["uuid"] for gpu in content["gpus"]}
+    expected = [(pair["gpu"], uuids[pair["gpu"]], pair["nic"]) for pair in content["pairs"]]
     wrong = [] if variables.get("LANEWISE_MAP") == "/run/lanewise/map" else ["LANEWISE_MAP is not the folder of maps"]
     listed = variables.get(PAIRS_VARIABLE, "")
     pairs = [dict(part.split("=", 1) for part in pair.split(",")) for pair in listed.split(";") if pair]
@@ -95,32 +95,32 @@ def variable_faults(variables: t.Mapping[str, str], found: Object) -> list[str]:
     return wrong
 
 
-def wrong_maps(found: Object) -> dict[str, Object]:
-    """Wrong maps, by the name of the error, derived from the map of a pod with two pairs."""
+def wrong_maps(content: Object) -> dict[str, Object]:
+    """Wrong maps by the name of the change, derived from the correct map of a pod with two pairs."""
     wrong = {}
     for change in (_exchange_nics, _exchange_uuids, _nic_twice, _another_rail, _another_address):
-        change(wrong.setdefault(change.__name__, copy.deepcopy(found)))
+        change(wrong.setdefault(change.__name__, copy.deepcopy(content)))
     return wrong
 
 
-def _exchange_nics(found: Object) -> None:
-    one, other = found["nics"]
-    one["pciAddress"], other["pciAddress"] = other["pciAddress"], one["pciAddress"]
+def _exchange_nics(content: Object) -> None:
+    first, second = content["nics"]
+    first["pciAddress"], second["pciAddress"] = second["pciAddress"], first["pciAddress"]
 
 
-def _exchange_uuids(found: Object) -> None:
-    one, other = found["gpus"]
-    one["uuid"], other["uuid"] = other["uuid"], one["uuid"]
+def _exchange_uuids(content: Object) -> None:
+    first, second = content["gpus"]
+    first["uuid"], second["uuid"] = second["uuid"], first["uuid"]
 
 
-def _nic_twice(found: Object) -> None:
-    one, other = found["pairs"]
-    one["nic"] = other["nic"]
+def _nic_twice(content: Object) -> None:
+    first, second = content["pairs"]
+    first["nic"] = second["nic"]
 
 
-def _another_rail(found: Object) -> None:
-    found["nics"][0]["rail"] = 77
+def _another_rail(content: Object) -> None:
+    content["nics"][0]["rail"] = 77
 
 
-def _another_address(found: Object) -> None:
-    found["nics"][0]["addresses"] = ["192.0.2.77/24"]
+def _another_address(content: Object) -> None:
+    content["nics"][0]["addresses"] = ["192.0.2.77/24"]

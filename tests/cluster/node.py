@@ -42,7 +42,7 @@ SANDBOX_IMAGE = "lanewise.dev/pause:1"
 ROOT = Path("/var/lib/kubelet")
 SOCKET = Path("/run/containerd/containerd.sock")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-TIMEOUT = 120  # seconds; after an API server outage, its clients may wait a minute before they reconnect
+TIMEOUT_SECONDS = 120  # after an API server outage, its clients may wait a minute before they reconnect
 
 
 def in_sandbox() -> bool:
@@ -51,8 +51,8 @@ def in_sandbox() -> bool:
 
 
 class Node:
-    """kubelet and containerd of one node. The node is Ready when the constructor returns, and ends with its control
-    plane.
+    """kubelet and containerd of one node. The node is Ready when the constructor returns. Both programs end with the
+    control plane.
 
     gates: feature gates of kubelet. Raises environment.Missing if programs are missing, and Failed.
     """
@@ -94,7 +94,7 @@ class Node:
     # starting
 
     def _network(self) -> None:
-        """An uplink with the default route, as kubelet and the driver expect a node to have."""
+        """Create an uplink with the default route, which kubelet and the driver expect on a node."""
         for command in (
             "link add uplink type veth peer name outside",
             f"address add {ADDRESS}/24 dev uplink",
@@ -256,7 +256,7 @@ SystemdCgroup = false
 
     def _start_containerd(self) -> None:
         self.start("containerd")
-        self.plane.wait_for(self._containerd_answers, "containerd", TIMEOUT)
+        self.plane.wait_for(self._containerd_answers, "containerd", TIMEOUT_SECONDS)
 
     def _container_processes(self) -> set[int]:
         """Processes in containers, and their shims."""
@@ -295,7 +295,7 @@ SystemdCgroup = false
             conditions = node["status"].get("conditions", ()) if status == 200 else ()
             return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
-        self.plane.wait_for(ready, f"node {self.name} to be Ready", TIMEOUT)
+        self.plane.wait_for(ready, f"node {self.name} to be Ready", TIMEOUT_SECONDS)
         self.plane.request("PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}})
 
     # using
@@ -329,16 +329,16 @@ SystemdCgroup = false
             "spec": {**base, **spec},
         }
 
-    def run_pod(self, pod: dict[str, t.Any], seconds: float = TIMEOUT) -> dict[str, t.Any]:
-        """Make a pod and wait until it is ready. Raises Failed with its events."""
+    def run_pod(self, pod: dict[str, t.Any], seconds: float = TIMEOUT_SECONDS) -> dict[str, t.Any]:
+        """Create a pod, and wait until it is ready. Raises Failed, with the pod's events."""
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
         self.plane.expect("POST", path, pod)
         name = pod["metadata"]["name"]
         try:
-            found: dict[str, t.Any] = self.plane.wait_for(lambda: self._ready(f"{path}/{name}"), f"pod {name}", seconds)
+            ready: dict[str, t.Any] = self.plane.wait_for(lambda: self._ready(f"{path}/{name}"), f"pod {name}", seconds)
         except Failed as failure:
             raise Failed(f"{failure}\n" + "\n".join(self.events(name))) from None
-        return found
+        return ready
 
     def _ready(self, path: str) -> dict[str, t.Any] | None:
         pod = self.plane.expect("GET", path)
@@ -352,14 +352,16 @@ SystemdCgroup = false
         found = self.plane.expect("GET", "/api/v1/namespaces/default/events")["items"]
         return [f"{e['reason']}: {e['message']}" for e in found if e["involvedObject"]["name"] == name]
 
-    def delete_pod(self, name: str, seconds: float = TIMEOUT, wait: bool = True) -> None:
-        """Delete a pod and wait until it is gone. Without `wait`, a pod that does not exist is no error."""
+    def delete_pod(self, name: str, seconds: float = TIMEOUT_SECONDS, wait: bool = True) -> None:
+        """Delete a pod, and wait until it no longer exists. Without `wait`, a missing pod is not an error."""
         path = f"/api/v1/namespaces/default/pods/{name}"
         status, answer = self.plane.request("DELETE", path)
         if status >= 300 and (wait or status != 404):
             raise Failed(f"pod {name} is not deleted: {status} {answer}")
         if wait:
-            self.plane.wait_for(lambda: self.plane.request("GET", path)[0] == 404, f"the end of pod {name}", seconds)
+            self.plane.wait_for(
+                lambda: self.plane.request("GET", path)[0] == 404, f"the deletion of pod {name}", seconds
+            )
 
     def execute(self, pod: str, *command: str, container: str = "main") -> str:
         """Run a command in a pod's container, which has the machine's /usr. Returns its output. Raises Failed."""

@@ -4,7 +4,8 @@
 
 """Random queue configurations of a site, valid and invalid, and a simple rendering of them without any checks.
 
-The rendering follows Kueue's documentation alone, so that Kueue can be asked about what the compiler refuses.
+The rendering follows nothing but Kueue's documentation. So a test can ask Kueue about configurations that the compiler
+refuses.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ ODD_WEIGHTS = (0, "0.5", "1n", "0.5n", "2n", -1, "1e3", 1000000, "0.000000001", 
 
 
 class Configuration:
-    """The variables `queues_*` of a site that has these amounts of gpus, nics and bandwidth (in G)."""
+    """The variables `queues_*` of a site with these total amounts of gpus, nics and bandwidth (in G).
 
-    def __init__(self, seed: int, has: t.Mapping[str, int]) -> None:
+    `wrong` lists the values that were changed to unusual ones."""
+
+    def __init__(self, seed: int, totals: t.Mapping[str, int]) -> None:
         self.rng = rng = random.Random(seed)
-        self.has = has
+        self.totals = totals
         self.resources: list[Object] = [
             {"name": "gpus", "classes": ["gpu"]},
             {"name": "nics", "classes": ["rdma"]},
@@ -82,18 +85,18 @@ class Configuration:
         team: Object = {"name": f"team-{number}", "namespaces": [NAMESPACES[number]], "guaranteed": {}}
         guaranteed = team["guaranteed"]
         if rng.random() < 0.5:
-            guaranteed["pairs"] = rng.randint(0, self.has["gpus"] // 4)
+            guaranteed["pairs"] = rng.randint(0, self.totals["gpus"] // 4)
         for name in ("gpus", "nics"):
             if rng.random() < 0.4:
-                guaranteed[name] = rng.randint(0, self.has[name] // 6)
+                guaranteed[name] = rng.randint(0, self.totals[name] // 6)
         if rng.random() < 0.4:
-            guaranteed["bandwidth"] = f"{rng.randint(1, self.has['bandwidth'] // 4)}G"
+            guaranteed["bandwidth"] = f"{rng.randint(1, self.totals['bandwidth'] // 4)}G"
         if len(self.resources) > 3 and rng.random() < 0.5:
             guaranteed["memory"] = rng.choice(["512Gi", "1Ti", "100G"])
         for key in ("borrow", "lend"):
             if rng.random() < 0.4:
-                most = guaranteed.get("gpus", 0) + guaranteed.get("pairs", 0)
-                team[key] = {"gpus": rng.randint(0, most if key == "lend" else 20)}
+                max_lend = guaranteed.get("gpus", 0) + guaranteed.get("pairs", 0)
+                team[key] = {"gpus": rng.randint(0, max_lend if key == "lend" else 20)}
         if rng.random() < 0.3:
             team["weight"] = rng.choice([1, 2, 3, "0.5", 0])
         if rng.random() < 0.3:
@@ -111,7 +114,7 @@ class Configuration:
         return {"from": lender, "to": borrower, "devices": devices, "until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def _corrupt(self) -> str:
-        """Change one value to an unusual one, which may still be valid. Returns which value."""
+        """Change one value to an unusual one, which may still be valid. Returns the name of the value."""
         rng, variables = self.rng, self.variables
         team = rng.choice(self.teams)
         kinds: dict[str, t.Callable[[], object]] = {
@@ -126,7 +129,7 @@ class Configuration:
             "borrow": lambda: team.update(borrow={"bandwidth": rng.choice(["0", "1", "1k", "100Ti", "3e10"])}),
             "weight": lambda: team.update(weight=rng.choice(ODD_WEIGHTS)),
             "priority": lambda: variables.update(queues_priorities=[self._odd_priority()]),
-            "guarantee": lambda: team["guaranteed"].update(gpus=rng.randint(0, 3 * self.has["gpus"])),
+            "guarantee": lambda: team["guaranteed"].update(gpus=rng.randint(0, 3 * self.totals["gpus"])),
             "many resources": lambda: self.resources.extend(
                 {"name": f"r{number}", "classes": [SPARE[number]]} for number in range(rng.randint(10, 16))
             ),
@@ -157,7 +160,7 @@ class Configuration:
         return {"name": rng.choice(ODD_NAMES), "value": value, "description": description}
 
 
-#: None uses device.allowMultipleAllocations: Kueue accepts it, but takes it as false for every device.
+#: None of them uses device.allowMultipleAllocations: Kueue accepts the field, but treats it as false for every device.
 _SELECTORS = (
     'device.driver == "lanewise.dev"',
     "true",
@@ -173,7 +176,7 @@ def unchecked_objects(variables: Object, site: str) -> list[Object]:
     resources = [_full_name(one["name"]) for one in variables["queues_resources"]]
     flavor = variables.get("queues_flavor") or f"{site}-devices"
     cohort = variables.get("queues_cohort") or site
-    made = [
+    objects = [
         _object("ResourceFlavor", flavor, {}),
         _object("Cohort", cohort, _groups(flavor, [_amounts(variables, variables.get("queues_pool") or {})])),
     ]
@@ -184,16 +187,16 @@ def unchecked_objects(variables: Object, site: str) -> list[Object]:
         spec["namespaceSelector"] = values
         if "weight" in team:
             spec["fairSharing"] = {"weight": team["weight"]}
-        made.append(_object("ClusterQueue", team["name"], spec))
+        objects.append(_object("ClusterQueue", team["name"], spec))
         for namespace in team["namespaces"]:
             local = _object("LocalQueue", team.get("queue") or team["name"], {"clusterQueue": team["name"]})
             local["metadata"]["namespace"] = namespace
-            made.append(local)
+            objects.append(local)
     for one in variables.get("queues_priorities") or ():
         item = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
-        made.append({**item, "metadata": {"name": one["name"]}, "value": one["value"]})
-        made[-1].update({"description": one["description"]} if "description" in one else {})
-    return made
+        objects.append({**item, "metadata": {"name": one["name"]}, "value": one["value"]})
+        objects[-1].update({"description": one["description"]} if "description" in one else {})
+    return objects
 
 
 def unchecked_configuration(variables: Object) -> Object:
@@ -223,14 +226,14 @@ def _object(kind: str, name: str, spec: Object) -> Object:
 
 def _amounts(variables: Object, amounts: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Amounts by Kueue's resource name. Bundles are replaced by their parts."""
-    found: dict[str, t.Any] = {}
+    result: dict[str, t.Any] = {}
     for name, amount in amounts.items():
-        for part, each in variables["queues_bundles"].get(name, {name: None}).items():
+        for part, factor in variables["queues_bundles"].get(name, {name: None}).items():
             key = _full_name(part)
-            found[key] = amount if each is None else found.get(key, 0) + each * amount
-            if each is None and name in ("gpus", "nics") and "pairs" in amounts:
-                found[key] = amount + amounts["pairs"]
-    return found
+            result[key] = amount if factor is None else result.get(key, 0) + factor * amount
+            if factor is None and name in ("gpus", "nics") and "pairs" in amounts:
+                result[key] = amount + amounts["pairs"]
+    return result
 
 
 def _groups(flavor: str, quotas: list[dict[str, t.Any]], resources: t.Sequence[str] | None = None) -> Object:

@@ -4,7 +4,7 @@
 
 """A site with queues, on a real control plane with Kueue: its nodes with their devices, its claims and its quotas.
 
-The devices are those that the drivers would publish on example machines. Nothing prepares them, as there are no
+The devices are those that the drivers would publish on example machines. They are never prepared, because there are no
 kubelets.
 """
 
@@ -82,16 +82,16 @@ def compile_for(
 
 
 class QueueSite:
-    """A fleet of nodes, given as facts by name, and the objects that were applied for it."""
+    """A fleet of nodes, and the objects that were applied for it. `nodes` are facts by node name."""
 
     def __init__(self, queueing: Queueing, nodes: t.Mapping[str, Object], drivers: Object | None = None) -> None:
         self.queueing, self.plane = queueing, queueing.plane
         self.nodes = dict(nodes)
         self.drivers = drivers or DRIVERS
         self.applied: list[Object] = []
-        for name, found in self.nodes.items():
+        for name, node_facts in self.nodes.items():
             queueing.add_node(name)
-            for one in slices(offers(name, t.cast(t.Any, found), self.drivers)):
+            for one in slices(offers(name, t.cast(t.Any, node_facts), self.drivers)):
                 self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
 
     def compile(self, variables: Object, claims: Object) -> Compiled:
@@ -111,11 +111,11 @@ class QueueSite:
         self.plane.expect("PATCH", f"{path_of(item)}?fieldManager=lanewise&force=true", item, APPLY_PATCH)
         self.applied.append(item)
 
-    def apply_queues(self, made: Compiled) -> None:
+    def apply_queues(self, compiled: Compiled) -> None:
         """Apply queues, and wait until Kueue reports them as active."""
-        for one in made.objects:
+        for one in compiled.objects:
             self.apply(one)
-        queues = [one for one in made.objects if one["kind"] in ("ClusterQueue", "LocalQueue")]
+        queues = [one for one in compiled.objects if one["kind"] in ("ClusterQueue", "LocalQueue")]
         self.plane.wait_for(lambda: all(self._active(one) for one in queues), "queues to be active")
 
     def _active(self, item: Object) -> bool:
@@ -141,10 +141,10 @@ class QueueSite:
         for one in reversed(self.applied):
             if one["kind"] in ("LocalQueue", "ClusterQueue"):
                 self.plane.request("DELETE", path_of(one))
-        gone = [path_of(one) for one in self.applied if one["kind"] == "ClusterQueue"]
-        # a queue exists until Kueue removes its finalizer; a new queue with its name would be deleted with it
+        paths = [path_of(one) for one in self.applied if one["kind"] == "ClusterQueue"]
+        # a queue exists until Kueue removes its finalizer; a queue that is created before that is also deleted
         self.plane.wait_for(
-            lambda: all(self.plane.request("GET", path)[0] == 404 for path in gone), "queues to go", 120
+            lambda: all(self.plane.request("GET", path)[0] == 404 for path in paths), "the deletion of the queues", 120
         )
         for name in self.nodes:
             self.plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{name}")
@@ -152,8 +152,8 @@ class QueueSite:
 
     def taint_device(self, name: str, node: str, driver: str, device: str) -> str:
         """Taint a device, so that no new claim gets it. Returns the API path of the rule."""
-        where = {"driver": driver, "pool": node, "device": device}
-        spec = {"deviceSelector": where, "taint": {"key": "test.lanewise.dev/broken", "effect": "NoSchedule"}}
+        selector = {"driver": driver, "pool": node, "device": device}
+        spec = {"deviceSelector": selector, "taint": {"key": "test.lanewise.dev/broken", "effect": "NoSchedule"}}
         self.plane.expect("POST", f"{RESOURCE}/devicetaintrules", {"metadata": {"name": name}, "spec": spec})
         return f"{RESOURCE}/devicetaintrules/{name}"
 

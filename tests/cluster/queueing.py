@@ -2,15 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kueue and JobSet with their webhooks, and simulated nodes by kwok, beside a control plane.
+"""Kueue and JobSet with their webhooks, and nodes simulated by kwok, beside a control plane.
 
     with ControlPlane("1.37") as plane:
         queueing = Queueing(plane, {"resources": {"deviceClassMappings": [...]}})
 
-They end with the control plane. Kueue reads its configuration only when it starts, so `configure` restarts it.
+All programs end with the control plane. Kueue reads its configuration only at its start, so `configure` restarts it.
 
-Pods on nodes that `add_node` creates run as soon as they are bound. The annotation RUNS_FOR, such as `2s`, sets when
-they end; without it, they run until they are deleted.
+Pods on nodes that `add_node` creates run as soon as they are bound. The RUN_TIME_ANNOTATION sets how long a pod runs,
+such as `2s`; without it, a pod runs until it is deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import NODE_LABEL, RUNS_FOR
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import NODE_LABEL, RUN_TIME_ANNOTATION
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import merged
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed, free_ports
@@ -51,7 +51,7 @@ exec "$@"
 
 class Queueing:
     """Kueue, JobSet and kwok. `configuration` is merged into the configuration that Kueue needs to run here.
-    `lease_seconds` is the duration of the lease_seconds that kwok renews for its nodes; with 0, it renews none.
+    `lease_seconds` is the duration of the leases that kwok renews for its nodes; with 0, kwok renews none.
 
     Raises environment.Missing if programs are missing, and Failed.
     """
@@ -90,7 +90,7 @@ class Queueing:
     def _definitions(self) -> None:
         """Create the custom resource definitions, those of Kueue with conversion webhooks, and wait until they are
         served: Kueue looks for them only when it starts."""
-        found = []
+        definitions = []
         for name in ("kueue", "jobset"):
             folder = self._components(name) / "crd"
             patches = (_read(folder / "kustomization.yaml")[0].get("patches") or []) if name == "kueue" else []
@@ -102,10 +102,10 @@ class Queueing:
                 if conversion:
                     self._redirect(conversion["webhook"]["clientConfig"], name)
                     item["spec"]["conversion"] = conversion
-                found.append(item)
+                definitions.append(item)
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda item: self.plane.expect("POST", _CRDS, item), found))
-        for item in found:
+            list(pool.map(lambda item: self.plane.expect("POST", _CRDS, item), definitions))
+        for item in definitions:
             spec = item["spec"]
             for version in (one["name"] for one in spec["versions"] if one["served"]):
                 self._wait_served(f"/apis/{spec['group']}/{version}", spec["names"]["plural"])
@@ -131,9 +131,9 @@ class Queueing:
             item["metadata"]["name"] = f"{name}-{item['metadata']['name']}"
             patch = folder / "patches" / f"{'mutating' if kind.startswith('Mutating') else 'validating'}-patch.yaml"
             for change in (_read(patch)[0] or []) if patch.exists() else []:
-                where = change["path"].strip("/").split("/")
-                if change["op"] == "replace" and where[0] == "webhooks" and len(where) == 2:
-                    item["webhooks"][int(where[1])] = change["value"]
+                path = change["path"].strip("/").split("/")
+                if change["op"] == "replace" and path[0] == "webhooks" and len(path) == 2:
+                    item["webhooks"][int(path[1])] = change["value"]
             for webhook in item["webhooks"]:
                 self._redirect(webhook["clientConfig"], name)
                 if name == "kueue" and webhook["name"] in ("mpod.kb.io", "vpod.kb.io"):
@@ -262,7 +262,7 @@ class Queueing:
         self.plane.add_node(name, {**(labels or {}), NODE_LABEL: "true"}, capacity)
 
     def lose(self, name: str) -> None:
-        """Lose a node: kwok, which simulates its kubelet, stops running its pods and renewing its lease."""
+        """Simulate the loss of a node: kwok, in place of kubelet, no longer runs its pods or renews its lease."""
         self.plane.expect("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": {NODE_LABEL: None}}})
 
     def job(
@@ -285,11 +285,11 @@ class Queueing:
 
     def submit(self, namespace: str, job: Object) -> str:
         """Create a Job. Returns its name."""
-        made = self.plane.expect("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
-        return str(made["metadata"]["name"])
+        created = self.plane.expect("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
+        return str(created["metadata"]["name"])
 
     def remove(self, namespace: str, *names: str) -> None:
-        """Delete Jobs with their pods and workloads, and wait until all of them are gone."""
+        """Delete Jobs with their pods and workloads, and wait until none of them exists."""
         for name in names:
             path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}"
             self.plane.expect("DELETE", path, {"propagationPolicy": "Background"})
@@ -299,7 +299,7 @@ class Queueing:
                 not [one for one in self.pods(namespace) if _owner(one) in removed]
                 and not [one for one in self.workloads(namespace) if _owner(one) in removed]
             ),
-            f"jobs {', '.join(names)} to go",
+            f"the deletion of the jobs {', '.join(names)}",
             120,
         )
 
@@ -332,7 +332,7 @@ class Queueing:
         return {one["name"]: one for flavor in flavors for one in flavor.get("resources") or ()}
 
     def metrics(self) -> str:
-        """Kueue's metrics in Prometheus' text format, read with a token as a monitoring system would."""
+        """Kueue's metrics in Prometheus' text format, read with a token, as a monitoring system does."""
         token = self.token()
         context = ssl.create_default_context(cafile=str(self.plane.authority.certificate))
         connection = http.client.HTTPSConnection("127.0.0.1", self.ports["kueue-metrics"], timeout=30, context=context)
@@ -379,7 +379,7 @@ def pod_template(
     }
     if node_selector:
         spec["nodeSelector"] = dict(node_selector)
-    annotations = {} if seconds is None else {RUNS_FOR: f"{seconds}s"}
+    annotations = {} if seconds is None else {RUN_TIME_ANNOTATION: f"{seconds}s"}
     return {"metadata": {"annotations": annotations}, "spec": spec}
 
 

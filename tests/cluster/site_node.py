@@ -23,15 +23,15 @@ from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Mach
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from environment import CACHE  # tools/cluster.py has put its folder on the path
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-#: Made beforehand by the playbook driver_wheelhouse, as the sandbox has no network.
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+#: Created beforehand with the playbook driver_wheelhouse, because the sandbox has no network.
 WHEELHOUSE = Path(os.environ.get("LANEWISE_WHEELHOUSE") or CACHE / "driver-wheelhouse")
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 UNIT = "lanewise-driver.service"
 CURRENT = Path("/opt/lanewise/current")
 #: The requirements of these tests.
 REQUIRED = [
-    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python"),
     pytest.mark.skipif(not in_sandbox(), reason="needs its own namespaces: 'make test ONLY=node'"),
     pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
     pytest.mark.skipif(not WHEELHOUSE.is_dir(), reason=f"there is no wheelhouse {WHEELHOUSE}"),
@@ -56,7 +56,7 @@ class SystemdNode(Node):
 
 
 class Site:
-    """An Ansible controller. It runs on the node itself, as connections are not under test."""
+    """An Ansible controller. It runs on the node itself, because connections are not under test."""
 
     def __init__(self, node: Node, machine: Machine, folder: Path) -> None:
         self.node, self.plane, self.machine, self.folder = node, node.plane, machine, folder
@@ -78,7 +78,7 @@ class Site:
             **variables,
         }
         self.inventory.write_text(json.dumps({"all": {"hosts": {self.node.name: host}}}))
-        command = [str(PROGRAM), "-i", str(self.inventory), playbook, *arguments]
+        command = [str(ANSIBLE_PLAYBOOK), "-i", str(self.inventory), playbook, *arguments]
         command += [
             "-e",
             "driver_become=false",
@@ -98,8 +98,8 @@ class Site:
         self.output = done.stdout + done.stderr
         print(self.output)  # shown if a test fails
         assert done.returncode == rc, self.output
-        found = re.search(r"changed=(\d+)", done.stdout)
-        return int(found[1]) if found else 0
+        changed = re.search(r"changed=(\d+)", done.stdout)
+        return int(changed[1]) if changed else 0
 
     def systemctl(self, *arguments: str) -> str:
         return self.machine.run("systemctl", *arguments, check=False).stdout.strip()
@@ -112,8 +112,8 @@ class Site:
         arguments = self.folder / "arguments.json"
         arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
         program = f"ansible_collections.lanewise.dra.plugins.modules.{name}"
-        found: Object = json.loads(self.machine.run(sys.executable, "-m", program, str(arguments)).stdout)
-        return found
+        result: Object = json.loads(self.machine.run(sys.executable, "-m", program, str(arguments)).stdout)
+        return result
 
     def info(self) -> Object:
         return self.module("dra_driver_info")
@@ -125,8 +125,8 @@ class Site:
 
 def other_wheel(source: Path, folder: Path, name: str, *changes: tuple[str, str], file: str = "cli.py") -> Path:
     """Build a wheel in `folder`: the wheel `source` with the version `name`, and with changes to one of its files."""
-    made = folder / f"lanewise_driver-{name}-py3-none-any.whl"
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(made, "w") as new:
+    wheel = folder / f"lanewise_driver-{name}-py3-none-any.whl"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(wheel, "w") as new:
         for entry in old.infolist():
             content = old.read(entry).decode()
             if entry.filename.endswith("/RECORD"):
@@ -137,4 +137,4 @@ def other_wheel(source: Path, folder: Path, name: str, *changes: tuple[str, str]
                     content = content.replace(before, after)
             content = content.replace("\nVersion: 1.0.0", f"\nVersion: {name}")
             new.writestr(entry.filename.replace("-1.0.0.", f"-{name}."), content.replace("-1.0.0.", f"-{name}."))
-    return made
+    return wheel

@@ -13,14 +13,15 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 
 def stubbed(folder: Path, files: t.Mapping[str, str]) -> Path:
-    """Create a collections folder with a copy of lanewise.dra in which `files` have other contents. Returns it."""
-    place = Path("ansible_collections", "lanewise", "dra")
-    _mirror(COLLECTIONS / place, folder / place, {Path(name): content for name, content in files.items()})
+    """Create a collections folder with a copy of lanewise.dra, in which `files` are replaced. Returns `folder`."""
+    collection = Path("ansible_collections", "lanewise", "dra")
+    _mirror(COLLECTIONS / collection, folder / collection, {Path(name): content for name, content in files.items()})
     return folder
 
 
 def _mirror(source: Path, stub: Path, files: t.Mapping[Path, str]) -> None:
-    """Create a folder with symbolic links to the contents of `source`, but with these files in place of its own."""
+    """Create the folder `stub` with symbolic links to the contents of `source`, except for `files`, which get the given
+    contents."""
     stub.mkdir(parents=True)
     inner = {Path(path.parts[0]) for path in files}
     for one in source.iterdir():

@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Runs the processes of one control plane. Ends them and removes their folder when its standard input ends.
+"""Runs the processes of one control plane. Kills them and removes their folder when standard input is closed.
 
     python3 supervisor.py FOLDER
 
-The pipe to standard input closes when the owner closes it or ends in any way. A process cannot clean up after its own
-SIGKILL, so this process does. If it is killed itself, the kernel kills its children (Linux).
+Standard input is a pipe, which is also closed when the owner is killed. A process cannot clean up after its own
+SIGKILL, so the supervisor does. If the supervisor itself is killed, the kernel kills its children (Linux).
 
 Commands and answers are JSON, one per line. The answer to `{"start": NAME, "command": [...], "log": PATH}` is `{"pid":
 N}`. The answer to `{"stop": NAME}` and `{"poll": NAME}` is `{"status": N or null}`, the exit status.

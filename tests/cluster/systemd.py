@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed
 from ansible_collections.lanewise.dra.tests.cluster.sandbox import CGROUPS, SANDBOX_VARIABLE
 
 SYSTEMD = "/usr/lib/systemd"
-TIMEOUT = 30  # seconds
+BOOT_TIMEOUT_SECONDS = 30
 #: The units that are copied from the distribution. Here, sysinit.target and basic.target pull in no others.
 UNITS = (
     "basic.target",
@@ -64,7 +64,7 @@ for top in "$1"/ "$1"/*/; do
   done
 done
 """
-# Its mounts are not visible outside, and are shared by all processes inside.
+# Mounts what systemd needs, and starts it. The mounts are not visible outside, and all processes inside share them.
 _INIT = """
 set -e
 folder=$4
@@ -103,7 +103,7 @@ exec env -i container=sandbox PATH="$PATH" SYSTEMD_UNIT_PATH="/etc/systemd/syste
 
 
 class Machine:
-    """systemd with journald. It has booted when the constructor returns. Raises Failed."""
+    """systemd with journald. systemd has booted when the constructor returns. Raises Failed."""
 
     def __init__(self) -> None:
         folder = Path(os.environ[SANDBOX_VARIABLE])
@@ -124,7 +124,7 @@ class Machine:
                 stderr=log,
             )
         self.pid = 0
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + BOOT_TIMEOUT_SECONDS
         state = ""
         while state not in ("running", "degraded"):
             if self._process.poll() is not None or time.monotonic() > deadline:

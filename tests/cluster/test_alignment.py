@@ -5,8 +5,8 @@
 """The playbook verify on a real control plane: claims that the scheduler allocates from the driver's slices are
 aligned, and changes that break the alignment afterwards are reported.
 
-The node is an example machine. The driver publishes the slices of its NICs. The slices of its GPUs have what the
-vendor's driver would publish. The topology is what the playbook probe stores for the same machine.
+The node is an example machine. The driver publishes the slices of its NICs. The test publishes the slices of its GPUs,
+as the vendor's driver would. The playbook probe stores the topology of the same machine.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 from ansible_collections.lanewise.dra.tests.cluster.driver_node import Node
 from ansible_collections.lanewise.dra.tests.cluster.test_driver_cluster import DRIVER, Installed, install
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 EXAMPLE = COLLECTION / "inventories/example/group_vars/all/claims.yml"
 RESOURCE = "/apis/resource.k8s.io/v1"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 MACHINE, NODE, NAMESPACE, GPU = "hgx-h100", "aligned-1", "aligned", "gpu.nvidia.com"
 
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 
 class Site:
@@ -61,7 +61,15 @@ class Site:
 
     def play(self, name: str, variables: Object, *arguments: str, rc: int = 0) -> str:
         (self.folder / "variables.json").write_text(json.dumps(variables))
-        command = [str(PROGRAM), "-i", "hosts.json", f"lanewise.dra.{name}", "-e", "@variables.json", *arguments]
+        command = [
+            str(ANSIBLE_PLAYBOOK),
+            "-i",
+            "hosts.json",
+            f"lanewise.dra.{name}",
+            "-e",
+            "@variables.json",
+            *arguments,
+        ]
         hidden = ("ANSIBLE_", "KUBE", "K8S_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
@@ -85,7 +93,7 @@ class Site:
         return t.cast(Object, found)
 
     def allocate(self, name: str, spec: Object | None = None) -> list[Object]:
-        """Create a pod with a claim, which is created if `spec` is given. Returns the allocation results."""
+        """Create a pod with a claim, and with `spec` also the claim. Returns the allocation results."""
         if spec is not None:
             claim = {"metadata": {"name": name}, "spec": spec}
             self.plane.expect("POST", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims", claim)
@@ -108,7 +116,7 @@ class Site:
 
     @contextlib.contextmanager
     def slice_with(self, change: t.Callable[[list[Object]], list[Object]]) -> t.Iterator[None]:
-        """While this is open, change the devices of the driver's slice that contains the pair's NIC."""
+        """Within this context, the devices of the driver's slice with the pair's NIC are changed."""
         [before] = [
             one
             for one in self.installed.slices(NODE)
@@ -130,8 +138,10 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
     folder = tmp_path_factory.mktemp("alignment")
     installed = install(newest)
     variables = yaml.safe_load(EXAMPLE.read_text())
-    made = compile_site({name: value for name, value in variables.items() if name != "dra_claims_workloads"}).objects
-    for one in made:
+    compiled = compile_site(
+        {name: value for name, value in variables.items() if name != "dra_claims_workloads"}
+    ).objects
+    for one in compiled:
         if one["kind"] == "DeviceClass":
             path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=example&force=true"
             newest.expect("PATCH", path, one, "application/apply-patch+yaml")
@@ -152,10 +162,10 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
     try:
         newest.wait_for(lambda: installed.devices(NODE), "the driver's slices")
         site.play("probe", {})
-        templates = {one["metadata"]["name"]: one for one in made if one["kind"] == "ResourceClaimTemplate"}
+        templates = {one["metadata"]["name"]: one for one in compiled if one["kind"] == "ResourceClaimTemplate"}
         site.pair = site.allocate("pair", templates["gpu-with-nic"]["spec"]["spec"])
     finally:
-        node.close()  # its slices stay, and from now on only tests change them
+        node.close()  # the slices remain, and from now on only tests change them
     yield site
 
 
@@ -193,7 +203,7 @@ def test_an_unreadable_claim_does_not_hide_others(site: Site, odd: bytes) -> Non
         site.plane.expect("DELETE", f"{path}/odd")
 
 
-def test_a_cluster_without_claims_is_named_in_the_output(site: Site) -> None:
+def test_namespaces_without_claims_are_reported(site: Site) -> None:
     answer, output = site.verify(alignment_namespaces=["nobody", "here"])
     assert answer["claims"] == [] and "msg: []" not in output
     assert "No allocated claim was found in nobody, here, so there is nothing to verify." in " ".join(output.split())
@@ -221,7 +231,7 @@ def test_applied_and_removed_objects_are_listed(site: Site) -> None:
 
 
 def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> None:
-    """The planned claims get exactly the planned devices, and verify reports how near they are."""
+    """Planned claims get exactly the planned devices, and verify reports how near these are to each other."""
     variables = yaml.safe_load(EXAMPLE.read_text())
     published = {
         one.device["name"]: one for one in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"])
@@ -265,7 +275,7 @@ def test_a_device_that_slices_and_kernel_place_differently_is_unknown(site: Site
         [promise] = [one for one in site.claim(answer, "pair")["promises"] if one["subject"] == PCIE_ROOT]
         assert "disagree" in promise["reason"] and "pci0000:ff" in promise["reason"]
         assert answer["summary"]["unknown"] == 1
-        # without a probe, only the slices count, and by these the claim is broken
+        # without a probe, only the slices count, and according to them the claim is broken
         answer, output = site.verify(rc=2, alignment_report="")
         assert site.claim(answer, "pair")["verdict"] == "broken" and f"{NAMESPACE}/pair is broken" in output
         assert "not probed, so only compared" in " ".join(answer["notes"])
@@ -299,8 +309,9 @@ def test_a_device_that_a_new_probe_finds_elsewhere_is_unknown(site: Site) -> Non
         stored.write_text(before)
 
 
-def test_a_claim_is_proven_by_an_older_api_and_unused_without_its_pod(site: Site) -> None:
-    """The claim is aligned again, also in an older version of the API, and is unused when its pod is gone."""
+def test_a_claim_is_proven_with_an_older_api_and_unused_without_its_pod(site: Site) -> None:
+    """With the slices restored, the claim is proven again, also with an older version of the API. After its pod was
+    deleted, the claim is unused."""
     older = site.verify(alignment_api_version="resource.k8s.io/v1beta1")[0]
     assert site.claim(older, "pair")["proven"]
     site.plane.expect("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/pair?gracePeriodSeconds=0")
@@ -309,6 +320,6 @@ def test_a_claim_is_proven_by_an_older_api_and_unused_without_its_pod(site: Site
         found = site.plane.expect("GET", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims/pair")
         return not found.get("status", {}).get("reservedFor")
 
-    site.plane.wait_for(released, "the reservation to be lifted", 60)
+    site.plane.wait_for(released, "the reservation to be removed", 60)
     answer, _output = site.verify()
     assert answer["summary"]["pending"] == 1 or "unused" in json.dumps(site.claim(answer, "pair")["findings"])

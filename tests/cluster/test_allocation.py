@@ -4,8 +4,9 @@
 
 """Compiled claims on a real scheduler: it allocates what the offline allocator predicts, and only aligned devices.
 
-Every example machine is a node whose slices have what its drivers would publish. LANEWISE_ALLOCATION_CLAIMS is the
-minimum number of trials, which are a sample of all claims on all machines, or `all`.
+Each trial is one claim on its own copy of an example machine: a node with the slices that the machine's drivers would
+publish. The trials are a sample of all claims on all machines. LANEWISE_ALLOCATION_CLAIMS is their minimum number, or
+`all`.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 
 NO_DEVICES = "cannot allocate all claims"
-#: A search that finds nothing may also take too long: the scheduler's filter gives up after ten seconds.
+#: A search that finds nothing may also take too long: the scheduler's filter times out after ten seconds.
 TOO_LONG = "timed out trying to allocate devices"
-#: The scheduler's possible messages about a pod, by the kind of the predicted refusal.
+#: The scheduler's possible messages about a pending pod, by the kind of the predicted refusal.
 MESSAGES = {
     **dict.fromkeys(("absent", "selector", "capacity", "taint", "used"), (NO_DEVICES,)),
     **dict.fromkeys(("count", "constraint", "budget"), (NO_DEVICES, TOO_LONG)),
@@ -87,6 +88,8 @@ TEMPLATES = [
         {"name": "cpu", "kind": "cpu", "capacity": {"dra.cpu/cpu": "4"}}, {"name": "nic", "kind": "nic"}]}),
     _template("rails", {"devices": [{"name": "nic", "kind": "rdma", "count": 3}]}, distinct=["rail"]),
 ]  # fmt: skip
+#: Not for gpu.amd.com, whose NUMA node has another attribute name than that of NICs.
+NUMA_PAIRS = ("two-near-pairs", "eight-near-pairs")
 
 
 def _exactly(name: str, device_class: str, *expressions: str) -> Object:
@@ -128,17 +131,17 @@ class Site:
     def __init__(self, gpu: str, version: str) -> None:
         self.drivers: Object = {gpu: {"version": version}, "lanewise.dev": {}, "dra.cpu": {"version": "main"}}
         self.vendor = gpu.split(".")[1]
-        made = compile_site(
+        compiled = compile_site(
             {
                 "dra_claims_drivers": self.drivers,
                 "dra_claims_templates": [
-                    template for template in TEMPLATES if gpu != "gpu.amd.com" or "near" not in template["name"]
+                    template for template in TEMPLATES if gpu != "gpu.amd.com" or template["name"] not in NUMA_PAIRS
                 ],
             }
         ).objects
         self.classes: dict[str, Object] = {"nic-lanewise": RAW_CLASS}
         self.claims: dict[str, Object] = dict(RAW)
-        for one in made:
+        for one in compiled:
             if one["kind"] == "DeviceClass":
                 self.classes[one["metadata"]["name"]] = one
             elif one["kind"] == "ResourceClaimTemplate":
@@ -146,16 +149,16 @@ class Site:
         self._rename()
 
     def _rename(self) -> None:
-        """Rename the classes, as both sites are in the same cluster."""
-        new = {name: f"{self.vendor}-{name}" for name in self.classes if name != "nic-lanewise"}
+        """Rename the classes, because both sites are in the same cluster."""
+        new_names = {name: f"{self.vendor}-{name}" for name in self.classes if name != "nic-lanewise"}
         self.classes = {
-            new.get(name, name): {**one, "metadata": {**one["metadata"], "name": new.get(name, name)}}
+            new_names.get(name, name): {**one, "metadata": {**one["metadata"], "name": new_names.get(name, name)}}
             for name, one in self.classes.items()
         }
         for spec in self.claims.values():
             for request in spec["devices"]["requests"]:
                 for body in [request["exactly"]] if "exactly" in request else request["firstAvailable"]:
-                    body["deviceClassName"] = new.get(body["deviceClassName"], body["deviceClassName"])
+                    body["deviceClassName"] = new_names.get(body["deviceClassName"], body["deviceClassName"])
 
 
 @pytest.fixture(scope="module")
@@ -198,21 +201,23 @@ def start(plane: ControlPlane, name: str, spec: Object, node: str) -> None:
     plane.expect("POST", PODS, pod)
 
 
-def outcome(plane: ControlPlane, name: str, room_left: bool, seconds: float = 90) -> tuple[list[Object], str]:
-    """The scheduler's decision: the claim's results, or the message about the pending pod. A pod that fits may first be
-    refused, while the scheduler has not yet seen all objects."""
-    refused = 0.0
+def outcome(plane: ControlPlane, name: str, should_fit: bool, seconds: float = 90) -> tuple[list[Object], str]:
+    """The scheduler's decision: the claim's results, or the message about the pending pod.
+
+    The scheduler may first reject a pod that fits, while it has not yet seen all objects. So a rejection of a pod that
+    should fit counts only after LATE_SECONDS."""
+    first_rejection = 0.0
 
     def decided() -> t.Any:
-        nonlocal refused
+        nonlocal first_rejection
         pod = plane.expect("GET", f"{PODS}/{name}")
         if pod["spec"].get("nodeName"):
             claim = plane.expect("GET", f"{CLAIMS}/{name}")
             return claim["status"]["allocation"]["devices"]["results"], ""
         for condition in pod.get("status", {}).get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                refused = refused or time.monotonic()
-                if not room_left or time.monotonic() - refused > LATE_SECONDS:
+                first_rejection = first_rejection or time.monotonic()
+                if not should_fit or time.monotonic() - first_rejection > LATE_SECONDS:
                     return [], condition["message"]
         return None
 
@@ -221,18 +226,18 @@ def outcome(plane: ControlPlane, name: str, room_left: bool, seconds: float = 90
 
 def stop(plane: ControlPlane, name: str) -> None:
     plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
-    plane.wait_for(lambda: plane.request("GET", f"{PODS}/{name}")[0] == 404, f"the end of pod {name}")
+    plane.wait_for(lambda: plane.request("GET", f"{PODS}/{name}")[0] == 404, f"the deletion of pod {name}")
     plane.expect("DELETE", f"{CLAIMS}/{name}")
-    plane.wait_for(lambda: plane.request("GET", f"{CLAIMS}/{name}")[0] == 404, f"the end of claim {name}")
+    plane.wait_for(lambda: plane.request("GET", f"{CLAIMS}/{name}")[0] == 404, f"the deletion of claim {name}")
 
 
-def listed(allocation: Allocation) -> list[tuple[str, str, str]]:
+def device_ids(allocation: Allocation) -> list[tuple[str, str, str]]:
     return [(one.request, one.offer.driver, one.offer.device["name"]) for one in allocation.results]
 
 
-def broken_rules(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[str]:
+def violated_constraints(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[str]:
     """The constraints of a claim that its devices violate, evaluated without the allocator."""
-    found = []
+    violated = []
     for entry in spec["devices"].get("constraints", ()):
         name = entry.get("matchAttribute") or entry["distinctAttribute"]
         covered = [
@@ -243,12 +248,12 @@ def broken_rules(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[s
         values = [str(attribute(offer, name)) for offer in covered]
         distinct = len(set(values))
         if "None" in values or (distinct > 1 if entry.get("matchAttribute") else distinct < len(values)):
-            found.append(f"{name} of {entry.get('requests')}: {values}")
-    return found
+            violated.append(f"{name} of {entry.get('requests')}: {values}")
+    return violated
 
 
 class Trial(t.NamedTuple):
-    """A claim on a copy of a machine, with the predicted outcome."""
+    """A claim on its own copy of a machine, with the predicted outcome."""
 
     machine: str
     claim: str
@@ -263,46 +268,47 @@ class Trial(t.NamedTuple):
 
     @property
     def kind(self) -> str:
+        """`allocated`, or the kind of the predicted refusal."""
         return "allocated" if isinstance(self.predicted, Allocation) else self.predicted.kind
 
     @property
-    def long(self) -> bool:
-        """Whether the scheduler may search in vain until its time limit."""
+    def may_time_out(self) -> bool:
+        """Whether the scheduler may search until its time limit without a result."""
         return self.kind in ("count", "constraint", "budget") and self.claim.startswith(("four", "eight"))
 
 
 def trials(sites: dict[str, Site], engine: t.Any) -> list[Trial]:
-    found = []
+    """All claims on all machines."""
+    result = []
     for machine in names():
         probed = facts(machine)
         site = sites["amd" if any(gpu["vendor"] == "AMD" for gpu in probed["gpus"]) else "nvidia"]
         for claim, spec in site.claims.items():
             offered = offers(f"{machine}-{claim}", probed, site.drivers)
             answer = allocate([spec], site.classes, offered, engine)
-            found.append(Trial(machine, claim, spec, site.classes, offered, answer))
-    return found
+            result.append(Trial(machine, claim, spec, site.classes, offered, answer))
+    return result
 
 
 def sample(all_trials: list[Trial]) -> list[Trial]:
-    """Some of the trials: for each machine, and for each claim with each of its outcomes; one with a long search."""
+    """Some of the trials: each machine, each claim with each of its outcomes, and one trial that may time out."""
     if TRIALS == "all":
         return all_trials
-    mixed = random.Random(SEED).sample(all_trials, len(all_trials))
-    long = [one for one in mixed if one.long][:1]
-    mixed = [one for one in mixed if not one.long]
-    chosen: list[Trial] = list(long)
-    seen: set[tuple[str, str]] = set()
-    for one in mixed:
+    shuffled = random.Random(SEED).sample(all_trials, len(all_trials))
+    chosen = [one for one in shuffled if one.may_time_out][:1]
+    shuffled = [one for one in shuffled if not one.may_time_out]
+    covered: set[tuple[str, str]] = set()
+    for one in shuffled:
         marks = {("machine", one.machine), (one.claim, one.kind)}
-        if not marks <= seen:
+        if not marks <= covered:
             chosen.append(one)
-            seen |= marks
-    rest = [one for one in mixed if one not in chosen]
+            covered |= marks
+    rest = [one for one in shuffled if one not in chosen]
     return chosen + rest[: max(int(TRIALS) - len(chosen), 0)]
 
 
-def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
-    """Claims on fresh copies of machines: the same devices, or none for a reason of the same kind."""
+def test_the_scheduler_decides_as_predicted(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+    """The scheduler allocates the predicted devices, or rejects the pod with a message of the predicted kind."""
     all_trials = trials(sites, engine)
     chosen = sample(all_trials)
 
@@ -314,7 +320,7 @@ def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[
     kinds: dict[str, int] = {}
     with ThreadPoolExecutor(4) as pool:
         # long searches start last, so that the others do not wait for them
-        list(pool.map(begin, sorted(chosen, key=lambda one: one.long)))
+        list(pool.map(begin, sorted(chosen, key=lambda one: one.may_time_out)))
     for one in chosen:
         results, message = outcome(plane, one.node, isinstance(one.predicted, Allocation), 300)
         got = [(result["request"], result["driver"], result["device"]) for result in results]
@@ -322,11 +328,11 @@ def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[
             plane.expect("DELETE", f"{PODS}/{one.node}?gracePeriodSeconds=0")
         kinds[one.kind] = kinds.get(one.kind, 0) + 1
         if isinstance(one.predicted, Allocation):
-            if got != listed(one.predicted):
-                differences.append(f"{one.node}: predicted {listed(one.predicted)}, got {got} {message}")
+            if got != device_ids(one.predicted):
+                differences.append(f"{one.node}: predicted {device_ids(one.predicted)}, got {got} {message}")
             by_name = {(o.driver, o.device["name"]): o for o in one.offered if not o.possible}
-            differences += broken_rules(one.spec, [(r, by_name[driver, device]) for r, driver, device in got])
-        elif got or not any(word in message.lower() for word in MESSAGES[one.kind]):
+            differences += violated_constraints(one.spec, [(r, by_name[driver, device]) for r, driver, device in got])
+        elif got or not any(text in message.lower() for text in MESSAGES[one.kind]):
             differences.append(f"{one.node}: predicted {one.kind} ({one.predicted.reason}), got {got} {message}")
     print(len(chosen), "of", len(all_trials), "trials:", kinds)
     assert not differences, "\n".join(differences)
@@ -344,15 +350,15 @@ def test_a_claim_falls_back_level_by_level(plane: ControlPlane, sites: dict[str,
     by_name = {(o.driver, o.device["name"]): o for o in offered if not o.possible}
     levels: list[str] = []
     held: list[Result] = []
-    for number in range(4):  # two pairs each: a node with eight GPUs, of which seven have a NIC of their own
+    for number in range(4):  # two pairs each: the node has eight GPUs, and seven of them share a PCIe root with a NIC
         name = f"fallback-{number}"
         answer = allocate([site.claims["two-near-pairs"]], site.classes, offered, engine, held=held)
         assert isinstance(answer, Allocation), answer
         start(plane, name, site.claims["two-near-pairs"], node)
-        results, message = outcome(plane, name, room_left=True)
-        assert [(r["request"], r["driver"], r["device"]) for r in results] == listed(answer), message
+        results, message = outcome(plane, name, should_fit=True)
+        assert [(r["request"], r["driver"], r["device"]) for r in results] == device_ids(answer), message
         pairs = [(r["request"], by_name[r["driver"], r["device"]]) for r in results]
-        assert not broken_rules(site.claims["two-near-pairs"], pairs)
+        assert not violated_constraints(site.claims["two-near-pairs"], pairs)
         levels += [r["request"].partition("/")[2] for r in results if "/" in r["request"]]
         held += answer.results
     assert levels.count("pcie-root") == 7 and len(levels) == 8, levels
@@ -361,10 +367,12 @@ def test_a_claim_falls_back_level_by_level(plane: ControlPlane, sites: dict[str,
         stop(plane, f"fallback-{number}")
 
 
-def test_a_hundred_aligned_pairs_among_others(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
-    """Pairs come and go among pods that use only a GPU or only a NIC. Every allocated pair is aligned.
+def test_a_hundred_pairs_among_other_claims_are_aligned(
+    plane: ControlPlane, sites: dict[str, Site], engine: t.Any
+) -> None:
+    """Claims for pairs, for a GPU and for a NIC are created and deleted at random. Every allocated pair is aligned.
 
-    Runs on four nodes at a time, as most of the time is spent waiting.
+    Runs on four nodes at a time, because most of the time is spent waiting.
     """
     with ThreadPoolExecutor(4) as pool:
         counts = list(pool.map(lambda number: _churn(plane, sites["nvidia"], engine, number, 25), range(4)))
@@ -373,8 +381,8 @@ def test_a_hundred_aligned_pairs_among_others(plane: ControlPlane, sites: dict[s
     assert aligned == 100 and refused > 0
 
 
-def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: int) -> tuple[int, int, int]:
-    """Create claims until `wanted` pairs were allocated. Returns the numbers of pairs, refusals and claims."""
+def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, pairs: int) -> tuple[int, int, int]:
+    """Create claims until `pairs` pairs were allocated. Returns the numbers of pairs, refusals and claims."""
     node = f"churn-{seed}"
     offered = offers(node, facts("hgx-h100"), site.drivers)
     publish(plane, node, offered)
@@ -384,13 +392,13 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
     rng = random.Random(SEED + seed)
     live: dict[str, list[Result]] = {}
     aligned = refused = number = 0
-    while aligned < wanted:
+    while aligned < pairs:
         number += 1
-        assert number < 20 * wanted
+        assert number < 20 * pairs
         if len(live) > 8 or (live and rng.random() < 0.35):
-            gone = rng.choice(sorted(live))
-            stop(plane, gone)
-            del live[gone]
+            ended = rng.choice(sorted(live))
+            stop(plane, ended)
+            del live[ended]
         kind, spec = rng.choice([("gpu", single), ("nic", nic), *[("pair", site.claims["one-pair"])] * 4])
         name = f"{node}-{number}"
         held = [result for results in live.values() for result in results]
@@ -398,18 +406,18 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
         start(plane, name, spec, node)
         results, message = outcome(plane, name, isinstance(answer, Allocation))
         assert bool(results) == isinstance(answer, Allocation), (name, answer, results, message)
-        found = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
-        assert not {one.id for one in found} & {one.id for one in held}
+        allocated = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
+        assert not {one.id for one in allocated} & {one.id for one in held}
         if not results:
             assert isinstance(answer, Refusal) and NO_DEVICES in message
             refused += 1
             stop(plane, name)
             continue
-        live[name] = found
+        live[name] = allocated
         if kind == "pair":
-            roots = {str(attribute(one.offer, PCIE_ROOT)) for one in found}
-            assert len(found) == 2 and len(roots) == 1, results
-            assert not broken_rules(spec, [(one.request, one.offer) for one in found])
+            roots = {str(attribute(one.offer, PCIE_ROOT)) for one in allocated}
+            assert len(allocated) == 2 and len(roots) == 1, results
+            assert not violated_constraints(spec, [(one.request, one.offer) for one in allocated])
             aligned += 1
     for name in live:
         stop(plane, name)
@@ -417,10 +425,10 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
 
 
 def test_taint_rules_exclude_the_predicted_devices(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
-    """A DeviceTaintRule on one GPU, and one on all NICs of a node, have the effect that the allocator predicts."""
-    site, node = sites["nvidia"], "ruled"
+    """A DeviceTaintRule for one GPU, and one for all NICs of a node, have the effect that the allocator predicts."""
+    site, node = sites["nvidia"], "tainted"
     taint = {"key": "example.com/service", "effect": "NoSchedule"}
-    places = {
+    selectors = {
         "gpu": {"driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"},
         "nics": {"driver": "lanewise.dev", "pool": node},
     }
@@ -429,9 +437,9 @@ def test_taint_rules_exclude_the_predicted_devices(plane: ControlPlane, sites: d
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceTaintRule",
             "metadata": {"name": f"{node}-{name}"},
-            "spec": {"deviceSelector": place, "taint": taint},
+            "spec": {"deviceSelector": selector, "taint": taint},
         }
-        for name, place in places.items()
+        for name, selector in selectors.items()
     ]
     for rule in rules:
         plane.expect("POST", f"{RESOURCE}/devicetaintrules", rule)
@@ -444,7 +452,7 @@ def test_taint_rules_exclude_the_predicted_devices(plane: ControlPlane, sites: d
         start(plane, f"{node}-{name}", site.claims[name], node)
         results, message = outcome(plane, f"{node}-{name}", isinstance(predicted, Allocation))
         if isinstance(predicted, Allocation):
-            assert [(one["request"], one["driver"], one["device"]) for one in results] == listed(predicted), message
+            assert [(one["request"], one["driver"], one["device"]) for one in results] == device_ids(predicted), message
             assert "gpu-0" not in {one["device"] for one in results}
         else:
             assert NO_DEVICES in message, message
@@ -462,10 +470,12 @@ def test_taint_rules_exclude_the_predicted_devices(plane: ControlPlane, sites: d
         ({"DRAResourceClaimDeviceStatus": False}, "fatal"),
     ],
 )
-def test_the_oldest_scheduler_ignores_distinct_attributes_or_gives_up(
+def test_the_oldest_scheduler_ignores_distinct_attributes_or_rejects_the_pod(
     gates: dict[str, bool], rule: str, planes: t.Any, engine: t.Any
 ) -> None:
-    """1.34 stores the field, but also allocates devices with equal values. Without one gate, it rejects the pod."""
+    """Kubernetes 1.34 stores `distinctAttribute`, but also allocates devices with equal values.
+
+    Without the gate DRAResourceClaimDeviceStatus, its scheduler rejects the pod."""
     plane = ControlPlane("1.34", gates=gates) if gates else planes("1.34")
     try:
         plane.add_namespace(NAMESPACE)
@@ -480,7 +490,7 @@ def test_the_oldest_scheduler_ignores_distinct_attributes_or_gives_up(
         known = Server(plane.version, gates).constraints
         answer = allocate([spec], {"nic-lanewise": RAW_CLASS}, offered, engine, constraints=known)
         start(plane, "distinct", spec, "distinct")
-        results, message = outcome(plane, "distinct", room_left=rule != "fatal")
+        results, message = outcome(plane, "distinct", should_fit=rule != "fatal")
         assert isinstance(answer, Refusal)
         if rule == "fatal":
             assert answer.kind == "error" and not results and "empty constraint" in message

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nearest pairs by real schedulers, for pods with several claims and for partitioned or shared GPUs."""
+"""Nearest pairs that real schedulers allocate, for pods with several claims and for partitioned or shared GPUs."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Site:
             "dra_claims_drivers": drivers,
             "dra_claims_templates": [{"name": "pair", "namespace": name, "align": "nearest", "devices": devices}],
         }
-        made = compile_site(values, {name: machine})
-        (use,) = made.boards
+        compiled = compile_site(values, {name: machine})
+        (use,) = compiled.boards
         assert use.form == "published map"
-        [self.spec] = [one["spec"]["spec"] for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
-        self.classes = {one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DeviceClass"}
+        [self.spec] = [one["spec"]["spec"] for one in compiled.objects if one["kind"] == "ResourceClaimTemplate"]
+        self.classes = {one["metadata"]["name"]: one for one in compiled.objects if one["kind"] == "DeviceClass"}
         self.offers = [Server(plane.version).stored(one) for one in offers(name, machine, drivers)]
         self.devices = {(one.driver, str(one.device["name"])): one for one in self.offers}
-        self.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
+        self.pf_of = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
         plane.add_namespace(name)
         for one in self.classes.values():
             plane.request("POST", f"{RESOURCE}/deviceclasses", one)
@@ -64,11 +64,11 @@ class Site:
             plane.expect("POST", f"{RESOURCE}/resourceslices", one)
 
     def pod(self, number: int, claims: int) -> list[list[tuple[str, Offer]]]:
-        """Create one more pod. Returns the devices of each of its claims; empty if it is pending."""
+        """Create one more pod. Returns the devices of each of its claims; an empty list if the pod is pending."""
         names = [f"p{number}-{index}" for index in range(claims)]
-        place = f"{RESOURCE}/namespaces/{self.name}/resourceclaims"
+        claims_path = f"{RESOURCE}/namespaces/{self.name}/resourceclaims"
         for name in names:
-            self.plane.expect("POST", place, {"metadata": {"name": name}, "spec": self.spec})
+            self.plane.expect("POST", claims_path, {"metadata": {"name": name}, "spec": self.spec})
         container = {
             "name": "c",
             "image": "none.example.com/none",
@@ -85,7 +85,7 @@ class Site:
         def decided() -> t.Any:
             pod = self.plane.expect("GET", f"{path}/p{number}")
             if pod["spec"].get("nodeName"):
-                return [self.plane.expect("GET", f"{place}/{name}") for name in names]
+                return [self.plane.expect("GET", f"{claims_path}/{name}") for name in names]
             conditions = pod.get("status", {}).get("conditions", ())
             reported = [
                 one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"
@@ -116,12 +116,12 @@ class Site:
             held += predicted.results
             for found in got:
                 by_name = {request.partition("/")[0]: offer.address for request, offer in found}
-                pairs.append((by_name["gpu"], self.place[by_name["nic"]]))
+                pairs.append((by_name["gpu"], self.pf_of[by_name["nic"]]))
         raise AssertionError("no pod is pending")
 
 
-def mixed(machine: Object, seed: int) -> tuple[Object, Map]:
-    """The machine with one NIC for each GPU, by a random map."""
+def with_random_map(machine: Object, seed: int) -> tuple[Object, Map]:
+    """The machine with a random map that assigns one NIC to each GPU, and the map."""
     gpus = [gpu["address"] for gpu in machine["gpus"]]
     nics = [nic["address"] for nic in machine["nics"] if nic["rdma_devices"] and not nic["physfn"]]
     near = {nic["address"]: nic["nearest_gpus"]["level"] for nic in machine["nics"]}
@@ -131,7 +131,7 @@ def mixed(machine: Object, seed: int) -> tuple[Object, Map]:
 
 @pytest.mark.parametrize("claims", [2, 3])
 def test_several_claims_of_a_pod_share_the_free_pairs(control_plane: ControlPlane, claims: int) -> None:
-    machine, near = mixed(copy.deepcopy(facts("hgx-h100")), claims)
+    machine, near = with_random_map(copy.deepcopy(facts("hgx-h100")), claims)
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     site = Site(control_plane, f"claims-{claims}", machine, {**NVIDIA, **LANEWISE}, devices)
     pairs = site.fill(claims)
@@ -141,7 +141,7 @@ def test_several_claims_of_a_pod_share_the_free_pairs(control_plane: ControlPlan
 
 def test_partitions_share_the_vfs_beside_their_gpu(newest: ControlPlane, tmp_path: Path) -> None:
     """Partitions are created on demand, and each GPU can have more of them than its NIC has VFs."""
-    machine, near = mixed(as_dict(probe(str(build(with_vfs(load("hgx-h100"), VFS), tmp_path / "vfs")))), 9)
+    machine, near = with_random_map(as_dict(probe(str(build(with_vfs(load("hgx-h100"), VFS), tmp_path / "vfs")))), 9)
     devices = [{"name": "gpu", "kind": "gpu", "where": {"partition": "1g.10gb"}}, {"name": "nic", "kind": "vf"}]
     site = Site(newest, "partitions", machine, {**DYNAMIC_MIG, **LANEWISE}, devices)
     pairs = site.fill(1)
@@ -151,11 +151,11 @@ def test_partitions_share_the_vfs_beside_their_gpu(newest: ControlPlane, tmp_pat
 
 
 def test_parts_of_memory_share_the_divided_nics_beside_their_gpu(newest: ControlPlane) -> None:
-    """A GPU has room for two parts of 30Gi, a NIC for four shares of 100G, so the GPUs limit the number of pods."""
+    """A GPU has room for two parts of 30Gi, and a NIC for four shares of 100G. So the GPUs limit the number of pods."""
     known = copy.deepcopy(facts("hgx-h100"))
     for one in known["nics"]:
         one["link_layer"] = "ethernet"
-    machine, near = mixed(known, 11)
+    machine, near = with_random_map(known, 11)
     divided = with_setting(machine, [{"select": {"type": "pf"}, "mechanism": "macvlan", "namespace": "parts"}])
     devices = [
         {"name": "gpu", "kind": "gpu", "share": {"memory": "30Gi"}},

@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pairs on every board, by real schedulers: each is aligned, and a claim waits only if no pairs are left.
+"""Real schedulers on every board: each allocated pair is aligned, and a claim waits only if too few pairs are free.
 
-Claims for one to four pairs come and go in random order, beside pods that take single GPUs and NICs. Alignment is
-checked by the map and room by trying all pairs of free devices. The offline allocator must choose the same devices.
+Claims for one to four pairs are created and deleted at random, beside claims for single GPUs and NICs. The test checks
+alignment with the board's map. It tries all combinations of free devices to decide whether a claim should fit. The
+offline allocator must choose the same devices as the scheduler.
 LANEWISE_BOARD_CLAIMS is the number of claims for pairs on each version: 100 by default, 1,000 with LANEWISE_SLOW=1.
 """
 
@@ -47,7 +48,9 @@ def prepared(control_plane: ControlPlane, every_board: list[Board]) -> ControlPl
     return control_plane
 
 
-def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: list[Board], engine: t.Any) -> None:
+def test_pairs_are_allocated_correctly_on_every_board(
+    prepared: ControlPlane, every_board: list[Board], engine: t.Any
+) -> None:
     share = -(-CLAIMS // len(every_board))
     began = time.monotonic()
 
@@ -55,11 +58,11 @@ def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: l
         return Node(prepared, board, engine, SEED).run_claims(share)
 
     with ThreadPoolExecutor(6) as pool:
-        found = dict(zip([board.name for board in every_board], pool.map(run, every_board)))
-    for name, one in found.items():
+        counts = dict(zip([board.name for board in every_board], pool.map(run, every_board)))
+    for name, one in counts.items():
         print(f"{name}: {one.pairs} claims, {one.bound} bound, {one.waiting} waiting, {one.singles} singles")
     total = Counts()
-    for one in found.values():
+    for one in counts.values():
         total.pairs += one.pairs
         total.bound += one.bound
         total.waiting += one.waiting
@@ -83,18 +86,18 @@ def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: l
         (8, 16, lambda gpu: range(8 * (gpu // 4), 8 * (gpu // 4) + 8)),
         (8, 8, lambda gpu: range(8)),
     ],
-    ids=["one each", "ring", "halves", "halves of 16", "all"],
+    ids=["one NIC each", "ring", "halves", "halves of 16 NICs", "all NICs"],
 )
 def test_an_unsuccessful_search_stays_below_the_time_limit(
     gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]], newest: ControlPlane, engine: t.Any
 ) -> None:
-    """A claim for four pairs if three are left: the scheduler tries everything, and gives up on a node after ten
-    seconds.
+    """A claim for four pairs when three are left. The scheduler tries every combination, with a time limit of ten
+    seconds per node.
 
-    These claims have eight alternatives and 32 constraints, the maximum of a claim. The compiler writes fewer, and
-    refuses claims that exceed its bound on search time.
+    These claims have the maximum of eight alternatives per request and 32 constraints. The compiler writes fewer, and
+    refuses claims that exceed its limit of search time.
     """
-    board = boards.synthetic_board(f"vain-{gpus}-{nics}-{len(set(near(0)))}", gpus, nics, near)
+    board = boards.synthetic_board(f"full-{gpus}-{nics}-{len(set(near(0)))}", gpus, nics, near)
     if newest.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
         prepare(newest, [board])
     node = Node(newest, board, engine, SEED)
@@ -107,17 +110,17 @@ def test_an_unsuccessful_search_stays_below_the_time_limit(
         node.live["held"] = [Result(0, request, offer) for request, offer in got]
         free = node.free()
         assert not has_pairs(board.pairs, *free, 4)
-        node.start("vain", board.claims[4])
-        got, message = node.outcome("vain", False)
+        node.start("waiting", board.claims[4])
+        got, message = node.outcome("waiting", False)
         assert not got and "cannot allocate all claims" in message and "timed out" not in message
-        for name in ("vain", "held"):
+        for name in ("waiting", "held"):
             node.stop(name)
     print(f"{board.name}: decided in {node.counts.slowest:.2f} s")
     assert node.counts.slowest < 10
 
 
 def test_the_boards_cover_all_forms_of_claims_and_mixed_maps(every_board: list[Board]) -> None:
-    """All forms, on real nodes and example machines, and maps that a scheduler would not satisfy by chance."""
+    """The boards are real nodes and example machines. A scheduler would not satisfy the mixed maps by chance."""
     forms = collections.Counter(board.form for board in every_board)
     assert set(forms) == {"matchAttribute", "nearestGPUs", "address", "alternatives"}
     assert {"eks-p4d", "aks-gb300-ours", "oke-gb200"} < {board.name for board in every_board}

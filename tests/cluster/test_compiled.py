@@ -23,7 +23,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import int
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.cluster.dry_run import place_of, refused
+from ansible_collections.lanewise.dra.tests.cluster.dry_run import path_of, rejection
 from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -34,27 +34,28 @@ SEED = 20261121
 
 
 def _generated(number: int) -> t.Callable[[t.Any], t.Any]:
-    """Hypothesis settings: the same examples in every run, no database, and no deadline, as servers can be slow."""
-    plain = settings(
+    """A decorator for Hypothesis: `number` examples, the same in every run, without a database, and without a deadline,
+    because servers can be slow."""
+    options = settings(
         max_examples=number,
         deadline=None,
         database=None,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
-    return lambda test: seed(SEED)(plain(test))
+    return lambda test: seed(SEED)(options(test))
 
 
 def _prepare(plane: ControlPlane) -> None:
     for name in claims_strategies.NAMESPACES:
         labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
-        with contextlib.suppress(Exception):  # an earlier test has made it
+        with contextlib.suppress(Exception):  # an earlier test may have created it
             plane.add_namespace(name, labels)
         status, _answer = plane.request("GET", f"/api/v1/namespaces/{name}")
         assert status == 200
 
 
-def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
+def _check_all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
     require_engine()  # skips the test if there is no CEL engine
     _prepare(plane)
     kinds: dict[str, int] = {}
@@ -65,30 +66,30 @@ def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
         @_generated(SITES)
         @given(claims_strategies.sites(modern))
         def accepted(values: Object) -> None:
-            made = {
+            objects = {
                 json.dumps(item, sort_keys=True): item
                 for item in claims_strategies.compiled(values, kubernetes).objects
             }
-            fresh = {text: item for text, item in made.items() if text not in known}
-            for item, reported in zip(fresh.values(), pool.map(lambda item: refused(plane, item), fresh.values())):
+            fresh = {text: item for text, item in objects.items() if text not in known}
+            for item, reported in zip(fresh.values(), pool.map(lambda item: rejection(plane, item), fresh.values())):
                 assert not reported, f"{reported}\n{json.dumps(item, indent=1)}"
                 kinds[item["kind"]] = kinds.get(item["kind"], 0) + 1
             known.update(fresh)
 
         accepted()
-    wanted = {"Namespace", "DeviceClass", "ResourceClaimTemplate", "ResourceClaim", "ResourceQuota"}
-    wanted |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    wanted |= {"DeviceTaintRule"} if modern else set()
-    assert set(kinds) == wanted
+    expected = {"Namespace", "DeviceClass", "ResourceClaimTemplate", "ResourceClaim", "ResourceQuota"}
+    expected |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    expected |= {"DeviceTaintRule"} if modern else set()
+    assert set(kinds) == expected
     assert kinds["ResourceClaimTemplate"] > SITES // 4, kinds
 
 
-def test_newest_server_accepts_every_compiled_object_unchanged(newest: ControlPlane) -> None:
-    _all_accepted(newest, "1.37", modern=True)
+def test_the_newest_server_accepts_every_compiled_object_unchanged(newest: ControlPlane) -> None:
+    _check_all_accepted(newest, "1.37", modern=True)
 
 
-def test_oldest_server_accepts_every_compiled_object_unchanged(oldest: ControlPlane) -> None:
-    _all_accepted(oldest, "1.34", modern=False)
+def test_the_oldest_server_accepts_every_compiled_object_unchanged(oldest: ControlPlane) -> None:
+    _check_all_accepted(oldest, "1.34", modern=False)
 
 
 @pytest.fixture
@@ -101,16 +102,17 @@ def guarded(control_plane: ControlPlane) -> t.Iterator[ControlPlane]:
 
 @contextlib.contextmanager
 def _in_force(plane: ControlPlane) -> t.Iterator[None]:
-    made = interface_policy.objects({})
-    for item in made:
-        plane.expect("POST", place_of(item), item)
+    """Create the policy of interface configurations, and wait until it takes effect. Delete it afterwards."""
+    policy_objects = interface_policy.objects({})
+    for item in policy_objects:
+        plane.expect("POST", path_of(item), item)
     wrong = _carrier({**_head(), "mtu": 1}, "ResourceClaim")
     try:
-        plane.wait_for(lambda: "mtu must be" in refused(plane, wrong), "the policy to be in force")
+        plane.wait_for(lambda: "mtu must be" in rejection(plane, wrong), "the policy to be in force")
         yield
     finally:
-        for item in reversed(made):
-            plane.expect("DELETE", f"{place_of(item)}/{item['metadata']['name']}")
+        for item in reversed(policy_objects):
+            plane.expect("DELETE", f"{path_of(item)}/{item['metadata']['name']}")
 
 
 def _head() -> Object:
@@ -141,49 +143,49 @@ def test_policy_and_validator_agree(guarded: ControlPlane) -> None:
     def agree(config: Object) -> None:
         problems = interface_config.validate(config, "config")
         kinds = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
-        reported = refused(guarded, _carrier(config, kinds[len(verdicts) % 3]))
+        reported = rejection(guarded, _carrier(config, kinds[len(verdicts) % 3]))
         shown = "\n".join(map(str, problems))
         assert bool(reported) == bool(problems), f"server: {reported}\nours: {shown}\n{json.dumps(config, indent=1)}"
         assert not reported or interface_policy.NAME in reported, reported
         verdicts.append(not problems)
 
     agree()
-    # both verdicts must be common, or the comparison would prove little
+    # both verdicts must be common: otherwise the comparison would prove little
     assert len(verdicts) // 5 < sum(verdicts) < len(verdicts) * 4 // 5, (sum(verdicts), len(verdicts))
 
 
 def test_policy_ignores_configurations_of_other_drivers(guarded: ControlPlane) -> None:
     for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
         item = _carrier({"anything": 1}, kind)
-        place = item["spec"] if kind == "DeviceClass" else item["spec"].get("spec", item["spec"])["devices"]
-        assert "has an unknown field" in refused(guarded, item)
-        place["config"].pop()
-        assert not refused(guarded, item)
-        del place["config"]
-        assert not refused(guarded, item)
+        devices = item["spec"] if kind == "DeviceClass" else item["spec"].get("spec", item["spec"])["devices"]
+        assert "has an unknown field" in rejection(guarded, item)
+        devices["config"].pop()
+        assert not rejection(guarded, item)
+        del devices["config"]
+        assert not rejection(guarded, item)
 
 
 def test_policy_applies_to_other_api_versions(guarded: ControlPlane) -> None:
-    """A request in another version is converted before the policy sees it."""
+    """The server converts a request in another version before it evaluates the policy."""
     for version in ("v1beta1", "v1beta2"):
-        for mtu, wanted in ((1, "mtu must be"), (1500, "")):
+        for mtu, expected in ((1, "mtu must be"), (1500, "")):
             item = _carrier({**_head(), "mtu": mtu}, "ResourceClaim")
-            reported = refused(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
-            assert wanted in reported and bool(wanted) == bool(reported), reported
+            reported = rejection(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
+            assert expected in reported and bool(expected) == bool(reported), reported
 
 
-def test_policy_lets_older_objects_be_deleted(control_plane: ControlPlane) -> None:
-    """Objects that are older than the policy can lose their finalizers and be deleted. A changed spec is checked."""
+def test_policy_allows_the_deletion_of_older_objects(control_plane: ControlPlane) -> None:
+    """Objects that are older than the policy can be deleted and lose their finalizers. A changed spec is checked."""
     _prepare(control_plane)
-    made, merge = {}, "application/merge-patch+json"
+    older, merge = {}, "application/merge-patch+json"
     for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
         item = _carrier({**_head(), "mtu": 1}, kind)
         item["metadata"].update(name="older", finalizers=["example.com/held"])
-        control_plane.wait_for(lambda item=item: not refused(control_plane, item), "no policy to be in force")
-        control_plane.expect("POST", place_of(item), item)
-        made[f"{place_of(item)}/older"] = item
+        control_plane.wait_for(lambda item=item: not rejection(control_plane, item), "no policy to be in force")
+        control_plane.expect("POST", path_of(item), item)
+        older[f"{path_of(item)}/older"] = item
     with _in_force(control_plane):
-        for path, item in made.items():
+        for path, item in older.items():
             control_plane.expect("PATCH", path, {"metadata": {"labels": {"seen": "true"}}}, merge)
             if item["kind"] == "DeviceClass":  # the only one whose spec can change
                 spec = copy.deepcopy(item["spec"])

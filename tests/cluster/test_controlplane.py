@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The control plane that the other tests rely on: it is real, it schedules devices, and it leaves nothing behind."""
+"""Tests of the control plane that other tests use: it is real, schedules devices and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_server_has_the_pinned_version(control_plane: ControlPlane) -> None:
         assert version["gitVersion"] == f"v{module('kube-apiserver', control_plane.minor).version}"
 
 
-def test_serves_every_version_of_the_resource_api(control_plane: ControlPlane) -> None:
+def test_every_version_of_the_resource_api_is_served(control_plane: ControlPlane) -> None:
     groups = control_plane.expect("GET", "/apis")["groups"]
     group = next(group for group in groups if group["name"] == "resource.k8s.io")
     assert {one["version"] for one in group["versions"]} == set(RESOURCE_VERSIONS)
@@ -131,8 +131,8 @@ def test_a_device_class_is_stored_changed_and_deleted(control_plane: ControlPlan
     assert control_plane.request("GET", f"{RESOURCE}/deviceclasses/round-trip")[0] == 404
 
 
-def test_the_scheduler_allocates(control_plane: ControlPlane) -> None:
-    """One of two nodes publishes one device: the first pod is bound to it, the second stays pending."""
+def test_the_scheduler_allocates_a_device_to_one_pod_only(control_plane: ControlPlane) -> None:
+    """One of two nodes publishes one device. The first pod is bound to that node, and the second pod stays pending."""
     driver, name = "schedule.example.com", "schedule"
     for node in ("schedule-empty", "schedule-device"):
         control_plane.add_node(node, labels={"for": "schedule"})
@@ -170,18 +170,18 @@ def test_the_scheduler_allocates(control_plane: ControlPlane) -> None:
     assert status["allocation"]["devices"]["results"] == [result]
     assert [consumer["name"] for consumer in status["reservedFor"]] == ["schedule-first"]
 
-    def refusal() -> str:
+    def rejection() -> str:
         conditions = control_plane.expect("GET", f"{PODS}/schedule-second")["status"].get("conditions", [])
         return str(next((one["message"] for one in conditions if one["type"] == "PodScheduled"), ""))
 
-    assert "cannot allocate all claims" in control_plane.wait_for(refusal, "the scheduler's refusal")
+    assert "cannot allocate all claims" in control_plane.wait_for(rejection, "the scheduler's message")
     assert "allocation" not in control_plane.expect("GET", f"{DEFAULT}/resourceclaims/schedule-second").get(
         "status", {}
     )
 
 
-def test_a_template_becomes_a_claim(control_plane: ControlPlane) -> None:
-    """The controller manager creates the claim and the scheduler allocates it, in a separate namespace."""
+def test_a_claim_is_created_from_a_template_and_allocated(control_plane: ControlPlane) -> None:
+    """The controller manager creates the claim, and the scheduler allocates it. Both work in a new namespace."""
     driver, name = "template.example.com", "template"
     control_plane.add_node("template-node", labels={"for": "template"})
     control_plane.add_namespace(name)
@@ -217,8 +217,8 @@ def test_kubectl_reads_the_kubeconfig(control_plane: ControlPlane) -> None:
 
 
 def test_gates_flags_and_apis_are_set_and_close_removes_everything(needs_programs: None, tmp_path: Path) -> None:
-    """A control plane with a gate on, an API off, a flag of a program and a given folder. `close` removes it."""
-    folder = tmp_path / "own"
+    """A control plane with a gate on, an API off, a flag of a program and a folder. `close` stops and removes all."""
+    folder = tmp_path / "cluster"
     plane = ControlPlane(
         gates={"DRAListTypeAttributes": True},
         runtime_config={"resource.k8s.io/v1beta1": False},
@@ -250,10 +250,10 @@ def test_gates_flags_and_apis_are_set_and_close_removes_everything(needs_program
     plane.close()  # a second call does nothing
 
 
-def test_a_failed_start_shows_the_log_and_leaves_nothing(needs_programs: None, tmp_path: Path) -> None:
+def test_a_failed_start_shows_the_log_and_leaves_no_folder(needs_programs: None, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="unknown flag: --no-such-flag"):
-        ControlPlane(flags={"kube-apiserver": ["--no-such-flag"]}, folder=tmp_path / "own")
-    assert not (tmp_path / "own").exists()
+        ControlPlane(flags={"kube-apiserver": ["--no-such-flag"]}, folder=tmp_path / "cluster")
+    assert not (tmp_path / "cluster").exists()
 
 
 @pytest.mark.parametrize(
@@ -274,23 +274,23 @@ def test_processes_end_with_their_owner(needs_programs: None, victim: str, numbe
         [sys.executable, "-c", OWNER_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert owner.stdout
-    found: dict[str, t.Any] = {}
+    reported: dict[str, t.Any] = {}
     try:
-        found = json.loads(owner.stdout.readline())
+        reported = json.loads(owner.stdout.readline())
         # only processes that this test has started are signalled
-        os.kill(owner.pid if victim == "owner" else found["pids"]["supervisor"], number)
+        os.kill(owner.pid if victim == "owner" else reported["pids"]["supervisor"], number)
         if victim == "owner":
             owner.wait(timeout=30)
-        waited = [pid for name, pid in found["pids"].items() if victim == "owner" or name != "supervisor"]
-        until(lambda: not any(alive(pid) for pid in waited), 30)
-        assert not any(listening(port) for port in found["ports"])
+        others = [pid for name, pid in reported["pids"].items() if victim == "owner" or name != "supervisor"]
+        until(lambda: not any(alive(pid) for pid in others), 30)
+        assert not any(listening(port) for port in reported["ports"])
         if victim == "supervisor":  # then the owner removes the folder
             owner.send_signal(signal.SIGINT)
             owner.wait(timeout=30)
-        assert not Path(found["folder"]).exists()
+        assert not Path(reported["folder"]).exists()
     finally:
         owner.kill()
         owner.wait()
         owner.stdout.close()
-        if found:
-            shutil.rmtree(found["folder"], ignore_errors=True)
+        if reported:
+            shutil.rmtree(reported["folder"], ignore_errors=True)

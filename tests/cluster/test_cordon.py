@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role cordons and uncordons a Node, even after its controller was killed, but keeps another user's cordon."""
+"""The role fabric cordons and uncordons a Node, also after a run was killed, but keeps the cordon of another user."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.cluster.stubs import stubbed
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 MARK = "fabric.lanewise.dev/cordoned"
 NODE = "/api/v1/nodes/worker"
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 Play = t.Callable[..., str]
 
@@ -43,14 +43,14 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
             {"ansible.builtin.include_role": {"name": role, "tasks_from": part}, "vars": key} for part in parts
         ]
         tasks.append({"ansible.builtin.debug": {"msg": "left={{ fabric_left_cordoned }}"}})
-        place = tmp_path / "play.yml"
-        place.write_text(json.dumps([{"hosts": "worker", "gather_facts": False, "tasks": tasks}]))
+        playbook = tmp_path / "play.yml"
+        playbook.write_text(json.dumps([{"hosts": "worker", "gather_facts": False, "tasks": tasks}]))
         cluster = {"fabric_kubeconfig": str(kubeconfig), "fabric_context": "test"}
         host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         extra_vars = {**cluster, **host, **variables}
         paths = [stub, str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
-            [str(PROGRAM), "-i", "worker,", str(place), "-e", json.dumps(extra_vars)],
+            [str(ANSIBLE_PLAYBOOK), "-i", "worker,", str(playbook), "-e", json.dumps(extra_vars)],
             env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
             capture_output=True,
             text=True,
@@ -69,7 +69,7 @@ def state(plane: ControlPlane) -> tuple[bool, bool]:
     return bool(node["spec"].get("unschedulable")), MARK in node["metadata"].get("annotations", {})
 
 
-def test_the_next_run_uncordons_the_node_that_a_killed_run_has_cordoned(newest: ControlPlane, play: Play) -> None:
+def test_the_next_run_uncordons_the_node_that_a_killed_run_cordoned(newest: ControlPlane, play: Play) -> None:
     assert "left=False" in play("cluster", "drain")  # the run ends here, as if it was killed
     assert state(newest) == (True, True)
     assert "left=True" in play("cluster")
@@ -94,7 +94,7 @@ def test_a_replacement_takes_over_the_cordon_of_a_killed_rollout(newest: Control
 
 
 def test_a_kubelet_without_a_node_object_is_an_error(newest: ControlPlane, play: Play, tmp_path: Path) -> None:
-    """A machine without a kubelet has not joined yet and has no pods, so it is no error."""
+    """A machine without a kubelet has not joined the cluster and has no pods, so it is not an error."""
     socket = tmp_path / "kubelet.sock"
     variables = {"fabric_node_name": "elsewhere", "__fabric_kubelet_socket": str(socket)}
     assert "left=False" in play("cluster", "drain", **variables)
@@ -103,22 +103,21 @@ def test_a_kubelet_without_a_node_object_is_an_error(newest: ControlPlane, play:
     assert "there is no Node elsewhere" in " ".join(output.split()) and "left=" not in output
 
 
-def test_the_cordon_of_another_user_stays(newest: ControlPlane, play: Play) -> None:
+def test_the_cordon_of_another_user_is_kept(newest: ControlPlane, play: Play) -> None:
     newest.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
     assert "left=False" in play("cluster", "drain")
     assert state(newest) == (True, False)
 
 
 def cordon_as(plane: ControlPlane, owner: Owner) -> None:
-    """Cordon the node in the name of another run."""
-    note = {"metadata": {"annotations": {MARK: owner.text}}, "spec": {"unschedulable": True}}
-    plane.expect("PATCH", NODE, note)
+    """Cordon the node, with the annotation of another run."""
+    patch = {"metadata": {"annotations": {MARK: owner.text}}, "spec": {"unschedulable": True}}
+    plane.expect("PATCH", NODE, patch)
 
 
 def test_the_node_of_another_active_run_is_not_taken_over(newest: ControlPlane, play: Play) -> None:
-    here = this_run()
     with subprocess.Popen(["sleep", "600"]) as other:
-        running = replace(here, process=other.pid, started=_started(other.pid) or "")
+        running = replace(this_run(), process=other.pid, started=_started(other.pid) or "")
         cordon_as(newest, running)
         output = " ".join(play("cluster", rc=2, fabric_take_over="true").split())
         assert running.name in output and "That run continues: wait until it has ended" in output
@@ -126,7 +125,7 @@ def test_the_node_of_another_active_run_is_not_taken_over(newest: ControlPlane, 
         assert f"worker was not uncordoned: another run ({running.name})" in output
         assert state(newest) == (True, True)
         other.kill()
-    play("cluster", "uncordon")  # the other run was killed
+    play("cluster", "uncordon")  # the other run no longer exists
     assert state(newest) == (False, False)
 
 
@@ -145,7 +144,7 @@ ANSWERS: dict[str, tuple[dict[str, t.Any], bool]] = {
     "rollback pending": ({"failed": True, "msg": "no", "remaining": [], "rollback": {"id": "1", "seconds": 60}}, False),
     "no details": ({"failed": True, "msg": "MODULE FAILURE"}, False),
     "not confirmed": ({"changed": True, "rollback": {"id": "1", "seconds": 60}}, False),
-    # Ansible refuses to reboot its own machine
+    # Ansible refuses to reboot the machine that it runs on
     "not rebooted": ({"changed": True, "reboot_required": True, "reboot_reasons": ["iommu"]}, False),
 }
 #: A stub of the module: it returns ANSWER, and fails a confirmation because the rollback has already run.
@@ -155,14 +154,14 @@ from ansible.module_utils.basic import AnsibleModule
 module = AnsibleModule({"confirm": {"type": "str"}}, supports_check_mode=True)
 answer = json.loads(ANSWER)
 if module.params["confirm"]:
-    module.fail_json(msg="they were undone already")
+    module.fail_json(msg="the changes were already rolled back")
 answer = {"drain_reasons": [], "reboot_required": False, "reboot_reasons": [], "changed": False, **answer}
 module.fail_json(**answer) if answer.get("failed") else module.exit_json(**answer)
 """
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_a_node_is_uncordoned_only_if_nothing_is_left_half_done(
+def test_a_node_is_uncordoned_only_if_its_changes_are_complete_or_rolled_back(
     newest: ControlPlane, play: Play, tmp_path: Path, kind: str
 ) -> None:
     answer, uncordoned = ANSWERS[kind]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The playbook defragment on a real scheduler: it moves pods so that a job can be bound. Also what ends it early."""
+"""The playbook defragment on a real scheduler: it moves pods so that a job can be bound, or stops without a hold."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.cluster.holding import DRIVER, PROGRAM, RESOURCE, Fleet, Playbooks
+from ansible_collections.lanewise.dra.tests.cluster.holding import ANSIBLE_PLAYBOOK, DRIVER, RESOURCE, Fleet, Playbooks
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("ansible", reason="needs ansible-core")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 from ansible.module_utils.testing import patch_module_args  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import DEFRAGMENT, Hold, holds, rule  # noqa: E402
@@ -37,10 +37,10 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def cluster(newest: ControlPlane) -> Fleet:
-    found = Fleet(newest, NAMESPACE, {"def-0": 4, "def-1": 4})
-    found.template("one", 1)
-    found.template("big", 4, hold="big")
-    return found
+    fleet = Fleet(newest, NAMESPACE, {"def-0": 4, "def-1": 4})
+    fleet.template("one", 1)
+    fleet.template("big", 4, hold="big")
+    return fleet
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def playbooks(newest: ControlPlane, tmp_path: Path) -> Playbooks:
 
 
 def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet: Fleet, playbooks: Playbooks) -> None:
-    """The two pods of the first node can be moved. One pod of the second node cannot, as it has no controller."""
+    """The two pods of the first node can be moved. One pod of the second node cannot, because it has no controller."""
     fleet.replica_set("a", "one", "def-0")
     fleet.replica_set("b", "one", "def-0")
     fleet.replica_set("c", "one", "def-1")
@@ -79,9 +79,9 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     reported = playbooks.run("defragment", **JOB)
     assert "room for job: 4 devices are held" in reported
     bound = fleet.bound(4)
-    assert set(bound.values()) == {"def-1"}, bound  # all moved pods are there
+    assert set(bound.values()) == {"def-1"}, bound  # the node that the pods were moved to
     fleet.pod("thief", "one")
-    assert "cannot allocate all claims" in fleet.refused("thief")
+    assert "cannot allocate all claims" in fleet.rejection("thief")
     assert "changed=0" in playbooks.run("defragment", **JOB)
     fleet.pod("job", "big")
     assert fleet.bound(5)["job"] == "def-0"
@@ -101,11 +101,11 @@ def test_a_disruption_budget_blocks_the_moves(
     budget = {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}}
     fleet.plane.expect("POST", budgets, budget)
 
-    def counted() -> t.Any:
+    def healthy_pods() -> t.Any:
         return fleet.plane.expect("GET", f"{budgets}/a").get("status", {}).get("currentHealthy")
 
     try:
-        fleet.plane.wait_for(counted, "the budget's count", 180)
+        fleet.plane.wait_for(healthy_pods, "the budget's count", 180)
         before = fleet.uids()
         reported = playbooks.run("defragment", rc=2, **JOB)
         assert "does not fit" in reported and "No pod was moved" in reported and "nothing was held" in reported
@@ -117,7 +117,7 @@ def test_a_disruption_budget_blocks_the_moves(
         assert "hold big of an earlier run stays" in reported and "is released" not in reported and fleet.rules()
         reported = playbooks.run("defragment", rc=2, **JOB)
         assert "hold big is released" in reported and not fleet.rules()
-        # the eviction itself is refused, too
+        # the API server also refuses the eviction itself
         uid, name = next((uid, name) for uid, name in before.items() if name.startswith("a-"))
         arguments = {"kubeconfig": str(fleet.plane.kubeconfig), "pod": f"{NAMESPACE}/{name}", "uid": uid}
         with patch_module_args({**arguments, "budget_timeout": 1}), pytest.raises(SystemExit):
@@ -128,14 +128,14 @@ def test_a_disruption_budget_blocks_the_moves(
         fleet.plane.expect("DELETE", f"{budgets}/a")
 
 
-def test_an_interrupted_run_releases_everything(fleet: Fleet, playbooks: Playbooks) -> None:
-    """The moved pod has an anti-affinity, which the plan does not model, and so returns to its node."""
+def test_a_failed_run_releases_the_hold(fleet: Fleet, playbooks: Playbooks) -> None:
+    """The plan does not model the moved pod's anti-affinity, because of which the pod cannot run on the other node."""
     fleet.pod("bare", "one", "def-1")
     fleet.bound(1)
     fleet.plane.expect("PATCH", f"{fleet.pods_at}/bare", {"metadata": {"labels": {"app": "bare"}}})
     apart = [{"labelSelector": {"matchLabels": {"app": "bare"}}, "topologyKey": "kubernetes.io/hostname"}]
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}}
-    fleet.replica_set("shy", "one", "def-0", affinity=affinity)
+    fleet.replica_set("apart", "one", "def-0", affinity=affinity)
     before = fleet.uids()
     reported = playbooks.run("defragment", rc=2, **JOB, defragment_settle_timeout=3)
     assert "was evicted, but not all pods of its controller have a node again" in reported
@@ -148,6 +148,6 @@ def test_a_workload_that_is_missing_or_does_not_tolerate_the_hold_is_refused(
     fleet: Fleet, playbooks: Playbooks
 ) -> None:
     assert "Set defragment_workload" in playbooks.run("defragment", rc=2, defragment_name="big")
-    work = {"name": "job", "namespace": NAMESPACE, "templates": ["one"]}
-    reported = playbooks.run("defragment", rc=2, **{**JOB, "defragment_workload": work})
+    workload = {"name": "job", "namespace": NAMESPACE, "templates": ["one"]}
+    reported = playbooks.run("defragment", rc=2, **{**JOB, "defragment_workload": workload})
     assert "gpu does not tolerate hold big, so the job could not use the held devices" in reported

@@ -56,7 +56,7 @@ SYSTEM = "lanewise-system"
 ACCOUNT = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/lanewise-driver"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 MANIFESTS = COLLECTION / "driver" / "manifests"
-PLACES = {
+PATHS = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
@@ -72,22 +72,22 @@ PLACES = {
 
 @dataclass
 class Installed:
-    """A control plane with the driver's manifests, and how its nodes access it."""
+    """A control plane with the driver's manifests, and clients with the tokens of its nodes."""
 
     plane: ControlPlane
 
     def token(self, node: str | None, seconds: int = 3600) -> str:
-        """A token of the driver's account, as an administrator creates it: bound to a node, or to none."""
+        """A token of the driver's account, as an administrator creates it. Without `node`, it is not bound."""
         spec: Object = {"expirationSeconds": seconds}
         if node:
             uid = self.plane.expect("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
             spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
         return str(self.plane.expect("POST", f"{ACCOUNT}/token", {"spec": spec})["status"]["token"])
 
-    def cluster(self, node: str, token: str | None = None, patience: float = 5) -> Cluster:
+    def cluster(self, node: str, token: str | None = None, retry_seconds: float = 5) -> Cluster:
         """The driver's client with a node's token."""
         access = Access(self.plane.url, self.plane.authority.certificate.read_text(), token=token or self.token(node))
-        return Cluster(lambda: access, DRIVER, node, patience)
+        return Cluster(lambda: access, DRIVER, node, retry_seconds)
 
     def node(self, name: str) -> Cluster:
         if self.plane.request("GET", f"/api/v1/nodes/{name}")[0] == 404:
@@ -99,10 +99,10 @@ class Installed:
         return list(self.plane.expect("GET", f"{SLICES}?{query}")["items"])
 
     def devices(self, node: str) -> dict[str, Object]:
-        """The devices that a scheduler sees: none while the pool is incomplete."""
-        found = self.slices(node)
-        newest = max((one["spec"]["pool"]["generation"] for one in found), default=0)
-        pool = [one["spec"] for one in found if one["spec"]["pool"]["generation"] == newest]
+        """The devices that the scheduler considers: none while the pool is incomplete."""
+        listed = self.slices(node)
+        newest = max((one["spec"]["pool"]["generation"] for one in listed), default=0)
+        pool = [one["spec"] for one in listed if one["spec"]["pool"]["generation"] == newest]
         if not pool or len(pool) != pool[0]["pool"]["resourceSliceCount"]:
             return {}
         return {device["name"]: device for spec in pool for device in spec.get("devices") or ()}
@@ -121,32 +121,33 @@ def an_event(node: str) -> Object:
         "reason": "Tried",
         "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "a"},
         "type": "Warning",
-        "note": "said",
+        "note": "a test",
     }
 
 
 def install(plane: ControlPlane) -> Installed:
+    """Apply the driver's manifests, and wait until the policies take effect."""
     for manifest in sorted(MANIFESTS.glob("*.yaml")):
         item = yaml.safe_load(manifest.read_text())
-        place = PLACES[item["kind"]].format(namespace=item["metadata"].get("namespace"))
-        path = f"{place}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict"
+        collection = PATHS[item["kind"]].format(namespace=item["metadata"].get("namespace"))
+        path = f"{collection}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict"
         plane.expect("PATCH", path, item, "application/apply-patch+yaml")
-    found = Installed(plane)
+    result = Installed(plane)
     plane.add_node("policy-probe")
-    bound = found.cluster("policy-probe", patience=0)
+    bound = result.cluster("policy-probe", retry_seconds=0)
     # a policy takes effect a moment after it is created
     plane.wait_for(
         lambda: "of that Node only" in refusal(lambda: bound.create_slice(a_slice("policy-other"), dry_run=True)),
         "the policy of slices",
     )
     plane.wait_for(
-        lambda: "by name and UID" in refusal(lambda: ask_token(bound, "nobody", "x")), "the policy of tokens"
+        lambda: "by name and UID" in refusal(lambda: request_token(bound, "nobody", "x")), "the policy of tokens"
     )
     plane.wait_for(
         lambda: "on its own Node only" in refusal(lambda: bound.request("POST", EVENTS, an_event("policy-other"))),
         "the policy of events",
     )
-    return found
+    return result
 
 
 _INSTALLED: dict[str, Installed] = {}
@@ -170,24 +171,24 @@ def refusal(call: t.Callable[[], t.Any]) -> str:
 
 def a_slice(node: str, **spec: t.Any) -> Object:
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    whole = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [], **spec}
+    full_spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [], **spec}
     metadata = {"name": driver_slices.slice_name(0, DRIVER, node)}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": whole}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": full_spec}
 
 
-def ask_token(cluster: Cluster, node: str, uid: str, seconds: int = 3600) -> Object:
+def request_token(cluster: Cluster, node: str, uid: str, seconds: int = 3600) -> Object:
     return cluster.token(SYSTEM, "lanewise-driver", {"metadata": {"name": node, "uid": uid}}, seconds)
 
 
-# what the account may do
+# permissions of the account
 
 
 def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) -> None:
     one, other = installed.node("rights-one"), installed.node("rights-two")
-    made = one.create_slice(a_slice("rights-one"))
+    created = one.create_slice(a_slice("rights-one"))
     foreign = other.create_slice(a_slice("rights-two"))
-    made["spec"]["pool"]["generation"] = 2
-    made = one.update_slice(made)
+    created["spec"]["pool"]["generation"] = 2
+    updated = one.update_slice(created)
 
     assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("rights-two")))
     assert "of that Node only" in refusal(lambda: one.update_slice(foreign))
@@ -204,9 +205,9 @@ def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) ->
     assert "of that Node only" in refusal(lambda: one.create_slice(everywhere))
 
     assert installed.slices("rights-two")  # not deleted
-    one.delete_slice(made)
+    one.delete_slice(updated)
     assert not installed.slices("rights-one")
-    one.delete_slice(made)  # a missing slice is no error
+    one.delete_slice(updated)  # a missing slice is not an error
 
 
 @pytest.mark.parametrize(
@@ -226,21 +227,21 @@ def test_the_slice_name_of_another_node_is_refused(installed: Installed, name: s
     misnamed = a_slice("names-one")
     misnamed["metadata"]["name"] = name
     assert "under the names of its own Node only" in refusal(lambda: one.create_slice(misnamed))
-    for place in (0, 1, 0xFFFFF):
+    for index in (0, 1, 0xFFFFF):
         valid = a_slice("names-one")
-        valid["metadata"]["name"] = driver_slices.slice_name(place, DRIVER, "names-one")
+        valid["metadata"]["name"] = driver_slices.slice_name(index, DRIVER, "names-one")
         one.delete_slice(one.create_slice(valid))
     other.delete_slice(other.create_slice(a_slice("names-two")))
 
 
-def test_a_made_up_slice_name_is_refused(installed: Installed) -> None:
+def test_a_generated_slice_name_is_refused(installed: Installed) -> None:
     one = installed.node("names-one")
-    made_up = a_slice("names-one")
-    made_up["metadata"] = {"generateName": "00000-lanewise.dev-names-one"}
-    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(made_up))
+    unnamed = a_slice("names-one")
+    unnamed["metadata"] = {"generateName": "00000-lanewise.dev-names-one"}
+    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(unnamed))
 
 
-def test_a_node_with_a_truncated_name_may_publish(installed: Installed) -> None:
+def test_a_node_may_publish_under_its_truncated_name(installed: Installed) -> None:
     long = ".".join(["n" * 60] * 3 + ["m" * 60])
     assert len(long) > 234
     installed.plane.expect("POST", "/api/v1/nodes", {"metadata": {"name": long}})
@@ -284,7 +285,8 @@ def test_an_event_must_name_its_driver_and_node(installed: Installed) -> None:
 def test_a_token_is_renewed_for_the_api_server_only(
     installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When the role requests a token for a node, it records the audiences of the server's tokens."""
+    """When the role requests a token for a node, it records the audiences of the API server. The policy allows no
+    others."""
     one = installed.node("audience")
     uid = one.node_object()["metadata"]["uid"]
     with (
@@ -312,14 +314,14 @@ def test_an_unbound_token_may_write_no_slice(installed: Installed) -> None:
     installed.node("unbound-one")
     unbound = installed.cluster("unbound-one", installed.token(None))
     assert "not bound to a Node" in refusal(lambda: unbound.create_slice(a_slice("unbound-one")))
-    assert "not bound to a Node" in refusal(lambda: ask_token(unbound, "unbound-one", "x"))
+    assert "not bound to a Node" in refusal(lambda: request_token(unbound, "unbound-one", "x"))
 
 
 def test_a_driver_renews_its_own_token_only(installed: Installed) -> None:
     one = installed.node("token-one")
     installed.node("token-two")
     uid = {name: installed.plane.expect("GET", f"/api/v1/nodes/{name}")["metadata"]["uid"] for name in NODES}
-    new = ask_token(one, "token-one", uid["token-one"])["status"]["token"]
+    new = request_token(one, "token-one", uid["token-one"])["status"]["token"]
     reported = driver_token.read(new)
     assert (reported.node, reported.node_uid, reported.account, reported.namespace) == (
         "token-one",
@@ -329,9 +331,9 @@ def test_a_driver_renews_its_own_token_only(installed: Installed) -> None:
     )
     assert not refusal(lambda: installed.cluster("token-one", new).create_slice(a_slice("token-one"), dry_run=True))
 
-    assert "by name and UID" in refusal(lambda: ask_token(one, "token-two", uid["token-two"]))
-    assert "by name and UID" in refusal(lambda: ask_token(one, "token-one", uid["token-two"]))
-    assert "for a week" in refusal(lambda: ask_token(one, "token-one", uid["token-one"], 700000))
+    assert "by name and UID" in refusal(lambda: request_token(one, "token-two", uid["token-two"]))
+    assert "by name and UID" in refusal(lambda: request_token(one, "token-one", uid["token-two"]))
+    assert "for a week" in refusal(lambda: request_token(one, "token-one", uid["token-one"], 700000))
     path = f"{ACCOUNT}/token"
     spec: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     assert "by name and UID" in refusal(lambda: one.request("POST", path, spec))
@@ -345,8 +347,8 @@ NODES = ("token-one", "token-two")
 
 
 def test_the_token_of_a_pod_is_bound_to_its_node(installed: Installed) -> None:
-    """For a driver in a DaemonSet, kubelet requests a token that is bound to the pod, and the server adds the pod's
-    node to it."""
+    """For a driver in a DaemonSet, kubelet requests a token that is bound to the pod. The server adds the pod's node to
+    the token."""
     plane = installed.plane
     for name in ("pod-one", "pod-two"):
         installed.node(name)
@@ -362,20 +364,20 @@ def test_the_token_of_a_pod_is_bound_to_its_node(installed: Installed) -> None:
     cluster.delete_slice(cluster.create_slice(a_slice("pod-one")))
     assert "of that Node only" in refusal(lambda: cluster.create_slice(a_slice("pod-two")))
     about = {"apiVersion": "v1", "kind": "Pod", "metadata": {**pod, "namespace": SYSTEM}}
-    cluster.event(about, "Said", "by the account of a pod")
+    cluster.event(about, "Tested", "an event from the account of a pod")
     with pytest.raises(ApiError) as denied:
         cluster.request("GET", f"/apis/events.k8s.io/v1/namespaces/{SYSTEM}/events")
     assert denied.value.status == 403
     plane.expect("DELETE", f"{pods}/driver-of-one?gracePeriodSeconds=0")
 
 
-def test_the_daemonset_is_accepted(installed: Installed) -> None:
-    """The server accepts every field of the manifests, and paths are the same on the node and in the container."""
+def test_the_server_accepts_the_daemonset(installed: Installed) -> None:
+    """The server accepts every field of the manifests. Paths are the same on the node and in the container."""
     accepted = {}
     for manifest in sorted(MANIFESTS.glob("daemonset/*.yaml")):
         item = yaml.safe_load(manifest.read_text())
-        place = PLACES[item["kind"]].format(namespace=item["metadata"].get("namespace"))
-        path = f"{place}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict&dryRun=All"
+        collection = PATHS[item["kind"]].format(namespace=item["metadata"].get("namespace"))
+        path = f"{collection}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict&dryRun=All"
         accepted[item["kind"]] = installed.plane.expect("PATCH", path, item, "application/apply-patch+yaml")
     assert sorted(accepted) == ["ConfigMap", "DaemonSet"]
     pod = accepted["DaemonSet"]["spec"]["template"]["spec"]
@@ -388,12 +390,12 @@ def test_the_daemonset_is_accepted(installed: Installed) -> None:
 
 
 def test_other_requests_are_denied(installed: Installed) -> None:
-    one = installed.node("else-one")
-    assert one.node_object()["metadata"]["name"] == "else-one"
+    one = installed.node("denied-one")
+    assert one.node_object()["metadata"]["name"] == "denied-one"
     for method, path in (
         ("GET", "/api/v1/secrets"),
         ("GET", "/api/v1/pods"),
-        ("DELETE", "/api/v1/nodes/else-one"),
+        ("DELETE", "/api/v1/nodes/denied-one"),
         ("DELETE", SLICES),
         ("GET", "/apis/resource.k8s.io/v1/resourceclaims"),
     ):
@@ -421,12 +423,12 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
     installed.plane.wait_for(lambda: renewal.expires, "the thread")
     renewal.stop()
     assert path.read_text() == text and renewal.problem == ""
-    # it renews a token whenever it is due
+    # the thread renews a token whenever renewal is due
     with monkeypatch.context() as patch:
         patch.setattr(driver_token, "_RENEW_AFTER", 0.0)
         renewal = driver_token.TokenRenewer(cluster, path)
         renewal.start()
-        for _time in range(2):
+        for _renewal in range(2):
             text = path.read_text()
             installed.plane.wait_for(functools.partial(lambda old: path.read_text() != old, text), "a new token")
         renewal.stop()
@@ -441,16 +443,16 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
         other.renew()
     installed.plane.expect("DELETE", "/api/v1/nodes/renewal")
 
-    def ended() -> bool:
+    def invalid() -> bool:
         try:
             renewal.renew()
         except AccessError as error:
-            return "the API server refuses the token" in error.message
+            return "the API server rejects the token" in error.message
         except ApiError:
             return False  # the server caches for a moment that the token was valid
         return False
 
-    installed.plane.wait_for(ended, "the token to end with its node")
+    installed.plane.wait_for(invalid, "the token to become invalid with its node")
 
 
 def test_an_expired_token_is_reported_with_the_fix(installed: Installed, tmp_path: Path) -> None:
@@ -470,24 +472,24 @@ def test_an_expired_token_is_reported_with_the_fix(installed: Installed, tmp_pat
     assert "ansible-playbook lanewise.dra.driver --limit was-off" in renewal.problem
 
 
-def test_under_the_policy_of_an_earlier_release_a_token_lasts_a_day(installed: Installed, tmp_path: Path) -> None:
+def test_with_the_policy_of_an_earlier_release_a_token_is_valid_for_a_day(installed: Installed, tmp_path: Path) -> None:
     plane, name = installed.plane, "lanewise-driver-token"
     installed.node("earlier")
-    place = f"{PLACES['ValidatingAdmissionPolicy']}/{name}"
+    policy_path = f"{PATHS['ValidatingAdmissionPolicy']}/{name}"
     policy = yaml.safe_load((MANIFESTS / "32-policy-token.yaml").read_text().replace("604800", "86400"))
     apply = "?fieldManager=test&force=true"
-    plane.expect("PATCH", place + apply, policy, "application/apply-patch+yaml")
+    plane.expect("PATCH", policy_path + apply, policy, "application/apply-patch+yaml")
     path = tmp_path / "token"
     path.write_text(installed.token("earlier"))
     access = Access(plane.url, plane.authority.certificate.read_text(), token_file=path)
     cluster = Cluster(lambda: access, DRIVER, "earlier")
     uid = cluster.node_object()["metadata"]["uid"]
-    plane.wait_for(lambda: refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the earlier policy")
+    plane.wait_for(lambda: refusal(lambda: request_token(cluster, "earlier", uid, 604800)), "the earlier policy")
     new = driver_token.TokenRenewer(cluster, path).renew()
     assert new.expires - new.issued == 86400
     policy = yaml.safe_load((MANIFESTS / "32-policy-token.yaml").read_text())
-    plane.expect("PATCH", place + apply, policy, "application/apply-patch+yaml")
-    plane.wait_for(lambda: not refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the current policy")
+    plane.expect("PATCH", policy_path + apply, policy, "application/apply-patch+yaml")
+    plane.wait_for(lambda: not refusal(lambda: request_token(cluster, "earlier", uid, 604800)), "the current policy")
     new = driver_token.TokenRenewer(cluster, path).renew()
     assert new.expires - new.issued == 604800
 
@@ -525,7 +527,7 @@ def test_eight_pfs_of_sixteen_vfs_are_stored_unchanged(installed: Installed, tmp
 def test_the_api_version_is_changed_to_one_that_the_server_serves(
     planes: t.Callable[[str], ControlPlane], tmp_path: Path
 ) -> None:
-    """A server that no longer serves the API version in use.
+    """The server no longer serves the API version in use.
 
     A 1.34 server starts without resource.k8s.io/v1 only if its own use of that API is switched off.
     """
@@ -535,13 +537,13 @@ def test_the_api_version_is_changed_to_one_that_the_server_serves(
         runtime_config={"resource.k8s.io/v1": False},
         scheduler=False,
         controller_manager=False,
-        folder=tmp_path / "own",
+        folder=tmp_path / "cluster",
     )
     with plane:
         installed = install(plane)
         cluster = installed.node("old")
         assert cluster.api_version == "resource.k8s.io/v1beta2"
-        cluster._version = "resource.k8s.io/v1"  # as before a downgrade
+        cluster._version = "resource.k8s.io/v1"  # as if the server had been downgraded
         assert refusal(lambda: cluster.create_slice(a_slice("old"))) == ""
         assert cluster.api_version == "resource.k8s.io/v1beta2"
         assert [one["metadata"]["name"] for one in cluster.slices()[0]] == ["00000-lanewise.dev-old"]
@@ -579,7 +581,7 @@ def _allocated(plane: ControlPlane, node: str) -> tuple[str, dict[str, t.Any]]:
 
 
 def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Installed) -> None:
-    """The driver may write the status of a claim that is allocated on its node, and nothing else of a claim."""
+    """The driver may write the status of a claim that is allocated on its node, and no other part of a claim."""
     plane, node = installed.plane, "status-node"
     cluster = installed.node(node)
     installed.node("status-other")
@@ -588,8 +590,12 @@ def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Ins
     base = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     uid, pod = _allocated(plane, node)
 
-    got = cluster.claim("default", "status")
-    assert got and got["metadata"]["uid"] == uid and got["spec"]["devices"]["requests"][0]["exactly"]
+    stored_claim = cluster.claim("default", "status")
+    assert (
+        stored_claim
+        and stored_claim["metadata"]["uid"] == uid
+        and stored_claim["spec"]["devices"]["requests"][0]["exactly"]
+    )
     assert cluster.claim("default", "none") is None and cluster.pod("default", "none") is None
     assert (cluster.pod("default", "status") or {})["spec"]["nodeName"] == node
     condition = {
@@ -610,17 +616,23 @@ def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Ins
     (stored,) = plane.expect("GET", f"{base}/status")["status"]["devices"]
     assert driver_slices.same(stored, result)
     cluster._version = "resource.k8s.io/v1beta1"
-    got = cluster.claim("default", "status")
-    assert got and got["apiVersion"] == "resource.k8s.io/v1" and got["spec"]["devices"]["requests"][0]["exactly"]
+    stored_claim = cluster.claim("default", "status")
+    assert (
+        stored_claim
+        and stored_claim["apiVersion"] == "resource.k8s.io/v1"
+        and stored_claim["spec"]["devices"]["requests"][0]["exactly"]
+    )
     assert cluster.set_claim_devices("default", "status", uid, [])
     assert "devices" not in plane.expect("GET", f"{base}/status")["status"]
     assert not cluster.set_claim_devices("default", "status", "00000000-0000-0000-0000-000000000000", [result])
-    assert not cluster.set_claim_devices("default", "gone", uid, [result])
+    assert not cluster.set_claim_devices("default", "missing", uid, [result])
     if plane.minor != "1.34":  # since 1.36, the server checks the node
         other = installed.cluster("status-other")
         assert "arbitrary-node:patch" in refusal(lambda: other.set_claim_devices("default", "status", uid, [result]))
 
-    cluster.event(pod | {"kind": "Pod", "apiVersion": "v1", "metadata": got["metadata"]}, "NotReady", "x" * 2000, True)
+    cluster.event(
+        pod | {"kind": "Pod", "apiVersion": "v1", "metadata": stored_claim["metadata"]}, "NotReady", "x" * 2000, True
+    )
     events = plane.expect("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
     (event,) = [one for one in events if one.get("reportingController") == DRIVER]
     assert (event["type"], event["reason"], event["reportingInstance"]) == ("Warning", "NotReady", node)
@@ -632,7 +644,8 @@ def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Ins
     ids=["nested", "deep", "bytes", "half"],
 )
 def test_a_claim_with_any_configuration_is_read(installed: Installed, odd: bytes) -> None:
-    """Kubernetes accepts all of these. A driver must be able to read the claim, to refuse it or to clear its status."""
+    """Kubernetes accepts all these configurations. A driver must be able to read the claim, to refuse it or to clear
+    its status."""
     cluster, base = installed.node("odd-node"), "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     head = b'{"metadata":{"name":"odd"},"spec":{"devices":{"config":[{"opaque":{"driver":"lanewise.dev",'
     rest = b'"parameters":{"mtu":%s}}}],"requests":[{"name":"nic","exactly":{"deviceClassName":"none"}}]}}}' % odd
@@ -698,7 +711,7 @@ def _check_links(installed: Installed, node: Node, name: str) -> None:
 
 
 def _check_changes_by_others(installed: Installed, node: Node, name: str) -> None:
-    """Check that the slices are restored after others delete all (as kubelet does when it starts), forge one or add
+    """Check that the slices are restored after others delete all (as kubelet does when it starts), change one or add
     one."""
     plane = installed.plane
     time.sleep(1)
@@ -739,7 +752,7 @@ def _check_settings(installed: Installed, node: Node, name: str, before: list[st
 
 
 def _check_uplinks(installed: Installed, node: Node, name: str) -> None:
-    """Check that an interface is withdrawn when the node itself uses it."""
+    """Check that an interface is no longer published while the node itself uses it."""
     node.ip("link", "add", "br0", "type", "bridge")
     node.ip("link", "set", "nic0", "master", "br0")
     until(lambda: installed.devices(name) == {})
@@ -763,16 +776,18 @@ def _check_an_outage(installed: Installed, node: Node, name: str) -> None:
     plane.wait_ready("kube-apiserver")
     until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"}, 45)
     time.sleep(3)
-    plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")  # the watch works again
+    # restored only if the watch works again
+    plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")
     until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"})
     generations = {one["spec"]["pool"]["generation"] for one in installed.slices(name)}
     assert len(generations) == 1
 
 
 def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:
-    """Changes of links, of settings, of slices by others, and an outage of the API server.
+    """The driver publishes changes of links and settings, restores slices that others changed, and recovers from an
+    outage of the API server.
 
-    The waits are far shorter than the publisher's resync interval (`RESYNC_SECONDS`), so events must end them.
+    The waits are far shorter than the publisher's resync interval (`RESYNC_SECONDS`), so only events can end them.
     """
     name = "follows"
     node = running(name, SETTINGS)
@@ -789,7 +804,7 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
 def test_a_recreated_node_gets_its_slices(
     installed: Installed, running: t.Callable[[str, str], Node], tmp_path: Path
 ) -> None:
-    """The token ends with the old Node. With a new token, the driver publishes slices that belong to the new Node."""
+    """The old Node's token becomes invalid. With a new token, the driver publishes slices owned by the new Node."""
     plane, name = installed.plane, "recreated"
     node = running(name, SETTINGS)
     until(lambda: installed.slices(name))
@@ -830,7 +845,7 @@ def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Install
 
 
 def test_credentials_of_kubeconfigs_are_used_or_refused(installed: Installed, tmp_path: Path) -> None:
-    """Kubeconfigs in kubeadm's form are used. Others are refused with the reason."""
+    """Kubeconfigs in kubeadm's format are used. Others are refused, with the reason."""
     plane = installed.plane
     admin_access = driver.from_kubeconfig(plane.kubeconfig)
     admin = Cluster(lambda: admin_access, DRIVER, "policy-probe")
@@ -851,7 +866,7 @@ def test_credentials_of_kubeconfigs_are_used_or_refused(installed: Installed, tm
         alice.node_object()
     data["users"][0]["user"] = {"exec": {"command": "login"}}
     path.write_text(json.dumps(data))
-    with pytest.raises(AccessError, match="by a program"):
+    with pytest.raises(AccessError, match="needs a program to authenticate"):
         alice.node_object()
     path.write_text("current-context: none\n")
     with pytest.raises(AccessError, match="not a valid kubeconfig"):

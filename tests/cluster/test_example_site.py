@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The example site's claims on slices of the real driver: the scheduler allocates each GPU with the NIC beside it.
+"""The example site's claims on slices of the real driver: the scheduler allocates each GPU with a NIC below its PCIe
+root.
 
-The nodes are example machines. The driver publishes the slices of their NICs. The slices of the GPUs have what the
-vendor's driver would publish, which cannot run here.
+The nodes are example machines. The driver publishes the slices of their NICs. The test publishes the slices of the GPUs
+in place of the vendor's driver, which cannot run here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _site(newest: ControlPlane) -> tuple[Installed, dict[str, Object]]:
         ("mi300x", "two-amd-pairs", 2, "gpu.amd.com"),
     ],
 )
-def test_each_gpu_gets_the_nic_beside_it(
+def test_each_gpu_gets_a_nic_below_its_pcie_root(
     site: tuple[Installed, dict[str, Object]], tmp_path: Path, machine: str, template: str, pairs: int, gpu: str
 ) -> None:
     installed, templates = site
@@ -84,8 +85,8 @@ def test_each_gpu_gets_the_nic_beside_it(
         plane.expect("POST", f"/api/v1/namespaces/{name}/pods", {"metadata": {"name": "pod"}, "spec": spec})
 
         def allocation() -> t.Any:
-            found = plane.expect("GET", f"{RESOURCE}/namespaces/{name}/resourceclaims/pairs")
-            return found.get("status", {}).get("allocation")
+            stored = plane.expect("GET", f"{RESOURCE}/namespaces/{name}/resourceclaims/pairs")
+            return stored.get("status", {}).get("allocation")
 
         results = plane.wait_for(allocation, "the scheduler's allocation", 90)["devices"]["results"]
         published = installed.devices(name)
@@ -101,5 +102,5 @@ def test_each_gpu_gets_the_nic_beside_it(
 
 def _device(plane: ControlPlane, node: str, result: Object) -> Object:
     query = f"fieldSelector=spec.nodeName={node},spec.driver={result['driver']}"
-    found = plane.expect("GET", f"{RESOURCE}/resourceslices?{query}")["items"]
-    return next(one for spec in found for one in spec["spec"]["devices"] if one["name"] == result["device"])
+    items = plane.expect("GET", f"{RESOURCE}/resourceslices?{query}")["items"]
+    return next(one for item in items for one in item["spec"]["devices"] if one["name"] == result["device"])

@@ -56,10 +56,10 @@ def modules(newest: ControlPlane, capsys: pytest.CaptureFixture[str]) -> t.Itera
 
 @pytest.fixture(scope="module")
 def fleet(newest: ControlPlane) -> Fleet:
-    found = Fleet(newest, "holds", {"hold-0": 3})
-    found.template("one", 1)
-    found.template("demo", 2, hold="demo")
-    return found
+    fleet = Fleet(newest, "holds", {"hold-0": 3})
+    fleet.template("one", 1)
+    fleet.template("demo", 2, hold="demo")
+    return fleet
 
 
 def test_only_the_tolerating_claim_gets_held_devices(fleet: Fleet, modules: Modules) -> None:
@@ -67,16 +67,16 @@ def test_only_the_tolerating_claim_gets_held_devices(fleet: Fleet, modules: Modu
     fleet.bound(1)
     (allocated,) = fleet.devices("before")
     free = [one for one in GPUS if one != allocated]
-    made = modules.hold("demo", *free)
-    assert made["changed"] and made["added"] == free and made["toleration"]["value"] == "demo"
+    result = modules.hold("demo", *free)
+    assert result["changed"] and result["added"] == free and result["toleration"]["value"] == "demo"
     assert len(fleet.rules()) == 2
     fleet.pod("other", "one")
-    assert "cannot allocate all claims" in fleet.refused("other")
+    assert "cannot allocate all claims" in fleet.rejection("other")
     assert set(fleet.where()) == {"before"}  # a pod that already has a device keeps it
-    fleet.pod("wanted", "demo")
+    fleet.pod("tolerating", "demo")
     fleet.bound(2)
-    assert fleet.devices("wanted") == set(free)
-    fleet.plane.expect("DELETE", f"{fleet.pods_at}/wanted?gracePeriodSeconds=0")
+    assert fleet.devices("tolerating") == set(free)
+    fleet.plane.expect("DELETE", f"{fleet.pods_at}/tolerating?gracePeriodSeconds=0")
     # the devices are still held, so the pending pod does not get them
     fleet.pod("again", "demo")
     fleet.bound(2)
@@ -97,14 +97,14 @@ def test_check_mode_and_a_second_run_change_no_hold(fleet: Fleet, modules: Modul
     modules.hold("demo", *GPUS[:1])
     later = modules.hold("demo", *GPUS[:1], expires="2027-11-01T00:00:00Z")
     assert later["changed"] and later["hold"]["expires"] == "2027-11-01T00:00:00Z"
-    assert not modules.hold("demo", *GPUS[:1])["changed"]  # the expiry stays
+    assert not modules.hold("demo", *GPUS[:1])["changed"]  # the expiry is kept
     assert modules.run(dra_hold, name="demo", state="absent", _ansible_check_mode=True)["changed"]
     assert len(fleet.rules()) == 1
     assert modules.run(dra_hold, name="demo", state="absent")["changed"]
     assert not modules.run(dra_hold, name="demo", state="absent")["changed"]
 
 
-def test_holds_name_their_owners_and_devices(fleet: Fleet, modules: Modules) -> None:
+def test_owners_and_devices_of_holds_are_reported(fleet: Fleet, modules: Modules) -> None:
     modules.hold("demo", *GPUS[:2])
     refused = modules.hold("second", GPUS[2], GPUS[1], owner="team b")
     assert f"{GPUS[1]} belongs to hold demo of team a" in refused["msg"] and len(fleet.rules()) == 2
@@ -124,16 +124,16 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
     late = f"hold demo of team a, until {past} (a demo), is overdue: 2 devices are still held"
     assert line == f"{late}: release or extend it with lanewise.dra.reserve"
     assert "expires: must be in the future" in modules.hold("demo", *GPUS, expires=past)["msg"]
-    assert modules.hold("demo", *GPUS[:2])["changed"]  # it is extended
+    assert modules.hold("demo", *GPUS[:2])["changed"]  # the hold is extended
     assert modules.holds()["overdue"] == []
 
 
-def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
+def test_simultaneous_holds_never_share_a_device(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
     """Several runs request the same devices at once: at most one gets them, and the others hold nothing."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
     devices = tuple(forms.parse_device(one) for one in GPUS)
 
-    def make_hold(number: int) -> str:
+    def create_hold(number: int) -> str:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))
         order = devices[number % 3 :] + devices[: number % 3]
         try:
@@ -144,7 +144,7 @@ def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fle
 
     for _round in range(5):
         with ThreadPoolExecutor(4) as pool:
-            reported = list(pool.map(make_hold, range(4)))
+            reported = list(pool.map(create_hold, range(4)))
         found = holds(fleet.rules())
         # a refused run holds nothing; two runs that conflict may both be refused
         assert {one.name for one in found} == {f"run-{number}" for number, text in enumerate(reported) if not text}
@@ -154,18 +154,20 @@ def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fle
             modules.run(dra_hold, name=one.name, state="absent")
 
 
-def test_runs_that_make_the_same_hold_at_once_make_one(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
+def test_simultaneous_runs_with_the_same_hold_create_it_once(
+    newest: ControlPlane, fleet: Fleet, modules: Modules
+) -> None:
     until = (datetime.now(timezone.utc) + timedelta(hours=1)).replace(microsecond=0)
-    wanted = Hold("demo", "team a", "one job", until, tuple(forms.parse_device(one) for one in GPUS))
+    desired = Hold("demo", "team a", "one job", until, tuple(forms.parse_device(one) for one in GPUS))
 
-    def make_hold(_number: int) -> None:
+    def create_hold(_number: int) -> None:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))
-        Rules(api, "resource.k8s.io/v1").make(wanted)
+        Rules(api, "resource.k8s.io/v1").make(desired)
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(make_hold, range(4)))
+        list(pool.map(create_hold, range(4)))
     (found,) = holds(fleet.rules())
-    assert set(found.devices) == set(wanted.devices) and found.expires == until
+    assert set(found.devices) == set(desired.devices) and found.expires == until
 
 
 def test_an_old_server_is_refused(oldest: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:

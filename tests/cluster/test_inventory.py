@@ -28,14 +28,14 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-PROGRAM = Path(sys.executable).with_name("ansible-inventory")
+ANSIBLE_INVENTORY = Path(sys.executable).with_name("ansible-inventory")
 RESOURCE = "/apis/resource.k8s.io/v1"
 DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 
 kubernetes = pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 urllib3 = pytest.importorskip("urllib3", reason="comes with the Python client of Kubernetes")
 pytest.importorskip("ansible", reason="needs ansible-core")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_INVENTORY.exists(), reason="needs ansible-core beside this Python")
 
 from ansible.module_utils.testing import patch_module_args  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.modules import dra_objects_info  # noqa: E402
@@ -51,30 +51,30 @@ def inventory(folder: Path, plane: ControlPlane | None, **options: t.Any) -> sub
         "ANSIBLE_HOME": str(folder / "home"),
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
     }
-    command = [str(PROGRAM), "-i", str(source), "--list"]
+    command = [str(ANSIBLE_INVENTORY), "-i", str(source), "--list"]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
 
 
 def read(output: str) -> t.Any:
-    """Parse the output of ansible-inventory, and remove its marks of unsafe strings."""
+    """Parse the output of ansible-inventory, with unsafe strings as plain strings."""
     return json.loads(output, object_hook=lambda one: one.get("__ansible_unsafe", one))
 
 
 def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -> None:
     plane, version = control_plane, control_plane.version.replace(".", "-")
-    whole, torn = f"inventory-{version}-whole", f"inventory-{version}-torn"
-    for node, machine in ((whole, "degraded"), (torn, "dgx-a100")):
+    whole, incomplete = f"inventory-{version}-whole", f"inventory-{version}-incomplete"
+    for node, machine in ((whole, "degraded"), (incomplete, "dgx-a100")):
         plane.add_node(node)
-        made = slices(offers(node, facts(machine), DRIVERS))
-        for one in made:
+        node_slices = slices(offers(node, facts(machine), DRIVERS))
+        for one in node_slices:
             if one["spec"]["driver"] == DRIVER:
                 one["metadata"]["annotations"] = {VERSION_ANNOTATION: "1.0.0"}
             plane.expect("POST", f"{RESOURCE}/resourceslices", one)
-        if node == torn:
-            lanewise_slice = next(one for one in made if one["spec"]["driver"] == "lanewise.dev")
+        if node == incomplete:
+            lanewise_slice = next(one for one in node_slices if one["spec"]["driver"] == "lanewise.dev")
             pool = {**lanewise_slice["spec"]["pool"], "generation": 7, "resourceSliceCount": 2}
             spec = {**lanewise_slice["spec"], "pool": pool}
-            again = {**lanewise_slice, "metadata": {"name": f"{torn}-again"}, "spec": spec}
+            again = {**lanewise_slice, "metadata": {"name": f"{incomplete}-again"}, "spec": spec}
             plane.expect("POST", f"{RESOURCE}/resourceslices", again)
     done = inventory(
         tmp_path,
@@ -94,10 +94,13 @@ def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp
     assert hosts[whole]["nics"] == len(published)
     down = any("lanewise.dev/link-down:NoSchedule" in finding for finding in hosts[whole]["dra_findings"])
     assert down is not plane.version.startswith("v1.34")  # which drops taints by default
-    assert hosts[torn]["nics"] == 0
-    assert f"lanewise.dev: pool {torn} has 1 of 2 slices: none of it is allocated" in hosts[torn]["dra_findings"]
-    broken = {host for host in listed["broken"]["hosts"] if host in (whole, torn)}
-    assert broken == ({whole, torn} if down else {torn})
+    assert hosts[incomplete]["nics"] == 0
+    assert (
+        f"lanewise.dev: pool {incomplete} has 1 of 2 slices: none of its devices can be allocated"
+        in hosts[incomplete]["dra_findings"]
+    )
+    broken = {host for host in listed["broken"]["hosts"] if host in (whole, incomplete)}
+    assert broken == ({whole, incomplete} if down else {incomplete})
     assert whole in listed["rail_0"]["hosts"]
     only = read(inventory(tmp_path, plane, drivers=["gpu.nvidia.com"]).stdout)["_meta"]["hostvars"][whole]
     assert {one["driver"] for one in only["dra_devices"]} == {"gpu.nvidia.com"}
@@ -128,7 +131,7 @@ def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane
 
 
 def test_a_list_with_an_expired_continue_token_is_requested_again(newest: ControlPlane) -> None:
-    """This uses Events, because the API server does not cache them, and so a compaction of etcd expires the token."""
+    """The test lists Events, because the API server does not cache them. So a compaction of etcd expires the token."""
     path, names = "/api/v1/namespaces/default/events", [f"part-{number}" for number in range(4)]
     api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(newest.kubeconfig)))
     etcd = Client(newest.ports["etcd"], newest.authority.certificate, newest.authority.server)
@@ -136,25 +139,25 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
 
     def add(name: str) -> str:
         metadata = {"name": name, "labels": {"test": "parts"}}
-        made = newest.expect("POST", path, {"metadata": metadata, "involvedObject": {"namespace": "default"}})
-        return str(made["metadata"]["resourceVersion"])
+        created = newest.expect("POST", path, {"metadata": metadata, "involvedObject": {"namespace": "default"}})
+        return str(created["metadata"]["resourceVersion"])
 
-    def ask(**query: t.Any) -> t.Any:
-        found = api.list_namespaced_event("default", label_selector="test=parts", **query)
+    def request(**query: t.Any) -> t.Any:
+        page = api.list_namespaced_event("default", label_selector="test=parts", **query)
         if not queries:  # the list changes between the requests
             status, answer = etcd.request("POST", "/v3/kv/compaction", {"revision": add(names[-1])})
             assert status == 200, answer
         queries.append(query.keys() - {"_request_timeout", "_preload_content"})
-        return found
+        return page
 
     for name in names[:-1]:
         add(name)
-    assert [one["metadata"]["name"] for one in read_all(ask, "v1", "Event", chunk=2)] == names
+    assert [one["metadata"]["name"] for one in read_all(request, "v1", "Event", chunk=2)] == names
     assert queries == [{"limit"}, {"limit"}, {"limit", "_continue"}]  # without the refused request
     etcd.close()
 
 
-def _three_of_each(plane: ControlPlane, namespace: str) -> None:
+def _create_three_of_each_kind(plane: ControlPlane, namespace: str) -> None:
     """Create three objects of each listed kind of Kubernetes itself."""
     plane.add_namespace(namespace)
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "pages-0"}}]}}
@@ -184,9 +187,9 @@ def _three_of_each(plane: ControlPlane, namespace: str) -> None:
 def test_every_kind_is_listed_in_pages(
     newest: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each request has a limit and continues where the previous one ended, and the pages together are the whole list.
-    A list with too many objects is an error, and is not truncated."""
-    _three_of_each(newest, "pages")
+    """Each request has a limit, and continues where the previous one ended. The pages together are the whole list. A
+    list with too many objects is an error, and is not truncated."""
+    _create_three_of_each_kind(newest, "pages")
     sent: dict[str, list[dict[str, list[str]]]] = {}
     urlopen = urllib3.connectionpool.HTTPConnectionPool.urlopen
 
@@ -197,7 +200,7 @@ def test_every_kind_is_listed_in_pages(
 
     monkeypatch.setattr(urllib3.connectionpool.HTTPConnectionPool, "urlopen", recorded)
     monkeypatch.setattr(cluster_lists, "CHUNK", 2)
-    kinds = [*dra_objects_info.KINDS, *dra_objects_info.MORE]
+    kinds = [*dra_objects_info.KINDS, *dra_objects_info.OPTIONAL_KINDS]
 
     def listed() -> Object:
         sent.clear()
@@ -223,7 +226,7 @@ def test_every_kind_is_listed_in_pages(
         (kind,) = [kind for kind in found["objects"] if answer["kind"] == f"{kind}List"]
         metadata = [one["metadata"] for one in found["objects"][kind]]
         assert [(one.get("namespace"), one["name"]) for one in metadata] == names
-    monkeypatch.setattr(cluster_lists, "MOST", 2)
+    monkeypatch.setattr(cluster_lists, "MAX_OBJECTS", 2)
     refused = listed()
     assert (
         refused["failed"]
@@ -232,7 +235,7 @@ def test_every_kind_is_listed_in_pages(
 
 
 def test_hostile_claims_do_not_hide_hosts(control_plane: ControlPlane, tmp_path: Path) -> None:
-    """The API server accepts these opaque configurations. Which of them Python can parse depends on its version."""
+    """The API server accepts these opaque configurations. The Python version decides which of them can be parsed."""
     plane, node = control_plane, f"hostile-{control_plane.version.replace('.', '-')}"
     plane.add_node(node)
     plane.expect("POST", f"{RESOURCE}/resourceslices", next(iter(slices(offers(node, facts("dgx-a100"), DRIVERS)))))
@@ -264,5 +267,5 @@ def test_the_reason_for_a_failed_read_is_reported(newest: ControlPlane, tmp_path
     content = yaml.safe_load(newest.kubeconfig.read_text())
     content["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
     (tmp_path / "none").write_text(yaml.safe_dump(content))
-    away = inventory(tmp_path, None)
-    assert away.returncode and "cannot reach the API server" in away.stderr
+    unreachable = inventory(tmp_path, None)
+    assert unreachable.returncode and "cannot reach the API server" in unreachable.stderr

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The node that other tests use: it runs pods, reports why a pod cannot start, and stops pods."""
+"""Tests of the node that other tests use: it runs pods, reports why a pod cannot start, and deletes pods."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def test_a_pod_survives_a_restart_of_kubelet(node: Node) -> None:
 
 def _responds(node: Node, pod: str) -> bool:
     try:
-        return node.execute(pod, "echo", "here") == "here\n"
+        return node.execute(pod, "echo", "test") == "test\n"
     except Failed:
         return False

@@ -25,11 +25,11 @@ pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes"
 
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 
 
 pytestmark = [
-    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python"),
     pytest.mark.skipif(not shutil.which("iperf3"), reason="iperf3 is not installed"),
 ]
 
@@ -83,14 +83,14 @@ def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
     paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
     environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
     environment["ANSIBLE_HOME"], environment["PWD"] = str(folder / "home"), str(folder)
-    command = [str(PROGRAM), "-i", "hosts.json", "lanewise.dra.verify", "-e", "@variables.json"]
+    command = [str(ANSIBLE_PLAYBOOK), "-i", "hosts.json", "lanewise.dra.verify", "-e", "@variables.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return t.cast(Object, json.loads((folder / "report" / "alignment.json").read_text()))
 
 
-def test_pods_measure_with_each_other(pods: Node, tmp_path: Path) -> None:
-    """The bandwidth between the two NICs is measured with a program in both pods, and only on request."""
+def test_the_bandwidth_between_two_pods_is_measured(pods: Node, tmp_path: Path) -> None:
+    """The bandwidth between the two NICs is measured only on request, with a program that runs in both pods."""
     assert all(one["measured"] == [] for one in verify(pods, tmp_path)["claims"])
     answer = verify(pods, tmp_path, alignment_measure=True, alignment_measure_seconds=2)
     found = {one["claim"]: one["measured"] for one in answer["claims"]}
@@ -103,7 +103,7 @@ def test_pods_measure_with_each_other(pods: Node, tmp_path: Path) -> None:
     assert "(iperf3)" in page
 
 
-def test_a_measuring_program_that_is_missing_is_reported(pods: Node, tmp_path: Path) -> None:
+def test_a_missing_measuring_program_is_reported(pods: Node, tmp_path: Path) -> None:
     answer = verify(
         pods, tmp_path, alignment_measure=True, alignment_measure_most=1, alignment_measure_nccl="all_gather_perf -b 8"
     )

@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""No device is lost and nothing of a claim remains, whatever is killed and when. With real pods, kubelet, containerd
-and scheduler.
+"""No device is lost and nothing of a claim remains, whichever program is killed at whatever moment.
+
+The pods, kubelet, containerd and scheduler are real.
 
 `LANEWISE_CHAOS_STRIDE=1` kills the driver at every step of every operation, and not only at a few. `LANEWISE_OUTAGE` is
 the duration of the API server's outage in seconds. `LANEWISE_PODS` is the number of pods that start and end in a row.
@@ -38,17 +39,17 @@ CYCLES = int(os.environ.get("LANEWISE_PODS", "10"))
 #: The strides without LANEWISE_CHAOS_STRIDE: each operation is killed a few times.
 STRIDES = {"prepare": 16, "attach": 16, "detach": 14, "unprepare": 8, "start": 14}
 RAILS = 4
-RULES = range(2000, 2000 + RAILS)  # priorities of the node's own routing rules
-TIMEOUT = 60  # seconds: kubelet retries every 10 to 15 seconds
+RULES = range(2000, 2000 + RAILS)  # priorities of the routing rules that the node has itself
+TIMEOUT_SECONDS = 60  # kubelet retries every 10 to 15 seconds
 
 KILL = Path("/run/kill")  # read by killed_driver.py
 CHECKPOINT = Path("/var/lib/kubelet/dra_manager_state")
 
-PROGRAM = Path(__file__).with_name("killed_driver.py")
+KILLED_DRIVER = Path(__file__).with_name("killed_driver.py")
 UNFINISHED = ".unfinished"
 PODS = "/api/v1/namespaces/default/pods"
-#: The configuration of a pod's interfaces, by rail: one with all settings, and a child. The node also configures the
-#: rails.
+#: The configuration of a pod's interfaces, by rail: one with all settings, and a child. On the node, the rails have
+#: another configuration (`make_rail`).
 CONFIGURATION: dict[int, Object] = {
     1: {
         "name": "net1",
@@ -70,9 +71,9 @@ CONFIGURATION: dict[int, Object] = {
 def _driver(node: Node) -> t.Iterator[Driver]:
     for number in range(RAILS):
         make_rail(number)
-    driver = Driver(node, program=[str(PROGRAM), str(KILL)])
+    driver = Driver(node, program=[str(KILLED_DRIVER), str(KILL)])
     try:
-        driver.wait_ready(TIMEOUT)
+        driver.wait_ready(TIMEOUT_SECONDS)
     except Failed as failure:
         raise Failed(f"{failure}: {driver.reasons()}\n{driver.log()}") from None
     selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
@@ -99,14 +100,14 @@ def make_rail(number: int) -> None:
 
 
 def make_template(driver: Driver, name: str, rails: t.Mapping[int, Object]) -> None:
-    requests, config = [], []
-    for number, wanted in rails.items():
+    requests, entries = [], []
+    for number, config in rails.items():
         expression = f'device.attributes["{NAME}"].ifName == "rail{number}"'
         exactly = {"deviceClassName": "nic", "selectors": [{"cel": {"expression": expression}}]}
         requests.append({"name": f"nic{number}", "exactly": exactly})
-        opaque = {"driver": NAME, "parameters": parameters(wanted)}
-        config.append({"requests": [f"nic{number}"], "opaque": opaque})
-    item = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests, "config": config}}}}
+        opaque = {"driver": NAME, "parameters": parameters(config)}
+        entries.append({"requests": [f"nic{number}"], "opaque": opaque})
+    item = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests, "config": entries}}}}
     driver.plane.expect("POST", f"{API}/namespaces/default/resourceclaimtemplates", item)
 
 
@@ -133,17 +134,17 @@ class Testbed:
             raise Failed(f"pod {name} has ended: {json.dumps(found['status'])}")
         return any(c["type"] == "Ready" and c["status"] == "True" for c in found["status"].get("conditions", ()))
 
-    def wait_ready(self, name: str, seconds: float = TIMEOUT) -> None:
+    def wait_ready(self, name: str, seconds: float = TIMEOUT_SECONDS) -> None:
         try:
             self.plane.wait_for(lambda: self.ready(name), f"pod {name}", seconds)
         except Failed as failure:
             raise Failed(f"{failure}\n" + "\n".join(self.node.events(name))) from None
 
-    def gone(self, name: str) -> bool:
+    def deleted(self, name: str) -> bool:
         return bool(self.plane.request("GET", f"{PODS}/{name}")[0] == 404)
 
     def delete(self, name: str, grace: int | None = None) -> None:
-        """Delete a pod, without waiting until it is gone."""
+        """Delete a pod, without waiting until it no longer exists."""
         body = None if grace is None else {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
         status, answer = self.plane.request("DELETE", f"{PODS}/{name}", body)
         assert status in (200, 404), answer
@@ -154,12 +155,12 @@ class Testbed:
 
     def phases(self) -> dict[str, str]:
         """The phase of each pod's claim in the driver's records."""
-        found = {}
+        phases = {}
         for path in (STATE / "state").glob("*.json"):
-            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # the record was removed meanwhile
                 record = json.loads(path.read_text())
-                found[record["pod"]["name"]] = record.get("phase", "prepared")  # the default, which is not written
-        return found
+                phases[record["pod"]["name"]] = record.get("phase", "prepared")  # the default, which is not written
+        return phases
 
     def has_interfaces(self, name: str) -> bool:
         shown = {one["ifname"]: one for one in json.loads(self.node.execute(name, "ip", "-json", "address"))}
@@ -168,9 +169,9 @@ class Testbed:
 
     def wait_interfaces(self, name: str) -> None:
         """Wait until a pod runs with its interfaces."""
-        self.plane.wait_for(lambda: has_interfaces(self, name), f"pod {name} with its interfaces", TIMEOUT)
+        self.plane.wait_for(lambda: has_interfaces(self, name), f"pod {name} with its interfaces", TIMEOUT_SECONDS)
 
-    def wait_restored(self, seconds: float = TIMEOUT) -> None:
+    def wait_restored(self, seconds: float = TIMEOUT_SECONDS) -> None:
         """Wait until nothing of a claim remains, and the node's state and devices are as recorded."""
         self.plane.wait_for(lambda: not self.claim_files(), "the claims' files to be removed", seconds)
         current: Object = {}
@@ -189,15 +190,15 @@ class Testbed:
             raise Failed(f"{failure}: {differences(self.published, self.driver.devices())}") from None
 
     def claim_files(self) -> list[str]:
-        """The files of claims, without unfinished files of killed writers, which are removed only later."""
+        """The files of claims, without the unfinished files of killed writers, which are removed later."""
         return [path for path in self.driver.claim_files() if not path.endswith(UNFINISHED)]
 
-    def end(self, *names: str, seconds: float = TIMEOUT) -> None:
+    def end(self, *names: str, seconds: float = TIMEOUT_SECONDS) -> None:
         """Delete pods, and check that nothing of them remains."""
         for name in names:
             self.delete(name)
         for name in names:
-            self.plane.wait_for(lambda name=name: self.gone(name), f"the end of pod {name}", seconds)
+            self.plane.wait_for(lambda name=name: self.deleted(name), f"the deletion of pod {name}", seconds)
         self.wait_restored(seconds)
 
     def log_size(self) -> int:
@@ -208,33 +209,35 @@ class Testbed:
         KILL.unlink(missing_ok=True)
         self.driver.stop()
         self.driver.start()
-        self.driver.wait_ready(TIMEOUT)
+        self.driver.wait_ready(TIMEOUT_SECONDS)
 
 
 @pytest.fixture(name="testbed")
 def _testbed(node: Node, driver: Driver) -> t.Iterator[Testbed]:
-    """The node. After each test, also a failed one, all pods are removed."""
+    """The node. All pods are removed after each test, even if it failed."""
     testbed = Testbed(node, driver)
     yield testbed
     KILL.unlink(missing_ok=True)
     for pod in testbed.plane.expect("GET", PODS)["items"]:
         testbed.delete(pod["metadata"]["name"])
-    testbed.plane.wait_for(lambda: not testbed.plane.expect("GET", PODS)["items"], "the end of all pods", TIMEOUT)
-    testbed.plane.wait_for(lambda: not testbed.claim_files(), "the claims' files to be removed", TIMEOUT)
+    testbed.plane.wait_for(
+        lambda: not testbed.plane.expect("GET", PODS)["items"], "the deletion of all pods", TIMEOUT_SECONDS
+    )
+    testbed.plane.wait_for(lambda: not testbed.claim_files(), "the claims' files to be removed", TIMEOUT_SECONDS)
 
 
 def state() -> Object:
     """The node's network state, and everything else that claims could leave behind."""
-    found: Object = {f"rail{number}": json.loads(host_state(f"rail{number}")) for number in range(RAILS)}
-    found["kubelet"] = claims_of_kubelet()
-    found["links"] = sorted(link["ifname"] for link in json.loads(ip("-json link")))
+    current: Object = {f"rail{number}": json.loads(host_state(f"rail{number}")) for number in range(RAILS)}
+    current["kubelet"] = claims_of_kubelet()
+    current["links"] = sorted(link["ifname"] for link in json.loads(ip("-json link")))
     for family in ("-4", "-6"):
-        found[f"rules {family}"] = ip(f"{family} rule")
-    found["namespaces"] = sorted(path.name for path in Path("/run/netns").iterdir())
-    found["mounts"] = sorted(line for line in Path("/proc/mounts").read_text().splitlines() if "nsfs" in line)
+        current[f"rules {family}"] = ip(f"{family} rule")
+    current["namespaces"] = sorted(path.name for path in Path("/run/netns").iterdir())
+    current["mounts"] = sorted(line for line in Path("/proc/mounts").read_text().splitlines() if "nsfs" in line)
     files = [path for folder in (STATE, Path("/run/lanewise")) for path in folder.rglob("*") if not path.is_dir()]
-    found["files"] = sorted(str(path) for path in files if not path.name.endswith(UNFINISHED))
-    return found
+    current["files"] = sorted(str(path) for path in files if not path.name.endswith(UNFINISHED))
+    return current
 
 
 def claims_of_kubelet() -> list[str]:
@@ -245,20 +248,21 @@ def claims_of_kubelet() -> list[str]:
     return sorted(claim["ClaimName"] for claim in data["ClaimInfoStateList"] or ())
 
 
-def differences(one: t.Any, other: t.Any, path: str = "") -> list[str]:
+def differences(before: t.Any, after: t.Any, path: str = "") -> list[str]:
     """The differences between two states, one per line."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = sorted({*one, *other})
-        return [line for key in keys for line in differences(one.get(key), other.get(key), f"{path}/{key}")]
-    if isinstance(one, list) and isinstance(other, list):
-        lost = [f"{path}: lost {item}" for item in one if item not in other]
-        return lost + [f"{path}: new {item}" for item in other if item not in one]
-    return [] if one == other else [f"{path}: {one} is now {other}"]
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = sorted({*before, *after})
+        return [line for key in keys for line in differences(before.get(key), after.get(key), f"{path}/{key}")]
+    if isinstance(before, list) and isinstance(after, list):
+        lost = [f"{path}: lost {item}" for item in before if item not in after]
+        return lost + [f"{path}: new {item}" for item in after if item not in before]
+    return [] if before == after else [f"{path}: {before} is now {after}"]
 
 
 @pytest.mark.parametrize("operation", ["prepare", "attach", "detach", "unprepare"])
 def test_a_driver_killed_at_any_step_leaves_nothing(testbed: Testbed, operation: str) -> None:
-    """The pod is deleted, before it could start or after it started with the restarted driver. Nothing remains."""
+    """The pod is deleted before it could start, or after the restarted driver has attached its devices. Nothing of its
+    claim remains."""
     start = time.monotonic()
     kills = 0
     for step in steps(operation):
@@ -279,13 +283,14 @@ def test_a_driver_killed_at_any_step_leaves_nothing(testbed: Testbed, operation:
 
 
 def steps(operation: str) -> range:
-    """The steps at which the driver is killed, without an end: a test ends at the first step that is not reached."""
+    """The steps at which the driver is killed. There are more than any operation has: a test ends at the first step
+    that is not reached."""
     stride = STRIDE or STRIDES[operation]
     return range(stride // 2, 10_000, stride)
 
 
 def killed_at(testbed: Testbed, name: str, operation: str, step: int) -> str:
-    """Create a pod with a driver that is killed at a step. Delete the pod if the operation is part of its end.
+    """Create a pod with a driver that is killed at a step. Delete the pod if the operation is part of its deletion.
 
     Returns what the driver logs about the kill, or that the operation has ended.
     """
@@ -308,7 +313,7 @@ def killed_at_start(testbed: Testbed, operation: str, step: int) -> bool:
     testbed.driver.stop()
     testbed.driver.start()
     what = f"step {step} of {operation}"
-    testbed.plane.wait_for(lambda: killed(testbed) or not testbed.driver.reasons(), what, TIMEOUT)
+    testbed.plane.wait_for(lambda: killed(testbed) or not testbed.driver.reasons(), what, TIMEOUT_SECONDS)
     if killed(testbed):
         print(testbed.driver.log().splitlines()[-1], flush=True)
     return killed(testbed)
@@ -318,17 +323,17 @@ def wait_for_end(testbed: Testbed, offset: int, operation: str) -> str:
     """Wait until the driver was killed or completed an operation, by its log from `offset` on."""
 
     def end() -> str:
-        over = killed(testbed)  # checked before the log is read
+        was_killed = killed(testbed)  # checked before the log is read
         reported = testbed.driver.log()[offset:]
-        if over:
+        if was_killed:
             return reported[reported.index("killed before") :].strip()
         return f"{operation} made" if f"\n{operation} made" in reported else ""
 
-    return str(testbed.plane.wait_for(end, f"the end of {operation}", TIMEOUT))
+    return str(testbed.plane.wait_for(end, f"the end of {operation}", TIMEOUT_SECONDS))
 
 
 def test_a_driver_killed_while_it_recovers_leaves_nothing(testbed: Testbed) -> None:
-    """The driver is killed in attach, and then twice at its next starts, while it undoes the attach."""
+    """The driver is killed in attach, and then at its next two starts, while it undoes the attach."""
     for step in range(20, 10_000, STRIDE or 100):
         name = f"recovers-{step}"
         end = killed_at(testbed, name, "attach", step)
@@ -343,8 +348,7 @@ def test_a_driver_killed_while_it_recovers_leaves_nothing(testbed: Testbed) -> N
         testbed.end(name)
 
 
-def test_a_driver_killed_while_it_starts_disturbs_no_pod(testbed: Testbed) -> None:
-    """A running pod keeps its interfaces."""
+def test_a_running_pod_keeps_its_interfaces_while_the_driver_is_killed_at_its_start(testbed: Testbed) -> None:
     testbed.post("lasting")
     testbed.wait_ready("lasting")
     kills = 0
@@ -359,11 +363,11 @@ def test_a_driver_killed_while_it_starts_disturbs_no_pod(testbed: Testbed) -> No
 
 
 def test_files_of_killed_writers_are_removed(testbed: Testbed) -> None:
-    """Unfinished files are removed when they are old, and locks are removed."""
-    places = (STATE / "state", Path("/var/run/cdi"))
-    for place, name in zip(places, ("a.json", "k8s.lanewise.dev-claim-a.json")):
-        (place / f"{name}.0{UNFINISHED}").write_text("{")
-        for draft in place.glob(f"*{UNFINISHED}"):
+    """The driver removes old unfinished files, and locks."""
+    folders = (STATE / "state", Path("/var/run/cdi"))
+    for folder, name in zip(folders, ("a.json", "k8s.lanewise.dev-claim-a.json")):
+        (folder / f"{name}.0{UNFINISHED}").write_text("{")
+        for draft in folder.glob(f"*{UNFINISHED}"):
             os.utime(draft, (0, 0))
     lock = Path("/run/lanewise/locks/claim-a")
     lock.parent.mkdir(exist_ok=True)
@@ -386,34 +390,37 @@ def bring_to(testbed: Testbed, name: str, moment: str, template: str = "whole", 
     """Create a pod and wait until it reaches `moment`, as far as that is visible from outside."""
     testbed.post(name, template, **spec)
     if moment in ("prepared", "attached"):
-        wanted = ["attached"] if moment == "attached" else ["prepared", "attaching", "attached"]
-        testbed.plane.wait_for(lambda: testbed.phases().get(name) in wanted, f"pod {name} to be {moment}", TIMEOUT)
+        phases = ["attached"] if moment == "attached" else ["prepared", "attaching", "attached"]
+        testbed.plane.wait_for(
+            lambda: testbed.phases().get(name) in phases, f"pod {name} to be {moment}", TIMEOUT_SECONDS
+        )
     elif moment != "created":
         testbed.wait_ready(name)
     if moment in ("ending", "detached"):
         testbed.delete(name)
     if moment == "detached":
         what = f"pod {name} to lose its devices"
-        testbed.plane.wait_for(lambda: testbed.phases().get(name) != "attached", what, TIMEOUT)
+        testbed.plane.wait_for(lambda: testbed.phases().get(name) != "attached", what, TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(("program", "moment"), [(name, moment) for name in MOMENTS for moment in MOMENTS[name]])
 def test_pods_start_or_end_although_kubelet_or_containerd_is_killed(
     testbed: Testbed, program: str, moment: str
 ) -> None:
-    """The pod starts or ends all the same."""
     name = f"{program}-{moment}"
     bring_to(testbed, name, moment, restartPolicy="Always")
     testbed.node.stop(program)
     time.sleep(0.5)
     testbed.node.start(program)
     if moment not in ("ending", "detached"):
-        testbed.plane.wait_for(lambda: has_interfaces(testbed, name), f"pod {name} with its interfaces", TIMEOUT)
+        testbed.plane.wait_for(
+            lambda: has_interfaces(testbed, name), f"pod {name} with its interfaces", TIMEOUT_SECONDS
+        )
     testbed.end(name)
 
 
 def has_interfaces(testbed: Testbed, name: str) -> bool:
-    """Whether a pod runs with all its interfaces; no while kubelet does not respond."""
+    """Whether a pod runs with all its interfaces; False while kubelet does not respond."""
     try:
         return testbed.ready(name) and testbed.has_interfaces(name)
     except Failed:
@@ -427,13 +434,13 @@ def test_the_next_pod_gets_the_devices_of_a_pod_deleted_by_force(testbed: Testbe
     bring_to(testbed, first, moment)
     testbed.delete(first, grace=0)
     testbed.post(second)
-    testbed.plane.wait_for(lambda: testbed.poke(second) or testbed.ready(second), f"pod {second}", TIMEOUT)
+    testbed.plane.wait_for(lambda: testbed.poke(second) or testbed.ready(second), f"pod {second}", TIMEOUT_SECONDS)
     assert testbed.has_interfaces(second)
     testbed.end(second)
 
 
-def test_pods_start_and_end_while_the_api_server_is_away(testbed: Testbed) -> None:
-    """Pods that the node already knows start and end. Others wait."""
+def test_pods_start_and_end_while_the_api_server_is_down(testbed: Testbed) -> None:
+    """Pods that kubelet already knows start and end. Others wait."""
     bring_to(testbed, "leaving", "running", "rail0")
     bring_to(testbed, "coming", "prepared")
     testbed.delete("leaving")
@@ -447,10 +454,10 @@ def test_pods_start_and_end_while_the_api_server_is_away(testbed: Testbed) -> No
     time.sleep(max(0.0, OUTAGE - (time.monotonic() - start)))
     testbed.plane.start("kube-apiserver")
     testbed.plane.wait_ready("kube-apiserver")
-    testbed.plane.wait_for(lambda: testbed.poke("waiting") or testbed.ready("waiting"), "pod waiting", TIMEOUT)
-    testbed.plane.wait_for(lambda: has_interfaces(testbed, "coming"), "pod coming with its interfaces", TIMEOUT)
-    testbed.plane.wait_for(lambda: testbed.gone("leaving"), "the end of pod leaving", TIMEOUT)
-    testbed.driver.wait_ready(TIMEOUT)
+    testbed.plane.wait_for(lambda: testbed.poke("waiting") or testbed.ready("waiting"), "pod waiting", TIMEOUT_SECONDS)
+    testbed.plane.wait_for(lambda: has_interfaces(testbed, "coming"), "pod coming with its interfaces", TIMEOUT_SECONDS)
+    testbed.plane.wait_for(lambda: testbed.deleted("leaving"), "the deletion of pod leaving", TIMEOUT_SECONDS)
+    testbed.driver.wait_ready(TIMEOUT_SECONDS)
     testbed.end("coming", "waiting")
 
 
@@ -463,7 +470,7 @@ def rail_state(rail: str) -> t.Any:
 
 
 def test_pods_get_their_devices_again_after_a_reboot(testbed: Testbed) -> None:
-    """Pods that restart get their devices again. The others return their devices."""
+    """Pods that restart get their devices again. The devices of the others return to the node."""
     bring_to(testbed, "always", "running", restartPolicy="Always")
     bring_to(testbed, "never", "running", "rail0")
     bring_to(testbed, "ending", "running", "rail3")
@@ -477,11 +484,13 @@ def test_pods_get_their_devices_again_after_a_reboot(testbed: Testbed) -> None:
         make_rail(number)
     testbed.node.boot()
     testbed.driver.start()
-    testbed.plane.wait_for(lambda: has_interfaces(testbed, "always"), "the restarted pod", TIMEOUT)
-    testbed.plane.wait_for(lambda: testbed.gone("ending"), "the end of pod ending", TIMEOUT)
-    status = testbed.plane.wait_for(lambda: ended(testbed, "never"), "the end of pod never", TIMEOUT)
+    testbed.plane.wait_for(lambda: has_interfaces(testbed, "always"), "the restarted pod", TIMEOUT_SECONDS)
+    testbed.plane.wait_for(lambda: testbed.deleted("ending"), "the deletion of pod ending", TIMEOUT_SECONDS)
+    status = testbed.plane.wait_for(lambda: ended(testbed, "never"), "the end of pod never", TIMEOUT_SECONDS)
     assert status["phase"] == "Failed", status
-    testbed.plane.wait_for(lambda: rail_state("rail0") == testbed.before["rail0"], "rail0 to be on the node", TIMEOUT)
+    testbed.plane.wait_for(
+        lambda: rail_state("rail0") == testbed.before["rail0"], "rail0 to be on the node", TIMEOUT_SECONDS
+    )
     assert set(testbed.phases()) == {"always"}
     testbed.end("always", "never")
 
@@ -492,7 +501,7 @@ def ended(testbed: Testbed, name: str) -> Object | None:
 
 
 def usage(testbed: Testbed) -> dict[str, int]:
-    """How many resources the driver uses and claims have on the node."""
+    """The resources that the driver uses, and those that claims use on the node."""
     process = Path(f"/proc/{testbed.plane.pids['driver']}")
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return {
@@ -512,22 +521,22 @@ def test_many_pods_in_a_row_leave_nothing(testbed: Testbed) -> None:
     """Several pods run at a time. The driver's resource usage may grow with the first few, but not later."""
     waves = [["whole", "rail0", "rail3"], [f"rail{number}" for number in range(RAILS)]]
     start = time.monotonic()
-    made, seen = 0, []
+    created, usages = 0, []
     for wave in itertools.cycle(waves):
-        names = [f"churn-{made + number}" for number in range(len(wave))]
+        names = [f"churn-{created + number}" for number in range(len(wave))]
         for name, template in zip(names, wave):
             testbed.post(name, template)
         for name in names:
             testbed.wait_ready(name)
         assert set(testbed.phases()) == set(names) and len(claims_of_kubelet()) == len(names)
         testbed.end(*names)
-        made += len(wave)
-        seen.append(usage(testbed))
-        if len(seen) == 2 or len(seen) % 10 == 0 or made >= CYCLES:
-            print(f"{time.monotonic() - start:.0f} s: {made} pods: {seen[-1]}", flush=True)
-        if made >= CYCLES:
+        created += len(wave)
+        usages.append(usage(testbed))
+        if len(usages) == 2 or len(usages) % 10 == 0 or created >= CYCLES:
+            print(f"{time.monotonic() - start:.0f} s: {created} pods: {usages[-1]}", flush=True)
+        if created >= CYCLES:
             break
-    warm, last = seen[min(9, len(seen) // 2)], seen[-1]
+    warm, last = usages[min(9, len(usages) // 2)], usages[-1]
     for name in ("claims of kubelet", "files", "CDI files", "interfaces", "namespaces", "mounts"):
         assert last[name] == warm[name], (name, warm, last)
     assert last["descriptors"] <= warm["descriptors"] + 8, (warm, last)

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get CPUs of the socket of their GPU or NIC. With NVIDIA's real driver, lanewise.dev and a stand-in for the CPU
-DRA driver.
+"""Pods get CPUs of the same socket as their GPU or NIC, from NVIDIA's real driver, lanewise.dev and a stand-in for the
+CPU DRA driver.
 
-The stand-in publishes what that driver's sources say (cpu_driver.py). So the test shows that claims for three drivers
-work together with kubelet and the scheduler, but not what the real CPU driver does.
+The stand-in publishes the devices that the CPU driver's sources describe (cpu_driver.py). So the test shows that claims
+for three drivers work with kubelet and the scheduler, but not what the real CPU driver does.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
 CPUS = 8  # of each pod
 DRIVERS = {**gpu_claims.drivers("0.5.0"), NAME: {"version": "main"}}
-WANTED = [{"name": "cpus", "kind": "cpu", "capacity": {"dra.cpu/cpu": CPUS}}]
+CPU_REQUESTS = [{"name": "cpus", "kind": "cpu", "capacity": {"dra.cpu/cpu": CPUS}}]
 NIC = {"name": "nic", "kind": "nic", "where": {"min_speed": "400G"}}
 TEMPLATES = [
-    {"name": name, "namespace": "default", "align": "numa_node", "devices": [*devices, *WANTED]}
+    {"name": name, "namespace": "default", "align": "numa_node", "devices": [*devices, *CPU_REQUESTS]}
     for name, devices in {"gpu-cpus": [gpu_claims.GPU], "nic-cpus": [NIC], "all-three": [NIC, gpu_claims.GPU]}.items()
 ]
 
 
-@pytest.fixture(name="made", scope="module")
-def _made(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[tuple[GpuNode, CpuDriver]]:
+@pytest.fixture(name="running", scope="module")
+def _running(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[tuple[GpuNode, CpuDriver]]:
     try:
         gpus = GpuNode(node, "hgx-h100", tmp_path_factory.mktemp("cpus"), "0.5.0")
     except Missing as missing:
@@ -52,8 +52,8 @@ def _made(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[tu
         gpus.close()
 
 
-def test_published_devices_equal_the_prediction(node: Node, made: tuple[GpuNode, CpuDriver]) -> None:
-    gpus, cpus = made
+def test_published_devices_equal_the_prediction(node: Node, running: tuple[GpuNode, CpuDriver]) -> None:
+    gpus, cpus = running
     predicted = [one for one in offers(node.name, gpus.facts, DRIVERS) if one.driver == NAME]
     assert len(predicted) == len(cpus.devices) == 2
     for one, device in zip(predicted, cpus.devices):
@@ -62,13 +62,13 @@ def test_published_devices_equal_the_prediction(node: Node, made: tuple[GpuNode,
         assert {**one.device, "attributes": {}} == {**device, "attributes": {}}
 
 
-@pytest.mark.parametrize(("template", "others"), [("gpu-cpus", 1), ("nic-cpus", 1), ("all-three", 2)])
+@pytest.mark.parametrize(("template", "device_count"), [("gpu-cpus", 1), ("nic-cpus", 1), ("all-three", 2)])
 def test_pods_get_cpus_of_the_same_socket(
-    node: Node, made: tuple[GpuNode, CpuDriver], template: str, others: int
+    node: Node, running: tuple[GpuNode, CpuDriver], template: str, device_count: int
 ) -> None:
-    """There are as many pods as GPUs and fabric NICs. Their CPUs are read from the variable that the driver would use
-    to pin them."""
-    gpus, driver = made
+    """There are as many pods as GPUs and fabric NICs. The test reads a pod's CPUs from the environment variable that
+    the real driver uses to pin containers."""
+    gpus, driver = running
     tree = gpus.judge
     pods = len(tree.gpus)
     names = [f"{template}-{number}" for number in range(pods)]
@@ -78,7 +78,7 @@ def test_pods_get_cpus_of_the_same_socket(
     for name in names:
         seen = gpus.seen(name)
         devices = [*seen.gpus, *seen.nics]
-        assert len(devices) == others
+        assert len(devices) == device_count
         [cpuset] = re.findall(r"^DRA_CPUSET_[0-9a-f-]+=(.+)$", node.execute(name, "env"), re.MULTILINE)
         cpus = cpu_list(cpuset)
         assert len(cpus) == CPUS
@@ -89,4 +89,4 @@ def test_pods_get_cpus_of_the_same_socket(
     assert len(set(all_cpus)) == CPUS * pods and sockets == {0, 1}
     for name in names:
         node.delete_pod(name, wait=False)
-    node.plane.wait_for(lambda: not driver.assigned, "the end of the claims", 120)
+    node.plane.wait_for(lambda: not driver.assigned, "the release of all CPUs", 120)

@@ -43,8 +43,8 @@ _PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
 def apply(node: Node, item: Object) -> None:
     plural = _PLURALS.get(item["kind"], f"{item['kind'].lower()}s")
     metadata, group = item["metadata"], item["apiVersion"]
-    place = f"namespaces/{metadata['namespace']}/{plural}" if "namespace" in metadata else plural
-    path = f"/{'apis' if '/' in group else 'api'}/{group}/{place}/{metadata['name']}"
+    collection = f"namespaces/{metadata['namespace']}/{plural}" if "namespace" in metadata else plural
+    path = f"/{'apis' if '/' in group else 'api'}/{group}/{collection}/{metadata['name']}"
     node.plane.expect("PATCH", f"{path}?fieldManager=test&fieldValidation=Strict", item, "application/apply-patch+yaml")
 
 
@@ -53,17 +53,17 @@ def with_local_programs(item: Object, node: Node) -> Object:
     (container,) = item["spec"]["template"]["spec"]["containers"]
     container["image"], container["imagePullPolicy"] = IMAGE, "Never"
     container["command"] = [sys.executable, "-m", "lanewise_driver.cli"]
-    port = str(node.plane.ports["kube-apiserver"])  # its cluster IP is not reachable here
+    port = str(node.plane.ports["kube-apiserver"])  # the API server's cluster IP is not reachable here
     more = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port, "PYTHONPATH": ":".join(sys.path)}
     container["env"] += [{"name": name, "value": value} for name, value in more.items()]
-    wanted = {Path(path).resolve() for path in sys.path if path.startswith("/")}
-    wanted |= {Path(path) for path in (*sys.path, sys.prefix) if path.startswith("/")} | {Path(sys.base_prefix)}
-    wanted |= {Path(path).resolve() for path in (*lanewise_driver.__path__, __file__)}
-    wanted |= {path.resolve() for folder in lanewise_driver.__path__ for path in Path(folder).iterdir()}
-    found = {path if path.is_dir() else path.parent for path in wanted if path.exists()} | {Path("/usr")}
-    folders = sorted(path for path in found if not any(parent in found for parent in path.parents))
+    paths = {Path(path).resolve() for path in sys.path if path.startswith("/")}
+    paths |= {Path(path) for path in (*sys.path, sys.prefix) if path.startswith("/")} | {Path(sys.base_prefix)}
+    paths |= {Path(path).resolve() for path in (*lanewise_driver.__path__, __file__)}
+    paths |= {path.resolve() for folder in lanewise_driver.__path__ for path in Path(folder).iterdir()}
+    all_folders = {path if path.is_dir() else path.parent for path in paths if path.exists()} | {Path("/usr")}
+    folders = sorted(path for path in all_folders if not any(parent in all_folders for parent in path.parents))
     for number, folder in enumerate(folders):
-        name = f"here-{number}"
+        name = f"local-{number}"
         container["volumeMounts"].append({"name": name, "mountPath": str(folder), "readOnly": True})
         volume = {"name": name, "hostPath": {"path": str(folder)}}
         item["spec"]["template"]["spec"]["volumes"].append(volume)
@@ -130,7 +130,7 @@ def test_a_pod_keeps_its_device_while_the_driver_is_replaced(node: Node, driver:
     assert "rail0" not in ip("-brief link")
     uid = node.plane.expect("GET", f"{API}/namespaces/default/resourceclaims/one")["metadata"]["uid"]
     pinned = f" /run/lanewise/netns/{uid} nsfs "
-    assert pinned in Path("/proc/mounts").read_text()  # of the node, not of the driver's container
+    assert pinned in Path("/proc/mounts").read_text()  # mounted on the node, not only in the driver's container
 
     old = driver["metadata"]
     node.plane.expect("DELETE", f"{PODS}/{old['name']}")
@@ -143,6 +143,8 @@ def test_a_pod_keeps_its_device_while_the_driver_is_replaced(node: Node, driver:
     assert pinned in Path("/proc/mounts").read_text()
     assert "203.0.113.2/28" in node.execute("one", "ip", "address", "show", "dev", "net1")
     node.delete_pod("one")
-    node.plane.wait_for(lambda: "rail0" in ip("-brief link"), "rail0 to come back", 30)
-    node.plane.wait_for(lambda: pinned not in Path("/proc/mounts").read_text(), "the pin to go", 30)
+    node.plane.wait_for(lambda: "rail0" in ip("-brief link"), "rail0 to return to the node", 30)
+    node.plane.wait_for(
+        lambda: pinned not in Path("/proc/mounts").read_text(), "the pinned namespace to be removed", 30
+    )
     assert host_state("rail0") == before

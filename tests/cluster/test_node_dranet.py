@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""DRANET in place of the lanewise driver: the devices it publishes, and pods that get them by an inventory's claims."""
+"""DRANET in place of the lanewise driver: its published devices equal the prediction, and pods get them with the claims
+of an inventory."""
 
 from __future__ import annotations
 
@@ -33,13 +34,13 @@ SOMETIMES = {f"dra.net/{name}" for name in ("ipv4", "ipv6", "tcFilterNames", "tc
 
 @pytest.fixture(name="publish")
 def _publish(node: Node, tmp_path: Path) -> t.Iterator[t.Callable[..., tuple[MachineNode, Dranet]]]:
-    """A function that starts DRANET on a machine and returns both. They end with the test."""
-    with_machine: list[MachineNode] = []
+    """A function that starts DRANET on a machine and returns machine and DRANET. Both are removed after the test."""
+    machines: list[MachineNode] = []
     running: list[Dranet] = []
 
     def publish(name: str, filter_: str = dranet_node.FILTER) -> tuple[MachineNode, Dranet]:
         machine = MachineNode(node, name, tmp_path)
-        with_machine.append(machine)
+        machines.append(machine)
         try:
             driver = Dranet(node, machine.tree / "sys", filter_)
         except Missing as missing:
@@ -51,23 +52,23 @@ def _publish(node: Node, tmp_path: Path) -> t.Iterator[t.Callable[..., tuple[Mac
     yield publish
     for one in running:
         one.stop()
-    for machine in with_machine:
+    for machine in machines:
         machine.close()
-    for found in running[0].slices() if running else ():
-        node.plane.expect("DELETE", f"{dranet_node.SLICES}/{found['metadata']['name']}")
+    for one in running[0].slices() if running else ():
+        node.plane.expect("DELETE", f"{dranet_node.SLICES}/{one['metadata']['name']}")
 
 
 def differences(predicted: t.Iterable[Offer], published: t.Mapping[str, Object]) -> list[str]:
-    """The differences between the predicted devices and those that DRANET publishes: devices, and attributes by name,
-    type and value.
+    """The differences between the predicted devices and those that DRANET publishes: in devices, and in the names,
+    types and values of attributes.
 
     The value of an assumed attribute may differ. The values of unknown attributes are not predicted.
     """
-    sure = {one.device["name"]: one for one in predicted if not one.possible}
-    found = [f"{name}: not predicted" for name in sorted(published.keys() - sure.keys())]
-    found += [f"{name}: not published" for name in sorted(sure.keys() - published.keys())]
-    for name in sorted(published.keys() & sure.keys()):
-        actual, offer = published[name]["attributes"], sure[name]
+    certain = {one.device["name"]: one for one in predicted if not one.possible}
+    found = [f"{name}: not predicted" for name in sorted(published.keys() - certain.keys())]
+    found += [f"{name}: not published" for name in sorted(certain.keys() - published.keys())]
+    for name in sorted(published.keys() & certain.keys()):
+        actual, offer = published[name]["attributes"], certain[name]
         for key, value in offer.device["attributes"].items():
             same = actual.get(key, {}).keys() == value.keys() if key in offer.assumed else actual.get(key) == value
             found += [] if same else [f"{name}: {key} is {actual.get(key)}, not {value}"]
@@ -75,34 +76,35 @@ def differences(predicted: t.Iterable[Offer], published: t.Mapping[str, Object])
             f"{name}: {key} not predicted" for key in sorted(actual.keys() - offer.device["attributes"] - offer.unknown)
         ]
         found += [f"{name}: {key} not published" for key in sorted(offer.unknown - actual.keys() - SOMETIMES)]
-        found += [
-            f"{name}: has {sorted(published[name])}" for _once in "1" if set(published[name]) - {"name", "attributes"}
-        ]
+        other_fields = sorted(set(published[name]) - {"name", "attributes"})
+        found += [f"{name}: has also {other_fields}"] if other_fields else []
     return found
 
 
-#: A machine with more devices than a slice can hold. With this prefix, the 128 VFs of one NIC are left out.
-LARGE, LEFT_OUT = "sriov", "0000:c9"
+#: A machine with more devices than a slice can hold, and the prefix of one NIC's 128 VFs, which a filter excludes.
+LARGE, EXCLUDED = "sriov", "0000:c9"
 
 
 @pytest.mark.parametrize("machine", [name for name in names() if name != LARGE])
-def test_the_prediction_is_what_dranet_publishes(publish: t.Callable[..., t.Any], machine: str) -> None:
+def test_dranet_publishes_the_predicted_devices(publish: t.Callable[..., t.Any], machine: str) -> None:
     machine_node, driver = publish(machine)
     published = machine_node.node.plane.wait_for(driver.devices, "the devices of DRANET")
     assert not differences(offers(machine_node.node.name, machine_node.facts, DRIVERS), published)
 
 
-def test_the_prediction_of_vfs_and_of_nics_below_a_vlan(publish: t.Callable[..., t.Any]) -> None:
-    """On the machine that has more devices than a slice can hold, reduced by a filter."""
-    few = f'!attributes["dra.net/pciAddress"].StringValue.startsWith("{LEFT_OUT}")'
-    machine_node, driver = publish(LARGE, f'({dranet_node.FILTER}) && (!("dra.net/pciAddress" in attributes) || {few})')
+def test_dranet_publishes_the_predicted_vfs_and_nics_below_a_vlan(publish: t.Callable[..., t.Any]) -> None:
+    """The machine has more devices than a slice can hold, so a filter excludes some of them."""
+    included = f'!attributes["dra.net/pciAddress"].StringValue.startsWith("{EXCLUDED}")'
+    machine_node, driver = publish(
+        LARGE, f'({dranet_node.FILTER}) && (!("dra.net/pciAddress" in attributes) || {included})'
+    )
     published = machine_node.node.plane.wait_for(driver.devices, "the devices of DRANET")
     for name in ("functions", "nics", "interfaces", "rdma_devices"):
         items = machine_node.facts[name]
         if isinstance(items, dict):
-            machine_node.facts[name] = {key: one for key, one in items.items() if not key.startswith(LEFT_OUT)}
+            machine_node.facts[name] = {key: one for key, one in items.items() if not key.startswith(EXCLUDED)}
         else:
-            machine_node.facts[name] = [one for one in items if not (one["address"] or "").startswith(LEFT_OUT)]
+            machine_node.facts[name] = [one for one in items if not (one["address"] or "").startswith(EXCLUDED)]
     predicted = offers(machine_node.node.name, machine_node.facts, DRIVERS)
     assert any("dra.net/isSriovVf" in one.device["attributes"] for one in predicted)
     assert not differences(predicted, published)
@@ -110,7 +112,7 @@ def test_the_prediction_of_vfs_and_of_nics_below_a_vlan(publish: t.Callable[...,
 
 def test_nothing_is_published_if_a_slice_cannot_hold_all_devices(publish: t.Callable[..., t.Any]) -> None:
     machine_node, driver = publish(LARGE)
-    machine_node.node.plane.wait_for(lambda: "spec.devices: Too many" in driver.log(), "the API server's refusal")
+    machine_node.node.plane.wait_for(lambda: "spec.devices: Too many" in driver.log(), "the API server's error")
     assert not driver.slices() and not offers(machine_node.node.name, machine_node.facts, DRIVERS)
 
 
@@ -150,7 +152,7 @@ class DranetGpuNode(GpuNode):
 
 
 def inventory() -> Object:
-    """A site that uses DRANET: a GPU with a NIC below its PCIe root, with DRANET's own configuration."""
+    """A site that uses DRANET: a GPU with a NIC below its PCIe root, and a configuration in DRANET's syntax."""
     interface = {"name": "net1", "addresses": ["203.0.113.2/28"]}
     config = {"driver": "dra.net", "parameters": {"interface": interface}}
     pair = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "nic", "config": [config]}]
@@ -160,8 +162,8 @@ def inventory() -> Object:
 
 @pytest.fixture(name="machine", params=[False, True], ids=["default", "persistent"])
 def _machine(node: Node, request: pytest.FixtureRequest, tmp_path: Path) -> t.Iterator[DranetGpuNode]:
-    """The node as an example machine, with the site's objects applied. `persistent` has DRANET's gate for attributes
-    that stay while a pod has the device."""
+    """The node as an example machine, with the site's objects applied. `persistent` switches on DRANET's gate that
+    keeps attributes published while a pod has the device."""
     gates = {"PersistentResourceSliceAttributes": request.param}
     try:
         machine = DranetGpuNode(node, tmp_path, gates)
@@ -169,23 +171,25 @@ def _machine(node: Node, request: pytest.FixtureRequest, tmp_path: Path) -> t.It
         pytest.skip(str(missing))
     site = compile_site(inventory(), {node.name: machine.facts})
     assert [one.nodes for one in site.reach] == [[node.name]]
-    made = []
+    created = []
     for one in site.objects:
-        place = "deviceclasses" if one["kind"] == "DeviceClass" else "namespaces/default/resourceclaimtemplates"
-        made.append(f"{API}/{place}/{one['metadata']['name']}")
-        node.plane.expect("POST", f"{API}/{place}", one)
+        collection = "deviceclasses" if one["kind"] == "DeviceClass" else "namespaces/default/resourceclaimtemplates"
+        created.append(f"{API}/{collection}/{one['metadata']['name']}")
+        node.plane.expect("POST", f"{API}/{collection}", one)
     yield machine
     for one in node.plane.expect("GET", PODS)["items"]:
         node.delete_pod(one["metadata"]["name"], wait=False)
     claims = f"{API}/namespaces/default/resourceclaims"
-    node.plane.wait_for(lambda: not node.plane.expect("GET", claims)["items"], "the end of pods and claims", 120)
-    for path in made:
+    node.plane.wait_for(lambda: not node.plane.expect("GET", claims)["items"], "the deletion of pods and claims", 120)
+    for path in created:
         node.plane.expect("DELETE", path)
     machine.close()
 
 
-def test_pods_get_aligned_pairs_and_verify_proves_it(node: Node, machine: DranetGpuNode, tmp_path: Path) -> None:
-    """Eight pods at once have a GPU and the NIC beside it. The playbook verify proves it by the kernel's tree.
+def test_pods_get_aligned_pairs_and_verify_proves_the_alignment(
+    node: Node, machine: DranetGpuNode, tmp_path: Path
+) -> None:
+    """Each of eight pods has a GPU and a NIC below its PCIe root. The playbook verify proves it from the kernel's tree.
 
     Attributes that DRANET no longer publishes for a NIC in use are unknown, unless the gate keeps them.
     """
@@ -197,7 +201,7 @@ def test_pods_get_aligned_pairs_and_verify_proves_it(node: Node, machine: Dranet
     assert len({one.nics[0] for one in seen}) == 8
     assert "203.0.113.2/28" in node.execute("pair-0", "ip", "-4", "-brief", "address", "show", "net1")
 
-    tree = tmp_path / "now"  # the tree that a probe of the node reads while pods have the NICs
+    tree = tmp_path / "in-use"  # the tree that a probe of the node reads while pods have the NICs
     shutil.copytree(machine.tree, tree, symlinks=True)
     for one in seen:
         move_to_container(tree, one.nics[0])
@@ -220,11 +224,11 @@ def test_pods_get_aligned_pairs_and_verify_proves_it(node: Node, machine: Dranet
         silent = ["dra.net does not publish dra.net/virtual while a pod has the device"]
         assert (one["verdict"], unknown) == (("kept", []) if persistent else ("unknown", silent))
 
-    # a machine on which a NIC is in another place than DRANET publishes
+    # a machine on which a NIC is below another PCIe root than DRANET publishes
     [wrong] = machine.seen("pair-3").nics
     facts["functions"][wrong]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     swapped = verify(node, tmp_path, alignment_topologies={node.name: facts}, alignment_strict=False)["claims"]
-    bad = [
+    unproven = [
         one for one in swapped for promise in one["promises"] if promise["rule"] == "match" and not promise["proven"]
     ]
-    assert [[pod["name"] for pod in one["pods"]] for one in bad] == [["pair-3"]]
+    assert [[pod["name"] for pod in one["pods"]] for one in unproven] == [["pair-3"]]

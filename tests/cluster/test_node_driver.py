@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get their network devices from the driver, with real kubelet, containerd and scheduler. Checked in the pods."""
+"""Pods get network devices from the driver, with real kubelet, containerd and scheduler."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def links(node: Node, pod: str) -> dict[str, Object]:
 def claim_of(driver: Driver, pod: str) -> Object:
     status = driver.plane.expect("GET", f"/api/v1/namespaces/default/pods/{pod}")["status"]
     name = status["resourceClaimStatuses"][0]["resourceClaimName"]
-    found: Object = driver.plane.expect("GET", f"{API}/namespaces/default/resourceclaims/{name}")
-    return found
+    claim: Object = driver.plane.expect("GET", f"{API}/namespaces/default/resourceclaims/{name}")
+    return claim
 
 
 def attached(driver: Driver, pod: str) -> Object:
@@ -92,8 +92,8 @@ def attached(driver: Driver, pod: str) -> Object:
     """
 
     def device() -> Object | None:
-        found: list[Object] = claim_of(driver, pod)["status"].get("devices") or [{}]
-        return found[0] if found[0].get("networkData") else None
+        devices: list[Object] = claim_of(driver, pod)["status"].get("devices") or [{}]
+        return devices[0] if devices[0].get("networkData") else None
 
     reported: Object = driver.plane.wait_for(device, "the status of the attached device", 30)
     return reported
@@ -106,7 +106,7 @@ def test_devices_are_published_and_the_uplink_is_not(driver: Driver) -> None:
 
 
 @pytest.mark.each_kubernetes
-def test_pod_has_its_interface_while_it_lives(node: Node, driver: Driver) -> None:
+def test_a_pod_has_its_interface_until_it_ends(node: Node, driver: Driver) -> None:
     before = host_state("rail1")
     config = {"name": "net1", "addresses": ["203.0.113.18/28"], "mtu": 1400}
     config["routes"] = [{"destination": "192.0.2.128/25", "gateway": "203.0.113.17", "metric": 50}]
@@ -188,8 +188,7 @@ def test_a_child_leaves_its_parent_on_the_node(node: Node, driver: Driver) -> No
     assert host_state("rail3") == before
 
 
-def test_two_devices_of_a_claim_keep_their_names(node: Node, driver: Driver) -> None:
-    """Without a name in the configuration, each interface keeps its name."""
+def test_interfaces_keep_their_names_if_no_name_is_configured(node: Node, driver: Driver) -> None:
     node.run_pod(node.pod("two", resourceClaims=[template(driver, "two", count=2)]))
     names = {name.partition("@")[0] for name in links(node, "two")}
     assert len(names & set(RAILS)) == 2
@@ -210,7 +209,7 @@ def test_without_configuration_a_pod_gets_the_addresses_of_the_node(node: Node, 
 
 @pytest.mark.skipif(not shutil.which("dnsmasq"), reason="needs dnsmasq (Debian package dnsmasq-base)")
 def test_a_pod_gets_leases_of_both_families(node: Node, driver: Driver) -> None:
-    """From a DHCP server on the wire. They are acquired before the pod's program starts, and released when it ends."""
+    """A DHCP server is on the wire. Leases are acquired before the pod's program starts, and released at its end."""
     before = host_state("rail2")
     ip("-n switch address add 2001:db8:2::1/64 dev wire2 nodad")
     options = (
@@ -238,8 +237,8 @@ def test_a_pod_gets_leases_of_both_families(node: Node, driver: Driver) -> None:
         ]
         assert "default" not in [route["dst"] for route in routes]  # the server's default route is ignored
         assert responds(four["local"])
-        wanted = {f"{four['local']}/28", f"{six['local']}/128"}
-        assert set(attached(driver, "leased")["networkData"]["ips"]) == wanted
+        expected = {f"{four['local']}/28", f"{six['local']}/128"}
+        assert set(attached(driver, "leased")["networkData"]["ips"]) == expected
         metadata = node.execute("leased", "sh", "-c", "cat /var/run/kubernetes.io/dra-device-attributes/*/*/*/*.json")
         assert four["local"] in metadata and six["local"] in metadata
         assert "DHCPRELEASE" not in log.read_text()
@@ -304,7 +303,7 @@ def test_devices_of_pods_that_ended_while_the_driver_was_down_are_restored(node:
 
 
 def test_a_container_starts_again_while_the_driver_is_down(node: Node, driver: Driver) -> None:
-    """Its devices are still in the pod, so the driver is not needed."""
+    """The devices are still in the pod, so the driver is not needed."""
 
     def restarted() -> bool:
         status = node.plane.expect("GET", "/api/v1/namespaces/default/pods/again")["status"]["containerStatuses"][0]
@@ -339,7 +338,7 @@ raise SystemExit(main())
 
 @pytest.mark.each_kubernetes
 def test_a_kubelet_that_speaks_v1beta1_is_served(node: Node, driver: Driver) -> None:
-    """The pod is prepared and unprepared, also if one of the two used the other version."""
+    """Pods are prepared and unprepared with v1beta1, also if the other of the two requests used v1."""
     before = [host_state(name) for name in RAILS]
     current = driver.program
 
@@ -396,7 +395,7 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
     taints = driver.devices()["net-rail3"].get("taints", [])
     # in 1.34, taints need a feature gate
     assert [taint["key"] for taint in taints] == ([] if node.plane.minor == "1.34" else [f"{NAME}/link-down"])
-    if taints:  # the event explains it, as the scheduler does not report why a pod gets no device
+    if taints:  # the event gives the reason, because the scheduler does not report why a pod gets no device
         message = "new pods do not get these devices of the node while their links are down: net-rail3"
         node.plane.wait_for(lambda: any(message in line for line in node.events(node.name)), "the Node's event", 30)
     ip("-n switch link set wire3 up")
@@ -405,8 +404,8 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
 
 @pytest.mark.each_kubernetes
 def test_health_is_shown_in_the_pods_status(node: Node, driver: Driver) -> None:
-    """Kubelet uses the newest health service that both support: v1alpha1 in 1.34. That version finds a claim only if
-    the claim's name equals the name of the claim's entry in the pod."""
+    """Kubelet uses the newest health service that both support: v1alpha1 in Kubernetes 1.34. That kubelet finds a claim
+    only if the claim's name equals the name of the claim's entry in the pod."""
 
     def health() -> str:
         pod = node.plane.expect("GET", "/api/v1/namespaces/default/pods/health")
@@ -433,9 +432,9 @@ def preflight(folder: Path) -> list[str]:
     arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
     program = "ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight"
     command = [sys.executable, "-m", program, str(arguments)]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
-    assert found["runtime"].startswith("containerd 2.")
-    return [problem for problem in found["problems"] if "containerd" in problem]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert result["runtime"].startswith("containerd 2.")
+    return [problem for problem in result["problems"] if "containerd" in problem]
 
 
 @contextlib.contextmanager
@@ -448,22 +447,22 @@ def containerd_with(node: Node, line: str) -> t.Iterator[None]:
 
 
 def test_containerd_ignores_the_former_option_for_cdi(node: Node, driver: Driver, tmp_path: Path) -> None:
-    """It logs that it ignores the key."""
+    """containerd logs that it ignores the key."""
     assert preflight(tmp_path) == []
     with containerd_with(node, "enable_cdi = false"):
         assert preflight(tmp_path) == []
-        message = node.plane.log("containerd").read_text()
-        assert any("Ignoring unknown key" in line and "key=enable_cdi" in line for line in message.splitlines())
+        log = node.plane.log("containerd").read_text()
+        assert any("Ignoring unknown key" in line and "key=enable_cdi" in line for line in log.splitlines())
         node.run_pod(node.pod("cdi", resourceClaims=[template(driver, "cdi", {"name": "net1"}, "rail1")]))
         assert "net1" in links(node, "cdi")
         end(node, driver, "cdi")
 
 
 def test_a_containerd_that_ignores_the_drivers_specs_is_reported(node: Node, driver: Driver, tmp_path: Path) -> None:
-    """The role reports it before it installs, and no container starts without its device. The device may already be in
-    the pod's network namespace. It returns to the node when the pod ends, although the pod never ran."""
+    """The role reports it before the installation, and no container starts without its device. The device may already
+    be in the pod's network namespace. It returns to the node when the pod ends, although the pod never ran."""
 
-    def refused(name: str) -> None:
+    def expect_no_start(name: str) -> None:
         claim = template(driver, name, {"name": "net1"}, "rail1")
         node.plane.expect("POST", "/api/v1/namespaces/default/pods", node.pod(name, resourceClaims=[claim]))
         reason = "unresolvable CDI devices"
@@ -473,11 +472,11 @@ def test_a_containerd_that_ignores_the_drivers_specs_is_reported(node: Node, dri
     with containerd_with(node, 'cdi_spec_dirs = ["/etc/cdi"]'):
         (problem,) = preflight(tmp_path)
         assert "Add it to cdi_spec_dirs in" in problem and str(node.folder / "containerd.toml") in problem
-        refused("never")
+        expect_no_start("never")
         end(node, driver, "never")
         assert host_state("rail1") == before
-        refused("unread")
-        without_delay = "from lanewise_driver import cli; cli.PATIENCE = 0; raise SystemExit(cli.main())"
+        expect_no_start("unread")
+        without_delay = "from lanewise_driver import cli; cli.START_TIMEOUT_SECONDS = 0; raise SystemExit(cli.main())"
         command = [sys.executable, "-c", without_delay, "doctor"]
         doctor = subprocess.run(command, capture_output=True, text=True, check=False)
         assert doctor.returncode == 1 and "the container runtime does not read /var/run/cdi" in doctor.stdout

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the lanewise driver and DRANET handle the same faults: the table of docs/comparison.md.
+"""How the lanewise driver and DRANET handle the same faults: the table in docs/comparison.md.
 
 The results are read from the kernel: the interfaces in the pod, and the changes to the node's interfaces. A run appends
 its results to .cache/faults.jsonl.
@@ -46,7 +46,7 @@ NET1: Object = {"name": "net1", "addresses": ["203.0.113.2/28"]}
 
 
 def no_fault(testbed: Testbed) -> str:
-    """The claim sets no addresses, so the pod gets the node's."""
+    """The claim sets no addresses, so the pod gets the node's addresses."""
     for command in (
         "link set rail0 mtu 1480 alias of-the-node",
         "address add 203.0.113.3/28 dev rail0",
@@ -64,7 +64,9 @@ def no_fault(testbed: Testbed) -> str:
 def killed_in_prepare(testbed: Testbed) -> str:
     testbed.forwarder.hold()
     testbed.post("killed")
-    testbed.plane.wait_for(testbed.forwarder.request_waiting.is_set, "the driver's request in prepare", faults.TIMEOUT)
+    testbed.plane.wait_for(
+        testbed.forwarder.request_waiting.is_set, "the driver's request in prepare", faults.TIMEOUT_SECONDS
+    )
     testbed.kill()
     failed = "FailedPrepareDynamicResources"
     testbed.plane.wait_for(lambda: any(failed in line for line in testbed.node.events("killed")), failed, 20)
@@ -108,10 +110,10 @@ def kubelet_restarted(testbed: Testbed) -> str:
     return testbed.start_result("kubelet")
 
 
-def away_while_it_ends(testbed: Testbed) -> str:
-    testbed.run("away")
+def down_while_the_pod_ends(testbed: Testbed) -> str:
+    testbed.run("ends")
     testbed.kill()
-    testbed.delete("away")
+    testbed.delete("ends")
     time.sleep(5)
     testbed.start()
     return ""
@@ -150,15 +152,15 @@ def renamed_by_the_pod(testbed: Testbed) -> str:
     return ""
 
 
-def namespace_gone(testbed: Testbed) -> str:
+def namespace_removed(testbed: Testbed) -> str:
     """As with a runtime that removes the pod's namespace before it reports that the pod has stopped."""
-    testbed.run("gone")
+    testbed.run("removed")
     for path in Path("/run/netns").glob("cni-*"):
         subprocess.run(["umount", "--lazy", str(path)], check=True)
         path.unlink()
     pods = [top / testbed.node.folder.name / "kubepods" for top in hierarchies()]
-    groups = [path for top in pods for path in top.rglob("cgroup.procs")]
-    for pid in {int(pid) for group in groups for pid in group.read_text().split()}:
+    process_files = [path for top in pods for path in top.rglob("cgroup.procs")]
+    for pid in {int(pid) for path in process_files for pid in path.read_text().split()}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return ""
@@ -178,7 +180,7 @@ def no_server_at_unprepare(testbed: Testbed) -> str:
     testbed.forwarder.cut()
     testbed.delete("unprepares")
     try:
-        testbed.plane.wait_for(lambda: not testbed.remaining(), "the pod's end without an API server", 40)
+        testbed.plane.wait_for(lambda: not testbed.remaining(), "the pod's deletion without an API server", 40)
         return "pod ends"
     except faults.Failed:
         return "pod waits for the API server"
@@ -197,14 +199,14 @@ def refused_by_the_kernel(testbed: Testbed) -> str:
     return testbed.refusal_result("kernel", "unreachable", "invalid gateway")
 
 
-def one_name_twice(testbed: Testbed) -> str:
+def same_name_twice(testbed: Testbed) -> str:
     testbed.post("twice", NET1, {**NET1, "addresses": ["203.0.113.18/28"]})
     return testbed.refusal_result("twice", "net1", "file exists")
 
 
 class Row(t.NamedTuple):
-    """A row of the table: a fault, and its results with the lanewise driver and with DRANET. Results that differ from
-    run to run are separated by ` or `."""
+    """A row of the table: a fault, and its results with the lanewise driver and with DRANET. If the result differs from
+    run to run, the results are separated by ` or `. `make` causes the fault."""
 
     fault: str
     make: t.Callable[[Testbed], str]
@@ -229,18 +231,18 @@ ROWS = [
     Row("driver stopped for 5 s while a pod starts", hangs_in_attach, STARTS, f"{LATE_INTERFACE}; {RESTORED}"),
     Row("driver killed while a pod runs", restarted, STARTS, STARTS),
     Row("kubelet killed while a pod runs", kubelet_restarted, STARTS, STARTS),
-    Row("driver killed, and a pod ends before it is back", away_while_it_ends, RESTORED, INTERFACE_LOST),
+    Row("driver killed, and a pod ends before it is back", down_while_the_pod_ends, RESTORED, INTERFACE_LOST),
     Row("driver killed after a pod has stopped, before unprepare", killed_before_unprepare, RESTORED, RESTORED),
     Row("privileged pod changes MAC, MTU, alias, queue, addresses", changed_by_the_pod, RESTORED, CHANGED),
     Row("privileged pod renames the interface", renamed_by_the_pod, RESTORED, INTERFACE_LOST),
-    Row("pod's namespace is gone before the driver hears of its end", namespace_gone, RESTORED, INTERFACE_LOST),
+    Row("pod's namespace is removed before the driver learns of its end", namespace_removed, RESTORED, INTERFACE_LOST),
     Row("driver cannot reach the API server at prepare", no_server_at_prepare, STARTS, STARTS),
     Row("driver cannot reach the API server when a pod ends", no_server_at_unprepare, ENDS, ENDS),
     Row("claim with a misspelled field", unknown_field, REFUSED, REFUSED),
     Row("claim with a route that the kernel refuses", refused_by_the_kernel, REFUSED, REFUSED),
     Row(
-        "two claims of a pod ask for one interface name",
-        one_name_twice,
+        "two claims of a pod request the same interface name",
+        same_name_twice,
         REFUSED,
         f"{REFUSED} or {NOT_STARTED}; an event names the cause; {INTERFACE_LOST}",
     ),
@@ -280,9 +282,9 @@ def _testbed(node: Node, forwarder: Forwarder, subject: faults.Subject) -> t.Ite
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.make.__name__)
 def test_a_fault_has_the_documented_result(testbed: Testbed, row: Row) -> None:
-    found = "; ".join(filter(None, [row.make(testbed), testbed.end_pods()]))
+    result = "; ".join(filter(None, [row.make(testbed), testbed.end_pods()]))
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("a") as log:
-        log.write(json.dumps({"driver": testbed.subject.name, "fault": row.fault, "found": found}) + "\n")
+        log.write(json.dumps({"driver": testbed.subject.name, "fault": row.fault, "found": result}) + "\n")
     expected = row.ours if testbed.subject.name == ours.NAME else row.dranet
-    assert found in expected.split(" or ")
+    assert result in expected.split(" or ")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get a GPU from NVIDIA's driver and the NIC beside it from lanewise.dev, by the claims of an inventory."""
+"""Pods get a GPU from NVIDIA's driver and a nearest NIC from lanewise.dev, with the claims of an inventory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ on_machines = functools.partial(pytest.mark.parametrize, "gpus", indirect=True, 
 
 
 def fallback(tree: MachineTree, version: str) -> list[Object]:
-    """Templates for the NICs beside the first GPU, and for that GPU with the nearest NIC that is free."""
+    """Templates for all NICs below the first GPU's PCIe root, and for that GPU with the nearest NIC that is free."""
     levels = ["pcie_root", *(["numa_node"] if version == "0.5.0" else []), "any"]
     first = tree.gpu_by_minor[0]
     root = tree.pcie_root(first)
@@ -45,7 +45,7 @@ def fallback(tree: MachineTree, version: str) -> list[Object]:
     nics = {"name": "nics", "kind": "nic", "count": count, "where": {"pcie_root": root}}
     gpu = {**gpu_claims.GPU, "where": {"pci_address": first}}
     return [
-        {"name": "beside", "namespace": "default", "devices": [nics]},
+        {"name": "same-root", "namespace": "default", "devices": [nics]},
         {"name": "chain", "namespace": "default", "align": levels, "devices": [gpu, {"name": "nic", "kind": "nic"}]},
     ]
 
@@ -61,10 +61,10 @@ def _gpus(
     except Missing as missing:
         pytest.skip(str(missing))
     try:
-        wanted = gpu_claims.templates(gpus.judge)
+        templates = gpu_claims.templates(gpus.judge)
         if shares_roots(gpus.judge):
-            wanted += fallback(gpus.judge, version)
-        yield gpus, gpu_claims.apply(node, gpu_claims.variables(version, wanted), gpus.facts), version
+            templates += fallback(gpus.judge, version)
+        yield gpus, gpu_claims.apply(node, gpu_claims.variables(version, templates), gpus.facts), version
     finally:
         gpus.close()
         gpu_claims.remove_templates(node)
@@ -81,8 +81,8 @@ def _remove_pods(node: Node) -> t.Iterator[None]:
     pods = [one["metadata"]["name"] for one in node.plane.expect("GET", PODS)["items"]]
     for name in pods:
         node.delete_pod(name, wait=False)
-    node.plane.wait_for(lambda: not node.plane.expect("GET", PODS)["items"], "the end of the pods", 120)
-    node.plane.wait_for(lambda: not node.plane.expect("GET", CLAIMS)["items"], "the end of the claims", 60)
+    node.plane.wait_for(lambda: not node.plane.expect("GET", PODS)["items"], "the deletion of the pods", 120)
+    node.plane.wait_for(lambda: not node.plane.expect("GET", CLAIMS)["items"], "the deletion of the claims", 60)
 
 
 def unschedulable(node: Node, name: str) -> str:
@@ -97,8 +97,8 @@ def unschedulable(node: Node, name: str) -> str:
 
 
 @on_machines([*ROOTS, *MAPS])
-def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, Site, str]) -> None:
-    """One pod per GPU, all at once. The next pod waits, and the offline allocator gives the reason."""
+def test_every_pod_has_a_nearest_nic_of_its_gpu(node: Node, gpus: tuple[GpuNode, Site, str]) -> None:
+    """There is one pod per GPU. The next pod waits, and the offline allocator gives the reason."""
     machine, site, version = gpus
     total = len(machine.judge.gpus)
     assert total == (8 if shares_roots(machine.judge) else 4)
@@ -106,17 +106,17 @@ def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, S
     assert reach.nodes == [node.name]
     names = [f"pair-{number}" for number in range(total)]
     machine.start(dict.fromkeys(names, "pair"))
-    found = [machine.seen(name) for name in names]
-    assert all(machine.judge.aligned(one) for one in found), found
-    assert [len(set(one)) for one in zip(*(sum(one, []) for one in found))] == [total, total]
+    all_seen = [machine.seen(name) for name in names]
+    assert all(machine.judge.aligned(one) for one in all_seen), all_seen
+    assert [len(set(one)) for one in zip(*(sum(one, []) for one in all_seen))] == [total, total]
 
     classes = {one["metadata"]["name"]: one for one in site.objects if one["kind"] == "DeviceClass"}
     spec = next(one for one in site.objects if one["metadata"]["name"] == "pair")["spec"]["spec"]
     claims = node.plane.expect("GET", CLAIMS)["items"]
     results = [result for one in claims for result in one["status"]["allocation"]["devices"]["results"]]
     offered = offers(node.name, machine.facts, gpu_claims.drivers(version))
-    named = {(one.driver, one.device["name"]): one for one in offered}
-    held = [Result(0, one["request"], named[one["driver"], one["device"]]) for one in results]
+    by_name = {(one.driver, one.device["name"]): one for one in offered}
+    held = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
     answer = allocate([spec], classes, offered, Engine(), held=held)
     assert isinstance(answer, Refusal), answer
     gpu = next(one for one in spec["devices"]["requests"] if one["name"] == "gpu")
@@ -129,7 +129,7 @@ def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, S
     node.delete_pod("pair-0", wait=False)
     node.plane.wait_for(lambda: node._ready(f"{PODS}/next"), "the next pod", 90)
     seen = machine.seen("next")
-    assert seen.gpus == found[0].gpus and machine.judge.aligned(seen)
+    assert seen.gpus == all_seen[0].gpus and machine.judge.aligned(seen)
 
 
 @on_machines([*ROOTS, *MAPS])
@@ -141,11 +141,12 @@ def test_a_claim_for_two_pairs_gets_both_aligned(gpus: tuple[GpuNode, Site, str]
 
 
 @on_machines(ROOTS)
-def test_a_pod_gets_the_next_level_if_the_nearest_nic_is_taken(gpus: tuple[GpuNode, Site, str]) -> None:
-    """A pod has the NICs beside the first GPU. The GPU's pod gets a NIC of the same socket, or else of another one."""
+def test_a_pod_gets_a_nic_of_the_next_level_if_the_nearest_nics_are_in_use(gpus: tuple[GpuNode, Site, str]) -> None:
+    """A pod has all NICs below the first GPU's PCIe root. The GPU's pod gets a NIC of the same NUMA node, or else of
+    another one."""
     machine, _site, version = gpus
     tree = machine.judge
-    machine.start({"first": "beside"})
+    machine.start({"first": "same-root"})
     used = machine.seen("first").nics
     machine.start({"second": "chain"})
     [gpu], [nic] = machine.seen("second")

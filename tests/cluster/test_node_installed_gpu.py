@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""On a machine with an NVIDIA GPU, pods get it from NVIDIA's own driver, by claims of an inventory, and compute on it.
-Skipped on other machines."""
+"""On a machine with an NVIDIA GPU, pods get the GPU from NVIDIA's own driver, with claims of an inventory, and compute
+on it. Skipped on other machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
-from ansible_collections.lanewise.dra.tests.nvidia.driver import SLICES, WAYS, NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.driver import MODES, SLICES, NvidiaDriver
 from ansible_collections.lanewise.dra.tests.nvidia.installed import Installed
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -53,7 +53,7 @@ print(count.value, f"GPU-{uuid.UUID(bytes=raw.raw)}", set(back) == {0x5EED})
 
 @pytest.fixture(name="usr")
 def _usr(tmp_path: Path) -> t.Iterator[Path]:
-    """The machine's /usr with a layer above it: NVIDIA's libraries are mounted into it for a container."""
+    """An overlay of the machine's /usr, in which NVIDIA's libraries are mounted for a container."""
     for name in ("upper", "work", "usr"):
         (tmp_path / name).mkdir()
     options = f"lowerdir=/usr,upperdir={tmp_path / 'upper'},workdir={tmp_path / 'work'}"
@@ -63,7 +63,7 @@ def _usr(tmp_path: Path) -> t.Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(tmp_path / "usr")], check=True)
 
 
-#: How many pods share a GPU, with the way in which NVIDIA's driver runs then, and what the site states beside it.
+#: The mode of NVIDIA's driver and further site variables, by the number of pods that share a GPU.
 SHARERS: dict[int, tuple[str, dict[str, str]]] = {1: ("plain", {}), 2: ("memory", {"engine": "consumable-shares"})}
 
 
@@ -71,9 +71,9 @@ SHARERS: dict[int, tuple[str, dict[str, str]]] = {1: ("plain", {}), 2: ("memory"
 def test_pods_get_the_gpus_of_this_machine_and_compute_on_them(
     node: Node, usr: Path, tmp_path: Path, sharers: int
 ) -> None:
-    """Each GPU is for one pod, or for two with two fifths of its memory. One pod more has to wait."""
-    way, engine = SHARERS[sharers]
-    stated, options = WAYS[way]
+    """Each GPU is for one pod, or for two pods with two fifths of its memory each. One more pod has to wait."""
+    mode, engine = SHARERS[sharers]
+    stated, options = MODES[mode]
     facts = as_dict(probe("/"))
     assert {gpu["address"] for gpu in facts["gpus"]} >= {folder.name for folder in GPUS.iterdir()}
     try:
@@ -100,20 +100,20 @@ def test_pods_get_the_gpus_of_this_machine_and_compute_on_them(
         assert sorted(allocated) == sorted([*published] * sharers)
         library = f"/usr/lib64/{installed.library('libcuda').name}"
         for name, device in zip(pods, allocated):
-            found = node.execute(name, "find", "/dev", "-name", "nvidia[0-9]*").split()
+            device_nodes = node.execute(name, "find", "/dev", "-name", "nvidia[0-9]*").split()
             minor = int(device.removeprefix("gpu-"))
-            assert found == [f"/dev/nvidia{minor}"]
-            inside = node.execute(name, "stat", "-c", "%t:%T", *found).strip()
+            assert device_nodes == [f"/dev/nvidia{minor}"]
+            inside = node.execute(name, "stat", "-c", "%t:%T", *device_nodes).strip()
             assert inside == "{:x}:{:x}".format(*_numbers(f"/dev/nvidia{minor}"))
             computed = node.execute(name, "python3", "/usr/local/bin/compute.py", library)
             assert computed.split() == ["1", published[device]["attributes"]["uuid"]["string"], "True"]
-        node.plane.wait_for(lambda: _refused(node, pods[-1]), "the scheduler's refusal of one pod more", 30)
+        node.plane.wait_for(lambda: _rejected(node, pods[-1]), "the scheduler to reject one more pod", 30)
     finally:
         for name in pods:
             node.delete_pod(name, wait=False)
         for name in pods:
             node.plane.wait_for(
-                lambda name=name: node.plane.request("GET", f"{PODS}/{name}")[0] == 404, f"the end of {name}"
+                lambda name=name: node.plane.request("GET", f"{PODS}/{name}")[0] == 404, f"the deletion of {name}"
             )
         nvidia.stop()
         for one in nvidia.slices():
@@ -141,6 +141,6 @@ def _numbers(path: str) -> tuple[int, int]:
     return os.major(device), os.minor(device)
 
 
-def _refused(node: Node, pod: str) -> bool:
+def _rejected(node: Node, pod: str) -> bool:
     conditions = node.plane.expect("GET", f"{PODS}/{pod}")["status"].get("conditions", ())
     return any("cannot allocate all claims" in one.get("message", "") for one in conditions)

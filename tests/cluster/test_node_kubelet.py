@@ -4,7 +4,7 @@
 
 """The role fabric configures the CPU, memory and topology managers of a kubelet that is a systemd service.
 
-The tests depend on each other, in the order of the file. They need two CPUs.
+Each test depends on the tests before it. They need two CPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import ROOT, Node, in_sandbox
 from ansible_collections.lanewise.dra.tests.cluster.sandbox import hierarchies
-from ansible_collections.lanewise.dra.tests.cluster.site_node import PROGRAM, Site, SystemdNode
+from ansible_collections.lanewise.dra.tests.cluster.site_node import ANSIBLE_PLAYBOOK, Site, SystemdNode
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
 
 #: Like the unit of the Kubernetes project's kubelet package with kubeadm's drop-in.
@@ -39,7 +39,7 @@ RestartSec=10
 DROP_INS = Path("/etc/kubernetes/kubelet.conf.d")
 FILE = DROP_INS / "90-lanewise.conf"
 STATES = [ROOT / "cpu_manager_state", ROOT / "memory_manager_state"]
-WANTED: Object = {
+SETTINGS: Object = {
     "cpu_manager_policy": "static",
     "reserved_system_cpus": "0",
     "memory_manager_policy": "Static",
@@ -51,13 +51,13 @@ FIELDS = {
     "cpuManagerPolicy": "static",
     "reservedSystemCPUs": "0",
     "memoryManagerPolicy": "Static",
-    "reservedMemory": WANTED["reserved_memory"],
+    "reservedMemory": SETTINGS["reserved_memory"],
     "topologyManagerPolicy": "restricted",
     "topologyManagerScope": "pod",
 }
 
 pytestmark = [
-    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python"),
     pytest.mark.skipif(not in_sandbox(), reason="needs its own namespaces: 'make test ONLY=install'"),
     pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
     pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs a CPU beside the reserved one"),
@@ -98,13 +98,14 @@ class ServiceNode(SystemdNode):
 class KubeletSite(Site):
     """Runs the role fabric with settings for kubelet."""
 
-    def fabric(self, wanted: Object, *arguments: str, **options: t.Any) -> int:
-        node = {"kubelet": wanted} if wanted else {}
+    def fabric(self, settings: Object, *arguments: str, **options: t.Any) -> int:
+        """Run the role. Returns the number of tasks that changed something."""
+        node = {"kubelet": settings} if settings else {}
         return self.play(*arguments, playbook="lanewise.dra.fabric", fabric_node=node, fabric_become=False, **options)
 
-    def change(self, wanted: Object, **options: t.Any) -> Object:
+    def change(self, settings: Object, **options: t.Any) -> Object:
         """Run only the role's module, which is faster. Returns its result. Raises Failed with its message."""
-        return self.module("fabric", node={"kubelet": wanted} if wanted else {}, **options)
+        return self.module("fabric", node={"kubelet": settings} if settings else {}, **options)
 
     def pid(self) -> str:
         return self.systemctl("show", "kubelet.service", "--property=MainPID", "--value")
@@ -120,11 +121,11 @@ class KubeletSite(Site):
 
         return t.cast(Object, self.plane.wait_for(served, "kubelet's configuration"))
 
-    def processors(self, name: str) -> set[int]:
+    def cpus(self, name: str) -> set[int]:
         """The CPUs that a pod's processes may use."""
         text = self.node.execute(name, "/usr/bin/cat", "/proc/self/status")
-        (found,) = [line.split()[1] for line in text.splitlines() if line.startswith("Cpus_allowed_list:")]
-        bounds = [[int(number) for number in part.split("-")] for part in found.split(",")]
+        (ranges,) = [line.split()[1] for line in text.splitlines() if line.startswith("Cpus_allowed_list:")]
+        bounds = [[int(number) for number in part.split("-")] for part in ranges.split(",")]
         return {number for one in bounds for number in range(one[0], one[-1] + 1)}
 
 
@@ -142,7 +143,7 @@ def policies() -> list[str]:
 def test_a_kubelet_without_drop_ins_is_refused_with_the_fix(site: KubeletSite) -> None:
     before = site.pid()
     with pytest.raises(Failed, match=f"make {DROP_INS}.*--config-dir={DROP_INS} to KUBELET_EXTRA_ARGS"):
-        site.change(WANTED)
+        site.change(SETTINGS)
     assert site.pid() == before and not DROP_INS.exists()
     Path("/etc/default/kubelet").write_text(f"KUBELET_EXTRA_ARGS=--config-dir={DROP_INS}\n")
     DROP_INS.mkdir(parents=True)
@@ -150,16 +151,16 @@ def test_a_kubelet_without_drop_ins_is_refused_with_the_fix(site: KubeletSite) -
     assert site.reported()["cpuManagerPolicy"] == "none" and policies() == ["none", "None"]
 
 
-def test_check_mode_reports_the_change_and_makes_none(site: KubeletSite) -> None:
+def test_check_mode_reports_the_change_and_changes_nothing(site: KubeletSite) -> None:
     before = site.pid()
-    assert site.fabric(WANTED, "--check", "--diff") == 1
+    assert site.fabric(SETTINGS, "--check", "--diff") == 1
     assert '+      "cpuManagerPolicy": "static"' in site.output
     assert site.pid() == before and not list(DROP_INS.iterdir()) and policies() == ["none", "None"]
 
 
-def test_kubelet_has_the_new_settings_and_states_of_the_new_policies(site: KubeletSite) -> None:
+def test_kubelet_has_the_new_settings_and_new_state_files(site: KubeletSite) -> None:
     before, old = site.pid(), [path.stat().st_ino for path in STATES]
-    assert site.fabric(WANTED) == 1
+    assert site.fabric(SETTINGS) == 1
     assert site.pid() != before and policies() == ["static", "Static"]
     assert all(path.stat().st_ino != one for path, one in zip(STATES, old))
     assert FIELDS.items() <= site.reported().items()
@@ -171,10 +172,10 @@ def test_a_pod_with_whole_cpus_has_them_exclusively(site: KubeletSite) -> None:
         pod = node.pod(name)
         pod["spec"]["containers"][0]["resources"] = resources
         assert node.run_pod(pod)["status"]["qosClass"] == ("Guaranteed" if resources else "BestEffort")
-    alone = site.processors("alone")
+    alone = site.cpus("alone")
     assert len(alone) == 1 and 0 not in alone
     # kubelet updates running containers every ten seconds
-    site.plane.wait_for(lambda: not site.processors("shared") & alone, "the other pod to leave that CPU", 20)
+    site.plane.wait_for(lambda: not site.cpus("shared") & alone, "the other pod to lose that CPU", 20)
     assert json.loads(STATES[0].read_text())["entries"]
     for name in ("shared", "alone"):
         node.delete_pod(name)
@@ -182,8 +183,8 @@ def test_a_pod_with_whole_cpus_has_them_exclusively(site: KubeletSite) -> None:
 
 def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
     before = site.pid()
-    assert site.fabric(WANTED) == 0
-    assert not site.change(WANTED, _ansible_check_mode=True)["changed"]
+    assert site.fabric(SETTINGS) == 0
+    assert not site.change(SETTINGS, _ansible_check_mode=True)["changed"]
     assert site.pid() == before
 
 
@@ -197,20 +198,20 @@ def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
 def test_settings_that_kubelet_rejects_are_reported_and_undone(site: KubeletSite, wrong: Object, reason: str) -> None:
     before = FILE.read_text()
     with pytest.raises(Failed, match=f"kubelet stopped: .*{reason}.*The node is in its previous state"):
-        site.change({**WANTED, **wrong})
+        site.change({**SETTINGS, **wrong})
     assert FILE.read_text() == before and policies() == ["static", "Static"]
     assert FIELDS.items() <= site.reported().items()
     assert "cpuManagerPolicyOptions" not in site.reported()
 
 
-def test_a_new_reservation_has_separate_states(site: KubeletSite) -> None:
+def test_a_new_reservation_gets_new_state_files(site: KubeletSite) -> None:
     """kubelet does not start with the state file of another memory reservation."""
     config = site.node.folder / "kubelet.json"
     settings = json.loads(config.read_text())
     settings["evictionHard"]["memory.available"] = "60Mi"
     config.write_text(json.dumps(settings))
     reserved = [{"numaNode": 0, "limits": {"memory": "60Mi"}}]
-    change = site.change({**WANTED, "reserved_memory": reserved})
+    change = site.change({**SETTINGS, "reserved_memory": reserved})
     assert "drain the node" in str(change["drain_reasons"])
     assert site.reported()["reservedMemory"] == reserved
 
@@ -219,7 +220,7 @@ def test_absent_restores_the_settings_of_kubelet(site: KubeletSite) -> None:
     before = site.pid()
     assert site.fabric({}, fabric_state="absent") == 1
     assert site.pid() != before and not FILE.exists() and policies() == ["none", "None"]
-    found = site.reported()
-    assert found["cpuManagerPolicy"] == "none" and found["topologyManagerPolicy"] == "none"
-    assert "reservedSystemCPUs" not in found and "reservedMemory" not in found
+    reported = site.reported()
+    assert reported["cpuManagerPolicy"] == "none" and reported["topologyManagerPolicy"] == "none"
+    assert "reservedSystemCPUs" not in reported and "reservedMemory" not in reported
     assert not site.change({}, state="absent")["changed"]

@@ -34,7 +34,7 @@ def site(engine: str) -> Object:
 
 
 def capabilities(node: Node, pod: str) -> list[str]:
-    """The device nodes of the GPU instance and the compute instance, by which the kernel module grants access."""
+    """The device nodes through which the kernel module grants access to the GPU instance and the compute instance."""
     return sorted(node.execute(pod, "ls", "/dev/nvidia-caps").split())
 
 
@@ -44,15 +44,15 @@ def paired(node: Node, pod: str) -> Seen:
     return Seen([pair["gpu"]], [pair["nic"]])
 
 
-def test_a_pod_gets_a_new_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> None:
-    """The partition is created when the pod starts and destroyed when it ends, and then the GPU leaves MIG mode."""
+def test_a_pod_gets_a_new_partition_and_a_nic_of_the_same_root(node: Node, tmp_path: Path) -> None:
+    """The partition is created when the pod starts, and destroyed when it ends. Then the GPU leaves MIG mode."""
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"DynamicMIG": True})
     except Missing as missing:
         pytest.skip(str(missing))
     try:
-        made = gpu_claims.apply(node, site("dynamic-mig"), machine.facts)
-        assert [one.nodes or one.unknown for one in made.reach]
+        compiled = gpu_claims.apply(node, site("dynamic-mig"), machine.facts)
+        assert all(one.nodes or one.unknown for one in compiled.reach)
         before = len(machine.root.calls())
         machine.start({"one": "part"})
         seen = machine.seen("one")
@@ -68,8 +68,8 @@ def test_a_pod_gets_a_new_partition_and_the_nic_beside_its_gpu(node: Node, tmp_p
         ]
         node.delete_pod("one")
         node.plane.wait_for(lambda: machine.root.calls()[-1] == f"mode {gpu} 0", "the end of MIG mode", 30)
-        ended = [one.partition(" at ")[0] for one in machine.root.calls()[before + 3 :]]
-        assert ended == [
+        later_calls = [one.partition(" at ")[0] for one in machine.root.calls()[before + 3 :]]
+        assert later_calls == [
             f"undo compute {gpu} profile {PROFILE}",
             f"destroy {gpu} profile {PROFILE}",
             f"mode {gpu} 0",
@@ -79,9 +79,9 @@ def test_a_pod_gets_a_new_partition_and_the_nic_beside_its_gpu(node: Node, tmp_p
         gpu_claims.remove_templates(node)
 
 
-def test_pods_get_existing_partitions_and_the_nics_beside_them(node: Node, tmp_path: Path) -> None:
-    """There are three partitions, two of them on one GPU, whose PCIe root has one NIC. So two pods start, and one
-    waits."""
+def test_pods_get_existing_partitions_and_nics_of_the_same_root(node: Node, tmp_path: Path) -> None:
+    """There are three partitions, two of them on one GPU, and each PCIe root has only one NIC. So two pods start, and
+    one waits."""
     instances = {0: [(PROFILE, 0), (PROFILE, 4)], 5: [(PROFILE, 4)]}
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0")
@@ -104,7 +104,7 @@ def test_pods_get_existing_partitions_and_the_nics_beside_them(node: Node, tmp_p
             conditions = node.plane.expect("GET", f"{path}/three")["status"].get("conditions", ())
             return any("cannot allocate all claims" in one.get("message", "") for one in conditions)
 
-        node.plane.wait_for(waits, "the scheduler's refusal")
+        node.plane.wait_for(waits, "the scheduler to reject the pod")
         assert not machine.root.calls(), "partitions were created or destroyed"
     finally:
         for name in ("one", "two", "three"):

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods have shares of a NIC. With real kubelet, containerd and scheduler, and traffic from the pods' namespaces."""
+"""Pods get the guaranteed bandwidth of their shares of a NIC, with real kubelet, containerd and scheduler. The test
+sends traffic from the pods' namespaces."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, Driver, add_rail, host_state
 
-#: The shares of 1,000 Mbit/s, in Mbit/s, and the pods' addresses on the rail.
+#: The pods' shares of 1,000 Mbit/s, in Mbit/s, and their addresses on the rail.
 SHARES = {"big": (700, "203.0.113.2/28"), "small": (200, "203.0.113.3/28")}
 SWITCH = "203.0.113.1"
 SETTINGS: Object = {
@@ -50,12 +51,12 @@ def claim_of(driver: Driver, pod: str) -> Object:
 def share_in_status(driver: Driver, pod: str) -> Object:
     """The pod's share, according to the status of its claim."""
 
-    def found() -> Object | None:
+    def reported() -> Object | None:
         devices = claim_of(driver, pod)["status"].get("devices") or [{}]
         share: Object = devices[0].get("data", {}).get("share", {})
         return share if "inForce" in share else None
 
-    return t.cast(Object, driver.plane.wait_for(found, f"the share of {pod} in its claim's status", 30))
+    return t.cast(Object, driver.plane.wait_for(reported, f"the share of {pod} in its claim's status", 30))
 
 
 def waits(node: Node, pod: str) -> bool:
@@ -72,24 +73,24 @@ def start(node: Node, name: str, wait: bool = True) -> None:
 
 
 def test_pods_get_the_guarantees_of_their_shares(node: Node) -> None:
-    """Shares of 700 and 200 of 1,000 Mbit/s. If both send, each gets its guarantee. If one sends, it gets the ceiling,
-    until the other sends again."""
+    """The shares are 700 and 200 of 1,000 Mbit/s. If both pods send, each gets its guaranteed bandwidth. If only one
+    sends, it gets the whole ceiling."""
     rail = add_rail(0)
-    ip(f"link set {rail} mtu 9000")  # so that headers are below 1 % of the traffic
+    ip(f"link set {rail} mtu 9000")  # with large packets, headers are less than 1 % of the traffic
     ip("-n switch link set wire0 mtu 9000")
     before = host_state(rail)
     driver = Driver(node, SETTINGS)
     driver.wait_ready()
-    wanted = [
+    templates = [
         template(name, amount, {"name": "net1", "addresses": [address]}) for name, (amount, address) in SHARES.items()
     ]
-    wanted.append(template("late", 200, {"name": "net1"}))
-    values = {"site": "rail", "drivers": {"lanewise.dev": {"version": "1.0.0"}}, "templates": wanted}
+    templates.append(template("late", 200, {"name": "net1"}))
+    values = {"site": "rail", "drivers": {"lanewise.dev": {"version": "1.0.0"}}, "templates": templates}
     gpu_claims.apply(node, {f"dra_claims_{key}": value for key, value in values.items()})
     for name in SHARES:
         start(node, name)
     start(node, "late", wait=False)
-    node.plane.wait_for(lambda: waits(node, "late"), "the scheduler to refuse 200 of the 100 Mbit/s that are left", 30)
+    node.plane.wait_for(lambda: waits(node, "late"), "the scheduler to reject 200 Mbit/s when 100 are free", 30)
     node.delete_pod("late")
     for name, (amount, _address) in SHARES.items():
         share = share_in_status(driver, name)
@@ -104,8 +105,8 @@ def test_pods_get_the_guarantees_of_their_shares(node: Node) -> None:
         ]
         for senders, enough in rounds:
             traffic.send(*senders)
-            rates, begun = traffic.reach(enough, seconds=1)
-            print(f"pods {senders} send: {rates} Mbit/s after {begun:.1f} s")
+            rates, delay = traffic.reach(enough, seconds=1)
+            print(f"pods {senders} send: {rates} Mbit/s after {delay:.1f} s")
             assert sum(rates) <= 1.1 * 1000
     for name in SHARES:
         node.delete_pod(name)

@@ -4,8 +4,8 @@
 
 """The map of a claim inside its pod is correct, with a GPU from NVIDIA's driver and a NIC from lanewise.dev.
 
-The checks (map_judge.py) use no driver's records, but the pod's device numbers and MAC addresses and the machine's
-tree.
+The checks (map_judge.py) use the pod's device numbers and MAC addresses and the machine's tree, and no driver's
+records.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def _gpus(node: Node, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
         pytest.skip(str(missing))
     try:
         for one in compile_site(INVENTORY, {node.name: gpus.facts}).objects:
-            place = f"{API}/deviceclasses" if one["kind"] == "DeviceClass" else ""
+            collection = f"{API}/deviceclasses" if one["kind"] == "DeviceClass" else ""
             if one["kind"] == "ResourceClaimTemplate":
-                place = f"{API}/namespaces/default/resourceclaimtemplates"
-            if place:
-                path = f"{place}/{one['metadata']['name']}?fieldManager=test&force=true"
+                collection = f"{API}/namespaces/default/resourceclaimtemplates"
+            if collection:
+                path = f"{collection}/{one['metadata']['name']}?fieldManager=test&force=true"
                 node.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
         yield gpus
     finally:
@@ -75,27 +75,27 @@ def _remove_pods(node: Node) -> t.Iterator[None]:
     yield
     for one in node.plane.expect("GET", PODS)["items"]:
         node.delete_pod(one["metadata"]["name"], wait=False)
-    node.plane.wait_for(lambda: not node.plane.expect("GET", PODS)["items"], "the end of the pods", 120)
-    node.plane.wait_for(lambda: not node.plane.expect("GET", CLAIMS)["items"], "the end of the claims", 60)
+    node.plane.wait_for(lambda: not node.plane.expect("GET", PODS)["items"], "the deletion of the pods", 120)
+    node.plane.wait_for(lambda: not node.plane.expect("GET", CLAIMS)["items"], "the deletion of the claims", 60)
 
 
-def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
-    """Six pods have one pair, and one has two. The checks also detect each error of wrong maps."""
+def test_the_map_of_every_pod_is_correct(node: Node, gpus: GpuNode) -> None:
+    """Six pods have one pair, and one has two. The test also shows that the checks detect wrong maps."""
     pods = {**{f"pair-{number}": "pair" for number in range(6)}, "two": "two-pairs"}
     gpus.start(pods)
     maps = {}
     for name in pods:
-        found = maps[name] = pod_map(node, name)
-        assert not faults(gpus, name, found), found
+        content = maps[name] = pod_map(node, name)
+        assert not faults(gpus, name, content), content
         variables = environment(node, name)
-        assert not variable_faults(variables, found), variables
+        assert not variable_faults(variables, content), variables
         assert not {"NCCL_IB_HCA", "NCCL_TOPO_FILE", "UCX_NET_DEVICES", "VLLM_GPU_NIC_PCIE_MAPPING"} & set(variables)
     specs_before = specs()
     assert len(specs_before) == len(pods)
     gpus.lanewise.stop()
     gpus.lanewise.start()
     gpus.lanewise.wait_ready(60)
-    assert specs() == specs_before, "restarted containers would get other devices after a restart of the driver"
+    assert specs() == specs_before, "after a restart of the driver, restarted containers would get other devices"
     assert {name: pod_map(node, name) for name in pods} == maps
     assert faults(gpus, "pair-0", maps["pair-1"]), "the map of another pod"
     for change, wrong in wrong_maps(maps["two"]).items():
@@ -109,9 +109,9 @@ def specs() -> dict[str, bytes]:
 
 def test_the_map_of_a_claim_without_a_gpu_has_no_pairs(node: Node, gpus: GpuNode) -> None:
     gpus.start({"alone": "nic-alone"})
-    found = pod_map(node, "alone")
-    assert (found["gpus"], found["pairs"], found["others"]) == ([], [], [])
-    assert [one["pciAddress"] for one in found["nics"]] == gpus.seen("alone").nics
+    content = pod_map(node, "alone")
+    assert (content["gpus"], content["pairs"], content["others"]) == ([], [], [])
+    assert [one["pciAddress"] for one in content["nics"]] == gpus.seen("alone").nics
     assert PAIRS_VARIABLE not in environment(node, "alone")
 
 
@@ -122,21 +122,22 @@ def set_environment(gpus: GpuNode, names: list[str]) -> None:
     gpus.node.plane.wait_for(lambda: gpus.lanewise.log().count("read new settings") > before, "the new settings", 30)
 
 
-def test_nccl_reads_the_tree_of_the_machine(node: Node, gpus: GpuNode, tmp_path: Path) -> None:
-    """With the setting, except for the variables with RDMA devices, because the machine has none."""
+def test_the_topology_file_for_nccl_describes_the_machine(node: Node, gpus: GpuNode, tmp_path: Path) -> None:
+    """With the setting `pod_environment`, NCCL's topology file describes the machine. The variables that name RDMA
+    devices are left out, because the machine has none."""
     set_environment(gpus, ["nccl", "nccl_topology", "vllm"])
     try:
         gpus.start({"file": "pair"})
         variables = environment(node, "file")
         (tmp_path / "nccl.xml").write_text(node.execute("file", "cat", variables["NCCL_TOPO_FILE"]))
-        found = read_xml(str(tmp_path / "nccl.xml"))
-        assert {gpu.address for gpu in found.gpus} == {gpu["address"] for gpu in gpus.facts["gpus"]}
-        for gpu in found.gpus:
+        topology = read_xml(str(tmp_path / "nccl.xml"))
+        assert {gpu.address for gpu in topology.gpus} == {gpu["address"] for gpu in gpus.facts["gpus"]}
+        for gpu in topology.gpus:
             near = next(one for one in gpus.facts["gpus"] if one["address"] == gpu.address)["nearest_nics"]["devices"]
             assert sorted(gpu.nearest_nics.devices) == sorted(near)
-        seen = pod_map(node, "file")
-        assert not faults(gpus, "file", seen)
+        content = pod_map(node, "file")
+        assert not faults(gpus, "file", content)
         assert not {"NCCL_IB_HCA", "VLLM_GPU_NIC_PCIE_MAPPING"} & set(variables)
-        assert set(seen["leftOut"]) == {"nccl", "vllm"} and set(seen["environment"]) <= set(variables)
+        assert set(content["leftOut"]) == {"nccl", "vllm"} and set(content["environment"]) <= set(variables)
     finally:
         set_environment(gpus, [])

@@ -4,7 +4,7 @@
 
 """The role dra_driver on a real node with systemd, kubelet, containerd and a control plane.
 
-The tests depend on each other, in the order of the file, which follows the life of a node. So they stay in one file.
+The tests depend on each other: their order in this file is the life cycle of a node. So they stay in one file.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ pytestmark = REQUIRED
 
 @pytest.fixture(scope="module")
 def machine() -> t.Iterator[Machine]:
-    with Machine() as made:
-        yield made
+    with Machine() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_every_error_is_reported_before_anything_is_changed(site: Site) -> None:
     assert not CURRENT.parent.exists() and not Path("/etc/lanewise").exists()
 
 
-OTHER_FOLDER = """version = 3
+OTHER_CONTAINERD = """version = 3
 root = "{folder}/root"
 state = "{folder}/state"
 [grpc]
@@ -85,15 +85,15 @@ def test_a_runtime_that_ignores_cdi_specs_is_reported(site: Site) -> None:
     folder = Path("/run/second")  # paths of sockets must be short
     folder.mkdir()
     config = folder / "containerd.toml"
-    config.write_text(OTHER_FOLDER.format(folder=folder))
+    config.write_text(OTHER_CONTAINERD.format(folder=folder))
     options = {"kubelet_version": "v1.33.9", "runtime_version": "containerd://2.4.2", "python": PYTHON}
     arguments = folder / "arguments.json"
     arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
     program = "ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight"
     log = folder / "log"
-    ended = f"kill -0 $! || {{ cat {log} >&2; exit 1; }}"
-    until = f"until grep -q 'successfully booted' {log}; do {ended}; sleep 0.1; done"
-    script = f"{site.node.programs['containerd']} --config {config} >{log} 2>&1 & {until}; exec $0 -m $1 $2"
+    check_running = f"kill -0 $! || {{ cat {log} >&2; exit 1; }}"
+    wait = f"until grep -q 'successfully booted' {log}; do {check_running}; sleep 0.1; done"
+    script = f"{site.node.programs['containerd']} --config {config} >{log} 2>&1 & {wait}; exec $0 -m $1 $2"
     command = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "sh", "-c", script]
     done = subprocess.run(
         [*command, sys.executable, program, str(arguments)], capture_output=True, text=True, check=False, timeout=60
@@ -107,10 +107,10 @@ def test_a_runtime_that_ignores_cdi_specs_is_reported(site: Site) -> None:
 
 
 def test_a_missing_library_of_grpc_is_reported_with_its_package(site: Site) -> None:
-    ask = "import ctypes, os; ctypes.CDLL('libstdc++.so.6'); print(open('/proc/self/maps').read())"
-    maps = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True).stdout
+    program = "import ctypes, os; ctypes.CDLL('libstdc++.so.6'); print(open('/proc/self/maps').read())"
+    maps = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True).stdout
     (library,) = {line.split()[-1] for line in maps.splitlines() if "libstdc++" in line}
-    subprocess.run(["mount", "--bind", "/dev/null", library], check=True)  # of the sandbox's mount namespace
+    subprocess.run(["mount", "--bind", "/dev/null", library], check=True)  # in the sandbox's mount namespace
     try:
         site.play(rc=2)
     finally:
@@ -131,14 +131,14 @@ def test_the_first_run_installs_the_driver(site: Site) -> None:
     assert site.systemctl("is-active", UNIT) == "active" and site.systemctl("is-enabled", UNIT) == "enabled"
     token = Path("/etc/lanewise/token")
     assert token.stat().st_mode & 0o777 == 0o600 and token.read_text() not in site.output
-    found = site.info()
-    assert found["ready"] and found["release"] == found["service"]["release"] == found["releases"][0]
-    assert found["token"]["node"] == site.node.name
-    assert {one["attributes"]["ifName"]["string"] for one in found["devices"]} == {"rail0", "rail1"}
+    info = site.info()
+    assert info["ready"] and info["release"] == info["service"]["release"] == info["releases"][0]
+    assert info["token"]["node"] == site.node.name
+    assert {one["attributes"]["ifName"]["string"] for one in info["devices"]} == {"rail0", "rail1"}
     assert sum(len(item["spec"]["devices"]) for item in site.slices()) == 2
 
 
-def test_second_run_changes_nothing(site: Site) -> None:
+def test_a_second_run_changes_nothing(site: Site) -> None:
     before = site.property("MainPID"), Path("/etc/lanewise/token").read_text()
     assert site.play() == 0
     assert site.play("--check", "--diff") == 0
@@ -176,7 +176,7 @@ def run_pod(site: Site, name: str) -> None:
     assert "net1" in node.execute(name, "ip", "-brief", "link")
 
 
-def test_pod_gets_its_device_and_keeps_it_over_a_restart(site: Site) -> None:
+def test_a_pod_gets_its_device_and_keeps_it_when_the_driver_restarts(site: Site) -> None:
     plane, node = site.plane, site.node
     selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
     plane.expect("POST", f"{API}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}})
@@ -194,7 +194,7 @@ def test_a_driver_that_pods_need_is_not_removed(site: Site) -> None:
 
 
 def test_an_unusable_token_is_replaced(site: Site) -> None:
-    """A driver that has already failed with the bad token is restarted, too, which is one more change."""
+    """The role also restarts a driver that has already failed with the bad token, which is one more change."""
     path = Path("/etc/lanewise/token")
     before = path.read_text()
     path.write_text("none")
@@ -204,8 +204,8 @@ def test_an_unusable_token_is_replaced(site: Site) -> None:
     assert path.read_text() not in ("none", before)
 
 
-def test_a_node_that_claims_to_be_another_gets_no_token_for_it(site: Site) -> None:
-    """The node's Python adds facts to every module's result. By default, Ansible uses facts as variables."""
+def test_a_node_that_claims_another_nodes_name_gets_no_token_for_that_node(site: Site) -> None:
+    """The node's Python adds facts to every module's result. By default, Ansible would use them as variables."""
     site.plane.add_node("other-node")
     facts = {"dra_driver_node_name": "other-node", "dra_driver_kubeconfig": "/taken/from/a/fact"}
     path = Path("/etc/lanewise/token")
@@ -217,7 +217,7 @@ def test_a_node_that_claims_to_be_another_gets_no_token_for_it(site: Site) -> No
     site.plane.expect("DELETE", "/api/v1/nodes/other-node")
 
 
-def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None:
+def test_changed_settings_are_written_and_invalid_ones_are_not(site: Site) -> None:
     before, pid = Path("/etc/lanewise/driver.yml").read_text(), site.property("MainPID")
     site.play(rc=2, dra_driver_settings={**site.settings, "log_level": "loud"})
     assert "log_level" in site.output
@@ -230,8 +230,8 @@ def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None
 
 
 def test_settings_that_a_killed_run_wrote_take_effect_at_the_next_run(site: Site) -> None:
-    """The test changes the metrics address, which a running driver does not change, and where its readiness is
-    checked."""
+    """The changed setting is the metrics address: a running driver keeps its old one, and the role checks the driver's
+    readiness at the new one."""
     settings, pid = Path("/etc/lanewise/driver.yml"), site.property("MainPID")
     site.settings["metrics_address"] = "127.0.0.1:9177"
     level = f"log_level: {site.settings['log_level']}\n"
@@ -243,7 +243,7 @@ def test_settings_that_a_killed_run_wrote_take_effect_at_the_next_run(site: Site
     assert site.play() == 0
 
 
-def test_files_that_are_missing_or_changed_are_drift_and_are_restored(site: Site) -> None:
+def test_missing_or_changed_files_are_drift_and_are_restored(site: Site) -> None:
     unit, kubeconfig = (
         f"/etc/systemd/system/{UNIT}",
         Path("/etc/lanewise/kubeconfig"),
@@ -282,17 +282,22 @@ def changed_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
 def test_an_unhealthy_release_is_rolled_back(site: Site) -> None:
     good, settings = os.readlink(CURRENT), Path("/etc/lanewise/driver.yml").read_text()
     broken = changed_wheel(
-        site, "1.0.1", ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a leaf")')
+        site,
+        "1.0.1",
+        (
+            'if options.command == "run":',
+            'if options.command == "run":\n            raise OSError("broken on purpose")',
+        ),
     )
     site.play(rc=2, dra_driver_wheel=str(broken), dra_driver_settings={**site.settings, "log_level": "error"})
-    assert "did not become healthy with release 1.0.1-" in site.output and "a leaf" in site.output
-    assert "which is ready" in site.output
+    assert "did not become healthy with release 1.0.1-" in site.output and "broken on purpose" in site.output
+    assert "and its settings. The driver is ready." in site.output
     assert os.readlink(CURRENT) == good and Path("/etc/lanewise/driver.yml").read_text() == settings
     assert site.info()["ready"]
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
 
 
-def test_upgrade_and_rollback_keep_pods_and_the_wanted_releases(site: Site) -> None:
+def test_upgrade_and_rollback_keep_pods_and_the_configured_number_of_releases(site: Site) -> None:
     first = Path(os.readlink(CURRENT)).name
     newer: Object = {"dra_driver_wheel": str(changed_wheel(site, "1.0.2")), "dra_driver_keep_releases": 2}
     assert site.play(playbook="lanewise.dra.drift") == 0
@@ -321,7 +326,7 @@ def test_upgrade_and_rollback_keep_pods_and_the_wanted_releases(site: Site) -> N
     assert Path(os.readlink(CURRENT)).name == second
 
 
-def test_a_run_killed_between_switch_and_start_is_finished_by_the_next(site: Site) -> None:
+def test_an_upgrade_killed_before_the_restart_is_finished_by_the_next_run(site: Site) -> None:
     second = Path(os.readlink(CURRENT)).name
     newer: Object = {"dra_driver_wheel": str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")}
     (first,) = {path.name for path in (CURRENT.parent / "releases").iterdir()} - {second}
@@ -347,7 +352,10 @@ def cordoned(site: Site) -> bool:
 
 def test_a_rollout_stops_at_an_unhealthy_driver_and_the_next_run_continues(site: Site) -> None:
     good, wheel = os.readlink(CURRENT), str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")
-    changes = ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a root")')
+    changes = (
+        'if options.command == "run":',
+        'if options.command == "run":\n            raise OSError("broken on purpose")',
+    )
     site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=str(changed_wheel(site, "1.0.3", changes)))
     report = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
     assert "failed: 1 node" in report and "did not become healthy with release 1.0.3-" in report
@@ -359,27 +367,26 @@ def test_a_rollout_stops_at_an_unhealthy_driver_and_the_next_run_continues(site:
 def test_a_rollout_stops_without_an_api_server_and_the_next_run_continues(site: Site) -> None:
     newer, good = str(changed_wheel(site, "1.0.4")), os.readlink(CURRENT)
     releases = CURRENT.parent / "releases"
-    stopped = threading.Event()
+    rollout_ended, api_server_stopped = threading.Event(), threading.Event()
 
     def stop_api_server() -> None:
         while not list(releases.glob("1.0.4-*")):
-            if stopped.wait(0.05):
+            if rollout_ended.wait(0.05):
                 return
         site.plane.stop("kube-apiserver")
-        stopped.set()
+        api_server_stopped.set()
 
     thread = threading.Thread(target=stop_api_server)
     thread.start()
     try:
         site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=newer)
     finally:
-        during_rollout = stopped.is_set()
-        stopped.set()
+        rollout_ended.set()
         thread.join()
-        if during_rollout:
+        if api_server_stopped.is_set():
             site.plane.start("kube-apiserver")
             site.plane.wait_ready("kube-apiserver")
-    assert during_rollout
+    assert api_server_stopped.is_set()
     report = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
     assert "failed: 1 node" in report, report
     assert os.readlink(CURRENT) == good
@@ -390,27 +397,27 @@ def test_a_rollout_stops_without_an_api_server_and_the_next_run_continues(site: 
     assert "done: 1 node" in site.output and Path(os.readlink(CURRENT)).name.startswith("1.0.4-")
 
 
-def test_the_wheel_is_the_same_each_time(site: Site) -> None:
+def test_two_builds_of_the_wheel_are_identical(site: Site) -> None:
     (wheel,) = (site.folder / "cache").glob("*/*.whl")
     lock = COLLECTION / "requirements/driver.txt"
     options = {"source": str(COLLECTION), "lock": str(lock), "wheelhouse": str(WHEELHOUSE)}
     before = os.umask(0o077)
     try:
-        made = site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)
+        built = site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)
     finally:
         os.umask(before)
-    assert made["changed"] and Path(made["wheel"]).read_bytes() == wheel.read_bytes()
+    assert built["changed"] and Path(built["wheel"]).read_bytes() == wheel.read_bytes()
     again = site.module("dra_driver_wheel", dest=str(site.folder / "again"), **options)
-    assert not again["changed"] and again["bundle"] == made["bundle"]
-    with tarfile.open(made["bundle"]) as archive:
+    assert not again["changed"] and again["bundle"] == built["bundle"]
+    with tarfile.open(built["bundle"]) as archive:
         wheels = {f"wheelhouse/{path.name}" for path in WHEELHOUSE.glob("*.whl")}
         assert set(archive.getnames()) == {"requirements.txt", wheel.name, *wheels}
         assert {(entry.uid, entry.mode) for entry in archive} == {(0, 0o644)}
 
 
-def test_remove_uninstalls_the_driver_once_no_pod_needs_it(site: Site) -> None:
+def test_remove_uninstalls_the_driver_when_no_pod_needs_it(site: Site) -> None:
     site.node.delete_pod("one")
-    site.plane.wait_for(lambda: not site.info()["claims"], "the claim's end", 30)
+    site.plane.wait_for(lambda: not site.info()["claims"], "the deletion of the claim", 30)
     assert site.slices()
     assert site.play("--check", dra_driver_state="absent", dra_driver_remove_manifests=True) > 0
     assert "because these nodes publish devices" not in site.output
@@ -433,7 +440,7 @@ def test_remove_uninstalls_the_driver_once_no_pod_needs_it(site: Site) -> None:
     assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 0
 
 
-def test_force_uninstalls_while_the_api_server_is_away(site: Site) -> None:
+def test_force_uninstalls_while_the_api_server_is_down(site: Site) -> None:
     site.play()
     site.plane.stop("kube-apiserver")
     try:
@@ -448,8 +455,8 @@ def test_force_uninstalls_while_the_api_server_is_away(site: Site) -> None:
 
 def test_force_uninstalls_while_a_pod_has_a_device(site: Site) -> None:
     site.play()
-    of_fabric = [Path(path) for path in ("/etc/lanewise/fabric.json", "/opt/lanewise/fabric/fabric.pyz")]
-    for path in of_fabric:  # files of the role fabric
+    fabric_files = [Path(path) for path in ("/etc/lanewise/fabric.json", "/opt/lanewise/fabric/fabric.pyz")]
+    for path in fabric_files:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     run_pod(site, "two")
@@ -460,6 +467,6 @@ def test_force_uninstalls_while_a_pod_has_a_device(site: Site) -> None:
     assert "/run/lanewise" not in site.machine.run("cat", "/proc/1/mountinfo").stdout
     assert not Path("/run/lanewise").exists() and not site.slices()
     remaining = [sorted(Path(folder).iterdir()) for folder in ("/etc/lanewise", "/opt/lanewise")]
-    assert remaining == [of_fabric[:1], [of_fabric[1].parent]]
+    assert remaining == [fabric_files[:1], [fabric_files[1].parent]]
     assert not list(Path("/var/run/cdi").glob("k8s.lanewise.dev*"))
     assert "net1" in site.node.execute("two", "ip", "-brief", "link")  # until the pod ends

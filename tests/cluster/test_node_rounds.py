@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods come and go in random order on nodes with NVIDIA's driver. None may get a pair that is not aligned, or a wrong
-map of its devices.
+"""Pods are created and deleted at random on nodes with NVIDIA's driver. No pod may get a pair that is not aligned, or a
+wrong map of its devices.
 
-A pod's devices are read inside it, as device numbers and MAC addresses, and checked by the machine's tree alone.
-LANEWISE_ROUNDS is the number of rounds on all machines together, 8 by default. LANEWISE_MACHINES names other machines,
-separated by commas: those of tests/machines/descriptions, or files like them.
+A pod's devices are read inside the pod, as device numbers and MAC addresses, and checked only with the machine's tree.
+LANEWISE_ROUNDS is the number of rounds on all machines together, 8 by default. LANEWISE_MACHINES lists other machines,
+separated by commas: names in tests/machines/descriptions, or paths of such files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MACHINES = (os.environ.get("LANEWISE_MACHINES") or "hgx-h100,dgx-a100,hgx-b200,g
 ROUNDS = -(-int(os.environ.get("LANEWISE_ROUNDS") or 8) // len(MACHINES))  # on each machine
 SEED = 20261124
 #: The numbers of GPUs and NICs in a claim of each template.
-WANTED = {"pair": (1, 1), "two-pairs": (2, 2), "gpu": (1, 0), "nic": (0, 1)}
+DEVICE_COUNTS = {"pair": (1, 1), "two-pairs": (2, 2), "gpu": (1, 0), "nic": (0, 1)}
 #: A GPU, one of its nearest NICs, and another NIC, from the sources of the machine descriptions.
 KNOWN = {
     "hgx-h100": ("0000:d9:00.0", "0000:da:00.0", "0000:49:00.0"),
@@ -62,41 +62,42 @@ class Rounds:
         self.machine, self.tree, self.node = machine, machine.judge, machine.node
         self.rng = random.Random(seed)
         self.live: dict[str, tuple[str, Seen]] = {}  # the template and the devices, by the pod's name
-        self.made = 0
+        self.created = 0
         self.counts: collections.Counter[str] = collections.Counter()
         self.faults: list[str] = []
 
     def run(self) -> None:
-        """End some pods and start others. Remove those that must wait because devices are in use."""
+        """Delete some pods and start others. Remove those that must wait because devices are in use."""
         rng = self.rng
         self.end([name for name in self.live if rng.random() < 0.5])
         started = {}
         for _number in range(rng.randint(1, len(self.tree.gpus))):
-            self.made += 1
-            started[f"pod-{self.made}"] = rng.choices(list(WANTED), (4, 2, 1, 1))[0]
+            self.created += 1
+            started[f"pod-{self.created}"] = rng.choices(list(DEVICE_COUNTS), (4, 2, 1, 1))[0]
         for name, template in started.items():
             self.node.plane.expect("POST", PODS, self.machine.pod(name, template))
         waiting = set(started)
-        self.node.plane.wait_for(lambda: self._settled(started, waiting), "all pods to start or to have no room", 120)
-        self.counts.update(rounds=1, pods=len(started), waited=len(waiting))
+        self.node.plane.wait_for(lambda: self._settled(started, waiting), "all pods to start or to be rejected", 120)
+        self.counts.update(rounds=1, pods=len(started), waiting=len(waiting))
         self.end(sorted(waiting))
 
     def end(self, names: t.Sequence[str]) -> None:
-        """Delete pods, and wait until their claims are gone."""
+        """Delete pods, and wait until their claims are deleted, too."""
         for name in names:
             self.node.delete_pod(name, wait=False)
             self.live.pop(name, None)
         for path in (PODS, CLAIMS):
-            self.node.plane.wait_for(lambda path=path: not self._left(path, names), f"the end of {names}", 120)
+            self.node.plane.wait_for(lambda path=path: not self._exist(path, names), f"the deletion of {names}", 120)
 
-    def _left(self, path: str, names: t.Sequence[str]) -> bool:
+    def _exist(self, path: str, names: t.Sequence[str]) -> bool:
+        """Whether some of these pods, or objects that they own, still exist."""
         found = [one["metadata"] for one in self.node.plane.expect("GET", path)["items"]]
         owners = {one["name"] for meta in found for one in [meta, *meta.get("ownerReferences", ())]}
         return not owners.isdisjoint(names)
 
     def _settled(self, started: t.Mapping[str, str], waiting: set[str]) -> bool:
-        """Check the pods that have started. Returns whether all others were refused and there is no room for them."""
-        refused = set()
+        """Check the pods that have started. Returns whether all others were rejected, and their devices are in use."""
+        rejected = set()
         for pod in self.node.plane.expect("GET", PODS)["items"]:
             name, status = pod["metadata"]["name"], pod["status"]
             conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
@@ -104,44 +105,44 @@ class Rounds:
                 waiting.remove(name)
                 self.check_pod(name, started[name], self.machine.seen(name))
             elif name in waiting and conditions.get("PodScheduled") == "False":
-                refused.add(name)
-        return refused == waiting and not any(self.room(started[name]) for name in waiting)
+                rejected.add(name)
+        return rejected == waiting and not any(self.room(started[name]) for name in waiting)
 
     def check_pod(self, name: str, template: str, seen: Seen) -> None:
         """Check the devices of a pod that has started."""
-        wanted = WANTED[template]
+        counts = DEVICE_COUNTS[template]
         held = [set(sum(devices, [])) for devices in zip(*(one for _template, one in self.live.values()))]
         self.live[name] = (template, seen)
-        self.counts["pairs"] += min(wanted)
-        found = f"{name}, {template}: {seen}"
-        if (len(seen.gpus), len(seen.nics)) != wanted:
-            self.faults.append(f"{found} has other devices than it asked for")
-        elif min(wanted) and not self.tree.aligned(seen):
-            self.faults.append(f"{found} is not aligned")
+        self.counts["pairs"] += min(counts)
+        description = f"{name}, {template}: {seen}"
+        if (len(seen.gpus), len(seen.nics)) != counts:
+            self.faults.append(f"{description} has other numbers of devices than its claim")
+        elif min(counts) and not self.tree.aligned(seen):
+            self.faults.append(f"{description} is not aligned")
         if held and any(set(devices) & others for devices, others in zip(seen, held)):
-            self.faults.append(f"{found} has a device of another pod")
-        if min(wanted):
-            self.check_map(name, found)
+            self.faults.append(f"{description} has a device of another pod")
+        if min(counts):
+            self.check_map(name, description)
 
-    def check_map(self, name: str, found: str) -> None:
-        """Check the map of a pod with pairs. Once, also check that map_judge detects the errors of wrong maps."""
-        found_map = map_judge.pod_map(self.node, name)
-        wrong = map_judge.faults(self.machine, name, found_map)
-        wrong += map_judge.variable_faults(map_judge.environment(self.node, name), found_map)
-        self.faults += [f"{found}, its map: {one}" for one in wrong]
+    def check_map(self, name: str, description: str) -> None:
+        """Check the map of a pod with pairs. Once, also check that map_judge detects wrong maps."""
+        pod_map = map_judge.pod_map(self.node, name)
+        wrong = map_judge.faults(self.machine, name, pod_map)
+        wrong += map_judge.variable_faults(map_judge.environment(self.node, name), pod_map)
+        self.faults += [f"{description}, its map: {one}" for one in wrong]
         self.counts["maps"] += 1
-        if len(found_map["pairs"]) == 2 and not self.counts["wrong maps found"]:
-            for change, wrong_map in map_judge.wrong_maps(found_map).items():
+        if len(pod_map["pairs"]) == 2 and not self.counts["wrong maps found"]:
+            for change, wrong_map in map_judge.wrong_maps(pod_map).items():
                 assert map_judge.faults(self.machine, name, wrong_map), change
                 self.counts["wrong maps found"] += 1
 
     def room(self, template: str) -> bool:
-        """Whether the free devices suffice for a pod of this template, by the tree."""
+        """Whether the free devices suffice for a pod of this template, according to the tree."""
         free = [
-            [one for one in every if not any(one in devices[kind] for _template, devices in self.live.values())]
-            for kind, every in enumerate((self.tree.gpus, self.tree.fabric))
+            [one for one in addresses if not any(one in devices[kind] for _template, devices in self.live.values())]
+            for kind, addresses in enumerate((self.tree.gpus, self.tree.fabric))
         ]
-        gpus, nics = WANTED[template]
+        gpus, nics = DEVICE_COUNTS[template]
         return self.tree.room(*free) >= gpus if gpus == nics else len(free[0]) >= gpus and len(free[1]) >= nics
 
 
@@ -189,7 +190,7 @@ default_route: enp1s0
 """
 
 
-def test_one_file_describes_another_machine(node: Node, tmp_path: Path) -> None:
+def test_the_rounds_also_run_on_a_machine_described_in_a_file(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "workstation.yml"
     path.write_text(WORKSTATION)
     run(node, path, tmp_path)

@@ -36,8 +36,8 @@ TEMPLATES = [
 ]
 
 
-def test_pods_get_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Path) -> None:
-    """A GPU of 80 GB has room for two parts of 30Gi. A claim for a whole GPU gets one of which no part is in use."""
+def test_pods_get_parts_of_a_gpu_and_a_nic_of_the_same_root(node: Node, tmp_path: Path) -> None:
+    """A GPU of 80 GB has room for two parts of 30Gi. A claim for a whole GPU gets a GPU of which no part is in use."""
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"ConsumableShares": True}, shares="memory")
     except Missing as missing:

@@ -4,8 +4,8 @@
 
 """The playbook site.yml provisions a GPU node beside NVIDIA's driver, and pods get the promised pairs.
 
-To all programs, the node is an example machine, whose tree is mounted at /sys and /proc/driver. The driver is installed
-from a wheel with one changed function, because veth interfaces, which have no PCI function, replace the NICs.
+To all programs, the node is an example machine, whose tree is mounted at /sys and /proc/driver. Veth interfaces, which
+have no PCI function, replace the NICs. So the driver is installed from a wheel with one changed function.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
 pytestmark = REQUIRED
 
-# Where the driver identifies the interface of a PCI function, and the code inserted there (see tree_driver.py).
-MATCHES = "    # IPoIB is hardware, too"
+# The line where the driver identifies the interface of a PCI function, and the code inserted before it (see
+# tree_driver.py).
+MATCHES = "    # IPoIB interfaces are hardware too, except those of additional partitions"
 BY_MAC = "    return bool(identity.permanent_mac) and link.mac == identity.permanent_mac\n"
 AS_MACHINE = """
 set -e
@@ -69,8 +70,8 @@ def _variables(site: Site, gpus: GpuNode) -> dict[str, t.Any]:
     }
 
 
-@pytest.fixture(name="made", scope="module")
-def _made(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[GpuSite]:
+@pytest.fixture(name="provisioned", scope="module")
+def _provisioned(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[GpuSite]:
     """The node after the first run of site.yml."""
     folder = tmp_path_factory.mktemp("site")
     with Machine() as machine, SystemdNode(newest, machine) as node:
@@ -92,23 +93,23 @@ def _made(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
             gpus.close()
 
 
-def test_one_run_of_the_playbook_provisions_the_node(made: GpuSite) -> None:
-    assert made.site.systemctl("is-active", "lanewise-driver.service") == "active"
-    assert made.site.info()["ready"]
-    assert "default/pair: 1 of 1 node(s)" in made.site.output
-    names = {one["metadata"]["name"] for one in made.site.plane.expect("GET", gpu_claims.TEMPLATES)["items"]}
+def test_one_run_of_the_playbook_provisions_the_node(provisioned: GpuSite) -> None:
+    assert provisioned.site.systemctl("is-active", "lanewise-driver.service") == "active"
+    assert provisioned.site.info()["ready"]
+    assert "default/pair: 1 of 1 node(s)" in provisioned.site.output
+    names = {one["metadata"]["name"] for one in provisioned.site.plane.expect("GET", gpu_claims.TEMPLATES)["items"]}
     assert {"pair", "two-pairs"} <= names
 
 
-def test_eight_pods_get_eight_pairs(made: GpuSite) -> None:
+def test_eight_pods_get_eight_pairs(provisioned: GpuSite) -> None:
     names = [f"pair-{number}" for number in range(8)]
-    made.gpus.start(dict.fromkeys(names, "pair"))
-    found = [made.gpus.seen(name) for name in names]
-    assert all(made.gpus.judge.aligned(one) for one in found), found
-    assert [len(set(sum(devices, []))) for devices in zip(*found)] == [8, 8]
+    provisioned.gpus.start(dict.fromkeys(names, "pair"))
+    seen = [provisioned.gpus.seen(name) for name in names]
+    assert all(provisioned.gpus.judge.aligned(one) for one in seen), seen
+    assert [len(set(sum(devices, []))) for devices in zip(*seen)] == [8, 8]
 
 
-def test_the_collection_verifies_the_pods_and_the_next_run_changes_nothing(made: GpuSite) -> None:
-    made.site.play(playbook="lanewise.dra.verify", **made.variables)
-    assert made.site.output.count(" on node-0: aligned as promised") == 8
-    assert made.site.play(playbook="lanewise.dra.site", **made.variables) == 0
+def test_the_collection_verifies_the_pods_and_the_next_run_changes_nothing(provisioned: GpuSite) -> None:
+    provisioned.site.play(playbook="lanewise.dra.verify", **provisioned.variables)
+    assert provisioned.site.output.count(" on node-0: aligned as promised") == 8
+    assert provisioned.site.play(playbook="lanewise.dra.site", **provisioned.variables) == 0

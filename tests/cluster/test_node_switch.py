@@ -85,7 +85,7 @@ def dranet(plane: ControlPlane) -> list[Object]:
 
 def _pod(plane: ControlPlane, program: Path) -> Object:
     folders = {f"folder-{number}": path for number, path in enumerate((*FOLDERS, "/usr", str(program.parent)))}
-    server = {  # its cluster IP is not reachable here
+    server = {  # the API server's cluster IP is not reachable here
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(plane.ports["kube-apiserver"]),
     }
@@ -137,9 +137,9 @@ class Fleet:
 
     def state(self) -> tuple[bool, bool, bool]:
         """Whether the node is cordoned, has the playbook's annotation, and has the label of lanewise.dev."""
-        found = self.object()
-        metadata = found["metadata"]
-        cordoned = bool(found["spec"].get("unschedulable"))
+        node = self.object()
+        metadata = node["metadata"]
+        cordoned = bool(node["spec"].get("unschedulable"))
         return cordoned, MARK in metadata.get("annotations", {}), metadata.get("labels", {}).get(LABEL) == LANEWISE
 
     def replicas(self, driver: str, number: int) -> None:
@@ -169,11 +169,11 @@ class Fleet:
             },
         ]
         templates = f"{API}/namespaces/default/resourceclaimtemplates/nic"
-        self.plane.request("DELETE", templates)  # its spec cannot be changed
+        self.plane.request("DELETE", templates)  # the spec of a template cannot be changed
         self.plane.request("DELETE", "/apis/apps/v1/namespaces/default/replicasets/x")
-        self.plane.wait_for(lambda: not self.plane.expect("GET", PODS)["items"], "the end of the pods", 90)
+        self.plane.wait_for(lambda: not self.plane.expect("GET", PODS)["items"], "the deletion of the pods", 90)
         claims = f"{API}/namespaces/default/resourceclaims"
-        self.plane.wait_for(lambda: not self.plane.expect("GET", claims)["items"], "the end of the claims", 60)
+        self.plane.wait_for(lambda: not self.plane.expect("GET", claims)["items"], "the deletion of the claims", 60)
         for one in objects if number else ():
             apply(self.node, one)
         if number:
@@ -199,7 +199,7 @@ def _fleet(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.
 
 
 def test_dranet_without_the_node_affinity_is_refused(fleet: Fleet) -> None:
-    """DRANET's DaemonSet must avoid nodes with the label. The message has the affinity to add."""
+    """DRANET's DaemonSet must avoid nodes with the label. The message contains the affinity to add."""
     fleet.play(LANEWISE, rc=2)
     assert '"nodeAffinity"' in fleet.site.output and '"NotIn"' in fleet.site.output
     assert fleet.state() == (False, False, False)
@@ -224,8 +224,8 @@ def test_check_mode_changes_nothing(fleet: Fleet) -> None:
     assert fleet.site.property("LoadState") == "not-found"
 
 
-def test_a_killed_switch_is_continued_by_the_next_run(fleet: Fleet) -> None:
-    """The run is killed while DRANET is being removed and lanewise.dev is not installed yet."""
+def test_the_next_run_continues_a_killed_switch(fleet: Fleet) -> None:
+    """The run is killed while DRANET is being removed and lanewise.dev is not yet installed."""
     uplink = ip("route show default")
     run = threading.Thread(target=play_ignoring_failure, args=(fleet,))
     run.start()
@@ -255,7 +255,7 @@ def test_a_second_switch_changes_nothing(fleet: Fleet) -> None:
 
 
 def test_switching_back_drains_the_node(fleet: Fleet) -> None:
-    """The pods are evicted. The cordon of another user stays."""
+    """The pods are evicted. The cordon of another user is kept."""
     fleet.replicas(LANEWISE, 1)
     node = f"/api/v1/nodes/{fleet.node.name}"
     fleet.plane.expect("PATCH", node, {"spec": {"unschedulable": True}})

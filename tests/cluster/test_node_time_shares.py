@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods share a GPU by MPS and by time-slicing, which NVIDIA's DRA driver configures.
+"""Pods share a GPU through MPS and time-slicing, which NVIDIA's DRA driver configures.
 
 The driver calls nvidia-smi and starts the MPS daemon as a Deployment. Here both programs only record their calls, so
 their effect on a GPU is not tested.
@@ -39,20 +39,20 @@ GATES = {"MPSSupport": True, "TimeSlicingSettings": True}
 #: The programs that the daemon's Deployment needs in its image.
 PROGRAMS = ("sh", "cat", "rm", "tail")
 MPS = {"cores": 40, "memory": "10Gi"}
-SLICES = {"interval": "Long"}
+TIME_SLICES = {"interval": "Long"}
 NIC = {"name": "nic", "kind": "nic"}
 
 
 def image() -> dict[str, Path]:
     """The files of an image with this host's PROGRAMS and their libraries."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for name in PROGRAMS:
         program = str(shutil.which(name))
-        found[f"usr/bin/{name}"] = Path(program)
+        files[f"usr/bin/{name}"] = Path(program)
         listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
         for path in re.findall(r"(/\S+) \(0x", listed):
-            found[f"usr{path.removeprefix('/usr')}"] = Path(path)
-    return found
+            files[f"usr{path.removeprefix('/usr')}"] = Path(path)
+    return files
 
 
 def site(engine: str, share: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -73,7 +73,7 @@ def _machine(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator
     except Missing as missing:
         pytest.skip(str(missing))
     try:
-        for engine, share in (("mps", MPS), ("time-slicing", SLICES)):
+        for engine, share in (("mps", MPS), ("time-slicing", TIME_SLICES)):
             gpu_claims.apply(node, site(engine, share), machine.facts)
         yield machine
     finally:
@@ -87,7 +87,7 @@ def uuid_of(machine: GpuNode, address: str) -> str:
 
 
 def delete_pods(machine: GpuNode, *names: str) -> None:
-    """Delete pods, and wait until they are gone."""
+    """Delete pods, and wait until they no longer exist."""
     for name in names:
         try:
             machine.node.delete_pod(name)
@@ -110,8 +110,9 @@ def test_two_pods_time_slice_a_gpu(node: Node, machine: GpuNode) -> None:
     node.plane.wait_for(lambda: smi()[-2:] == set_default, "the default interval", 30)
 
 
-def test_two_pods_share_a_gpu_by_mps(node: Node, machine: GpuNode) -> None:
-    """Both use one daemon, with the limits of the claim. Its socket and shared memory are visible in the pods."""
+def test_two_pods_share_a_gpu_through_mps(node: Node, machine: GpuNode) -> None:
+    """Both pods use one daemon, which has the claim's limits. The daemon's socket and shared memory are visible in the
+    pods."""
     machine.start(dict.fromkeys(("one", "two"), "mps"), "resourceClaimName")
     [gpu] = machine.seen("one").gpus
     assert machine.seen("two").gpus == [gpu]
@@ -130,7 +131,9 @@ def test_two_pods_share_a_gpu_by_mps(node: Node, machine: GpuNode) -> None:
         assert node.execute(name, "ls", "/tmp/nvidia-mps").split() == ["control"]
         assert node.execute(name, "ls", "/dev/shm").split() == ["daemon"]
     delete_pods(machine, "one", "two")
-    node.plane.wait_for(lambda: not node.plane.expect("GET", DEPLOYMENTS)["items"], "the end of the Deployment", 60)
+    node.plane.wait_for(
+        lambda: not node.plane.expect("GET", DEPLOYMENTS)["items"], "the deletion of the Deployment", 60
+    )
     node.plane.wait_for(
         lambda: f"-i {uuid} -c DEFAULT" in machine.root.calls("nvidia-smi")[-3:], "the GPU's default compute mode", 30
     )

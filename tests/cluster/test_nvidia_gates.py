@@ -4,8 +4,8 @@
 
 """The predicted devices against those that NVIDIA's driver publishes, for each legal set of its feature gates.
 
-By default, only a few sets run. `LANEWISE_ALL_GATES=1` runs all sets of the gates that the GPU plugin reads when it
-publishes, on four machines: 1,224 runs. The output names the attributes that come only from the NVML stand-in.
+By default, only a few sets are tested. `LANEWISE_ALL_GATES=1` tests all sets of the gates that the GPU plugin reads
+when it publishes, on four machines: 1,224 runs. The output lists the values that come only from the NVML stand-in.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ansible_collections.lanewise.dra.tests.nvidia.root import Root
 from ansible_collections.lanewise.dra.tools.cluster import NVIDIA
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
-#: The gates that the GPU plugin reads when it publishes (grep featuregates.Enabled in cmd/gpu-kubelet-plugin), and
-#: MPSSupport, TimeSlicingSettings and DeviceMetadata, to show that these change only how claims are prepared.
+#: The gates that the GPU plugin reads when it publishes (grep featuregates.Enabled in cmd/gpu-kubelet-plugin). Also
+#: MPSSupport, TimeSlicingSettings and DeviceMetadata, which must change only how claims are prepared.
 GATES = (
     *("DynamicMIG", "PassthroughSupport", "NVMLDeviceHealthCheck", "MPSSupport", "TimeSlicingSettings"),
     *("DeviceMetadata", "FabricManagerPartitioning", "DRAListTypeAttributes"),
@@ -45,7 +45,7 @@ ALL = bool(os.environ.get("LANEWISE_ALL_GATES"))
 
 
 class GateSet(t.NamedTuple):
-    """A legal set of gates: those that are on, and the setting of consumable shares."""
+    """A legal set of gates: those that are on, and the setting of consumable shares, for a version of the driver."""
 
     version: str
     on: tuple[str, ...]
@@ -113,19 +113,19 @@ class Machine:
         self.root.set()
         self.plane.add_node(node)
         gates = {**dict.fromkeys(one.on, True), **others, **({"ConsumableShares": True} if one.shares else {})}
-        places = {"kubelet": Path(self._sockets.name, str(number)), "cdi": self.folder / "cdi"}
+        folders = {"kubelet": Path(self._sockets.name, str(number)), "cdi": self.folder / "cdi"}
         driver = NvidiaDriver(
-            self.plane, node, self.root, one.version, gates=gates, shares=str(one.shares or ""), **places
+            self.plane, node, self.root, one.version, gates=gates, shares=str(one.shares or ""), **folders
         )
         try:
             return driver.wait()
         finally:
             driver.stop()
-            for found in driver.slices():
-                self.plane.expect("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{found['metadata']['name']}")
+            for item in driver.slices():
+                self.plane.expect("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{item['metadata']['name']}")
 
     def compare(self, one: GateSet, others: t.Mapping[str, bool]) -> list[str]:
-        """The differences between the prediction and the driver, each with its set."""
+        """The differences between the predicted and the published devices, each with the set of gates."""
         predicted = offers("node", self.facts, {"gpu.nvidia.com": one.options})
         if not predicted:
             try:
@@ -147,7 +147,9 @@ def _names(predicted: t.Iterable[t.Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_each_legal_set_of_gates(plane: ControlPlane, tmp_path: Path, machine: str, capsys: t.Any) -> None:
+def test_published_devices_equal_the_prediction_for_each_legal_set_of_gates(
+    plane: ControlPlane, tmp_path: Path, machine: str, capsys: t.Any
+) -> None:
     try:
         gpu_machine = Machine(plane, machine, tmp_path)
     except Missing as missing:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""nvml.c answers for a recorded machine (tests/nvidia/record.py) what its NVML answered, with a real GPU."""
+"""For a recorded machine with a real GPU (tests/nvidia/record.py), nvml.c returns the values that its NVML returned."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 
-#: Answers that are not compared: what depends on who uses the machine at the moment, and the number of the GPU's module
-#: on its board, which only NVML knows.
-_OTHERS = (
+#: Values that are not compared: those that depend on the machine's current use, and the number of the GPU's module on
+#: the board, which only NVML knows.
+_IGNORED = (
     "nvmlDeviceGetMemoryInfo free",
     "nvmlDeviceGetMemoryInfo used",
     "nvmlDeviceGetPersistenceMode",
@@ -33,9 +33,9 @@ _OTHERS = (
 
 
 def flat(value: t.Any, path: str = "") -> dict[str, t.Any]:
-    """Answers of NVML that are compared, by their path."""
+    """The values of NVML that are compared, by path."""
     if not isinstance(value, dict):
-        return {} if path.endswith(_OTHERS) else {path: value}
+        return {} if path.endswith(_IGNORED) else {path: value}
     return {key: one for name, inner in value.items() for key, one in flat(inner, f"{path} {name}".strip()).items()}
 
 
@@ -48,12 +48,12 @@ def _root(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Root]:
         pytest.skip(str(missing))
 
 
-def test_the_library_answers_as_the_real_one_did(root: tuple[str, Root], tmp_path: Path) -> None:
-    machine, given = root
+def test_the_library_returns_the_recorded_values(root: tuple[str, Root], tmp_path: Path) -> None:
+    machine, driver_root = root
     variables = {
         **os.environ,
-        **given.variables,
-        "LD_LIBRARY_PATH": str(given.folder / "root/usr/lib64"),
+        **driver_root.variables,
+        "LD_LIBRARY_PATH": str(driver_root.folder / "root/usr/lib64"),
         "PYTHONPATH": os.pathsep.join([str(COLLECTIONS), *sys.path]),
     }
     program = "ansible_collections.lanewise.dra.tests.nvidia.answers"
@@ -62,9 +62,9 @@ def test_the_library_answers_as_the_real_one_did(root: tuple[str, Root], tmp_pat
     assert answered.keys() == real.keys() and len(answered["devices"]) == len(real["devices"]) > 0
     pairs = [(answered, real), *zip(answered.pop("devices"), real.pop("devices"))]
     differences = [
-        f"{key}: {ours.get(key)}, in reality {theirs.get(key)}"
-        for ours, theirs in ((flat(one), flat(other)) for one, other in pairs)
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key) != theirs.get(key)
+        f"{key}: {returned.get(key)}, recorded {recorded.get(key)}"
+        for returned, recorded in ((flat(one), flat(other)) for one, other in pairs)
+        for key in sorted(returned.keys() | recorded.keys())
+        if returned.get(key) != recorded.get(key)
     ]
     assert not differences

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What NVIDIA's own driver publishes for the example machines, over a library that stands in for NVML.
+"""The devices that NVIDIA's own driver publishes for the example machines, with a library that stands in for NVML.
 
-Addresses, PCIe roots and NUMA nodes come from the driver, which reads them in the machine's sysfs tree. Models, memory
-and MIG profiles come from our table by way of nvml.c: of these, names and derivation are proven, values are not.
+The driver reads addresses, PCIe roots and NUMA nodes in the machine's sysfs tree. Models, memory and MIG profiles come
+from our table, through nvml.c. So these tests prove the names and derivation of such attributes, but not the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.nvidia import root
-from ansible_collections.lanewise.dra.tests.nvidia.driver import READING_RUNS, RUNS, WAYS, NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.driver import MODES, READING_RUNS, RUNS, NvidiaDriver
 from ansible_collections.lanewise.dra.tests.nvidia.recorded import names as recorded
 from ansible_collections.lanewise.dra.tests.nvidia.recorded import recording, write
 from ansible_collections.lanewise.dra.tests.nvidia.root import Root
@@ -46,7 +46,8 @@ def _plane() -> t.Iterator[ControlPlane]:
 
 @pytest.fixture(name="publish")
 def _publish(plane: ControlPlane, tmp_path: Path) -> t.Iterator[t.Callable[..., list[Object]]]:
-    """Run a driver of a version on a machine; gives its slices. The driver ends with the test."""
+    """A function that runs a version of the driver on a machine and returns the slices, which are deleted after the
+    test."""
     numbers = itertools.count()
     running: list[NvidiaDriver] = []
     sockets = tempfile.TemporaryDirectory(prefix="nv-", dir="/tmp")  # the path of a socket has at most 107 bytes
@@ -57,11 +58,11 @@ def _publish(plane: ControlPlane, tmp_path: Path) -> t.Iterator[t.Callable[..., 
         folder = tmp_path / str(next(numbers))
         node = f"{tmp_path.name}-{folder.name}".replace("_", "-").lower()
         try:
-            given = Root(_tree(machine, tmp_path / machine), folder / "nvidia")
-            given.set(instances)
+            driver_root = Root(_tree(machine, tmp_path / machine), folder / "nvidia")
+            driver_root.set(instances)
             plane.add_node(node)
-            places = {"kubelet": Path(sockets.name, folder.name), "cdi": folder / "cdi"}
-            driver = NvidiaDriver(plane, node, given, version, **places, **more)
+            folders = {"kubelet": Path(sockets.name, folder.name), "cdi": folder / "cdi"}
+            driver = NvidiaDriver(plane, node, driver_root, version, **folders, **more)
         except Missing as missing:
             pytest.skip(str(missing))
         running.append(driver)
@@ -86,73 +87,74 @@ def _tree(machine: str, out: Path) -> Path:
 def test_the_machines_gpus_are_published(
     publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, version: str
 ) -> None:
-    """Under their minor numbers, with the UUIDs that the machine's kernel module reports."""
+    """The devices are named after the minor numbers, and have the UUIDs that the machine's kernel module reports."""
     published = {
         device["name"]: {name: next(iter(value.values())) for name, value in device["attributes"].items()}
         for one in publish(machine, version)
         for device in one["spec"]["devices"]
     }
-    wanted = {f"gpu-{gpu.minor}": (gpu.uuid, gpu.name, gpu.address) for gpu in root.gpus(tmp_path / machine)}
+    expected = {f"gpu-{gpu.minor}": (gpu.uuid, gpu.name, gpu.address) for gpu in root.gpus(tmp_path / machine)}
     known = ("uuid", "productName", "resource.kubernetes.io/pciBusID")
     assert all("resource.kubernetes.io/pcieRoot" in values for values in published.values())
-    assert {name: tuple(values[key] for key in known) for name, values in published.items()} == wanted
+    assert {name: tuple(values[key] for key in known) for name, values in published.items()} == expected
 
 
 def _amounts(value: t.Any) -> t.Any:
-    """Quantities as numbers, wherever they are: 1Gi and 1024Mi are the same."""
+    """The value with all quantities in it as numbers: 1Gi and 1024Mi are the same."""
     if isinstance(value, dict):
         return {key: _amounts(one) for key, one in value.items()}
     return str(quantity.parse(value)) if isinstance(value, str) else value
 
 
 def differences(predicted: t.Sequence[Offer], published: t.Sequence[Object]) -> list[str]:
-    """Between what we predict and what a driver publishes: devices, attributes by type and value, capacities, counters.
+    """The differences between the predicted and the published devices: their names, the types and values of their
+    attributes, capacities, counters.
 
-    An attribute or capacity whose value no probe sees has to be there, and nothing else may be.
+    Attributes and capacities with a value that no probe can read must be published, too, and no others.
     """
-    sure = {one.device["name"]: one for one in predicted if not one.possible}
+    certain = {one.device["name"]: one for one in predicted if not one.possible}
     devices = {device["name"]: device for one in published for device in one["spec"].get("devices", ())}
-    found = [f"{name}: not predicted" for name in sorted(devices.keys() - sure.keys())]
-    found += [f"{name}: not published" for name in sorted(sure.keys() - devices.keys())]
-    for name in sorted(devices.keys() & sure.keys()):
-        real, ours = devices[name], sure[name]
-        blind = {key.removeprefix(f"{ours.driver}/") for key in ours.unknown}
+    found = [f"{name}: not predicted" for name in sorted(devices.keys() - certain.keys())]
+    found += [f"{name}: not published" for name in sorted(certain.keys() - devices.keys())]
+    for name in sorted(devices.keys() & certain.keys()):
+        real, offer = devices[name], certain[name]
+        unknown = {key.removeprefix(f"{offer.driver}/") for key in offer.unknown}
         for part in ("attributes", "capacity"):
-            given, computed = real.get(part) or {}, ours.device.get(part) or {}
-            equal = _amounts if part == "capacity" else dict
+            actual, computed = real.get(part) or {}, offer.device.get(part) or {}
+            normalize = _amounts if part == "capacity" else dict
             found += [
-                f"{name}: {key} is {given.get(key)}, not {computed[key]}"
+                f"{name}: {key} is {actual.get(key)}, not {computed[key]}"
                 for key in computed
-                if equal(given.get(key) or {}) != equal(computed[key])
+                if normalize(actual.get(key) or {}) != normalize(computed[key])
             ]
-            found += [f"{name}: {key} not predicted" for key in given.keys() - computed.keys() - blind]
+            found += [f"{name}: {key} not predicted" for key in actual.keys() - computed.keys() - unknown]
         # a real A100 publishes HMM with a newer driver; the library in place of NVML has no such mode
-        missing = blind - (real["attributes"].keys() | (real.get("capacity") or {}).keys()) - {"addressingMode"}
+        missing = unknown - (real["attributes"].keys() | (real.get("capacity") or {}).keys()) - {"addressingMode"}
         found += [f"{name}: {key} not published" for key in sorted(missing)]
         for part in ("consumesCounters", "allowMultipleAllocations", "taints"):
-            both = [_counters(one.get(part)) for one in (real, ours.device)]
+            both = [_counters(one.get(part)) for one in (real, offer.device)]
             found += [f"{name}: {part} {both[0]}, not {both[1]}"] if both[0] != both[1] else []
     sets = {entry["name"]: entry for one in published for entry in one["spec"].get("sharedCounters", ())}
-    wanted = {entry["name"]: entry for one in sure.values() for entry in one.counter_sets}
-    if _counters([*sets.values()]) != _counters([*wanted.values()]):
-        found.append(f"the counter sets {sorted(sets)} are not {sorted(wanted)}")
+    expected = {entry["name"]: entry for one in certain.values() for entry in one.counter_sets}
+    if _counters([*sets.values()]) != _counters([*expected.values()]):
+        found.append(f"the counter sets {sorted(sets)} are not {sorted(expected)}")
     return found
 
 
 def _counters(value: t.Any) -> t.Any:
-    """Sets of counters in one order, with amounts as numbers."""
+    """Counter sets in a fixed order, with amounts as numbers."""
     if not isinstance(value, list):
         return value
     return sorted((one.get("name") or one["counterSet"], sorted(_amounts(one["counters"]).items())) for one in value)
 
 
-@pytest.mark.parametrize(("way", "version"), RUNS, ids="-".join)
+@pytest.mark.parametrize(("mode", "version"), RUNS)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_our_prediction_is_what_the_driver_publishes(
-    publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, version: str, way: str
+def test_the_driver_publishes_the_predicted_devices(
+    publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, version: str, mode: str
 ) -> None:
-    stated, given = WAYS[way]
-    published = publish(machine, version, **given)
+    stated, options = MODES[mode]
+    published = publish(machine, version, **options)
     facts = as_dict(probe(str(tmp_path / machine)))
     predicted = offers("node", facts, {"gpu.nvidia.com": {"version": version, **stated}})
     assert not differences(predicted, published)
@@ -167,23 +169,23 @@ def test_a_wrong_prediction_is_found(publish: t.Callable[..., list[Object]], tmp
 
 # machines with a real GPU, recorded by tests/nvidia/record.py
 
-RECORDED = [(machine, way, version) for machine in recorded() for way, version in READING_RUNS]
+RECORDED = [(machine, mode, version) for machine in recorded() for mode, version in READING_RUNS]
 
 
 def _devices(specs: t.Iterable[Object]) -> Object:
-    """Devices and sets of counters of slices, each by its name."""
+    """The devices and counter sets of slices, by name."""
     parts = ("devices", "sharedCounters")
     return {part: {one["name"]: one for spec in specs for one in spec.get(part) or ()} for part in parts}
 
 
-@pytest.mark.parametrize(("machine", "way", "version"), RECORDED, ids="-".join)
-def test_the_driver_published_with_a_real_gpu_what_it_publishes_over_our_library_and_what_we_predict(
-    publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, way: str, version: str
+@pytest.mark.parametrize(("machine", "mode", "version"), RECORDED)
+def test_the_slices_recorded_with_a_real_gpu_equal_the_prediction_and_those_with_our_library(
+    publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, mode: str, version: str
 ) -> None:
-    stated, given = WAYS[way]
-    real = recording(machine)["slices"][f"{way} {version}"]
+    stated, options = MODES[mode]
+    real = recording(machine)["slices"][f"{mode} {version}"]
     facts = as_dict(probe(str(write(machine, tmp_path / "probed"))))
     assert not differences(
         offers("node", facts, {"gpu.nvidia.com": {"version": version, **stated}}), [{"spec": spec} for spec in real]
     )
-    assert _devices(one["spec"] for one in publish(machine, version, **given)) == _devices(real)
+    assert _devices(one["spec"] for one in publish(machine, version, **options)) == _devices(real)

@@ -43,8 +43,8 @@ SETTLE_SECONDS = 1.0
 #: The maximum number of nodes of a fleet: 25 nodes have 200 pairs. Fewer nodes if there are few fleets.
 NODES = 25 if FLEETS > 100 else 8
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-MESSAGES = {
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
+SCHEDULER_MESSAGES = {
     fits.DEVICES: "cannot allocate all claims",
     fits.ROOM: "Insufficient cpu",
     fits.SPREAD: "topology spread constraints",
@@ -74,26 +74,27 @@ def _prepared(plane: ControlPlane) -> ControlPlane:
 
 
 def _predicted(site: Site, template: str, engine: Engine, steps: t.Sequence[Object] = ()) -> fits.Fit:
-    """The predicted count of a workload after some changes."""
+    """The predicted number of pods of a workload that fit after some changes."""
     fleet = reader.read(site.objects(), site.plane.minor)
     assert set(fleet.nodes) == set(site.nodes)
     known = {node: site.facts(node) for node in site.nodes}
-    start = Scenario(fleet, (site.workload(template),), known, lambda value: _renamed(site, value))
+    start = Scenario(fleet, (site.workload(template),), known, lambda value: _workload(site, value))
     last = [start, *after(start, steps)][-1]
     (found,) = fits.fit(last.fleet, last.workloads, engine)
     assert not found.at_least and not found.at_most, found.notes
     return found
 
 
-def _renamed(site: Site, value: Object) -> Workload:
+def _workload(site: Site, value: Object) -> Workload:
+    """The workload of a change `workload`, with the name in the change and the fleet's pod of its template."""
     return replace(site.workload(value["templates"][0]), name=value["name"])
 
 
 def _check_bound(site: Site, template: str, predicted: fits.Fit) -> None:
-    """Start one pod more than the prediction. All but one must be bound, and one must wait for the predicted reason."""
+    """Start one pod more than should fit. All but one must be bound, and one must wait for the predicted reason."""
     before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
+        list(pool.map(lambda _index: site.start(template), range(predicted.total + 1)))
     bound, waiting = site.wait_decided()
     time.sleep(SETTLE_SECONDS)
     assert site.wait_decided()[0] == bound
@@ -102,23 +103,26 @@ def _check_bound(site: Site, template: str, predicted: fits.Fit) -> None:
     (message,) = waiting.values()
     kinds = {kind for kind, _reason, _nodes in predicted.reasons()}
     # the scheduler does not check devices of nodes that the spread constraint excludes
-    if predicted.held_back or (site.spreads and MESSAGES[fits.SPREAD] in message):
+    if predicted.held_back or (site.spreads and SCHEDULER_MESSAGES[fits.SPREAD] in message):
         kinds = {fits.SPREAD}
-    assert all(reported in message for kind, reported in MESSAGES.items() if kind in kinds), about
+    assert all(reported in message for kind, reported in SCHEDULER_MESSAGES.items() if kind in kinds), about
 
 
 @pytest.mark.parametrize("number", range(FLEETS))
 def test_exactly_the_predicted_number_of_pods_is_bound(plane: ControlPlane, engine: Engine, number: int) -> None:
-    _count(plane, engine, SEED + number)
+    _check_prediction(plane, engine, SEED + number)
 
 
 @pytest.mark.parametrize("number", range(max(2, FLEETS // 10)))
-def test_counts_hold_on_the_oldest_kubernetes(old_plane: ControlPlane, engine: Engine, number: int) -> None:
+def test_the_predicted_number_is_also_bound_on_the_oldest_kubernetes(
+    old_plane: ControlPlane, engine: Engine, number: int
+) -> None:
     """The oldest version has no shares, counters and device taints by default."""
-    _count(old_plane, engine, SEED + number)
+    _check_prediction(old_plane, engine, SEED + number)
 
 
-def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
+def _check_prediction(plane: ControlPlane, engine: Engine, seed: int) -> None:
+    """Create a random fleet, and check the predicted number of pods of one of its templates."""
     site = Site(plane, seed, NODES)
     try:
         site.delete_pods(site.wait_decided()[1])
@@ -130,7 +134,7 @@ def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
 
 @pytest.mark.parametrize("number", range(max(4, FLEETS // 10)))
 def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, number: int) -> None:
-    """The effect of changes is predicted, and then the changes are made in the cluster."""
+    """The effect of changes is predicted before the changes are made in the cluster."""
     site = Site(plane, SEED + 100_000 + number, 6)
     try:
         site.delete_pods(site.wait_decided()[1])
@@ -163,7 +167,7 @@ def test_the_effect_of_another_driver_is_predicted(plane: ControlPlane, engine: 
     """The new driver publishes whole GPUs instead of parts of their memory. Pods already have some NICs."""
     site = Site(plane, SEED + 250_000 + number, 3, "shares", used=False)
     try:
-        for _turn in range(site.rng.randint(1, 6)):
+        for _index in range(site.rng.randint(1, 6)):
             site.start("one-nic")
         site.delete_pods(site.wait_decided()[1])
         whole, template = OPTIONS["plain"], "one-gpu"
@@ -200,14 +204,14 @@ def test_the_effect_of_an_older_server_is_predicted(
             site.close()
 
 
-@pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
-def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
-    """The counts of docs/planning.md, for two nodes, one of which has a GPU in use."""
+@pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
+def test_the_playbooks_report_the_counts_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
+    """The playbooks report the counts in docs/planning.md for two nodes, one of which has a GPU in use."""
     pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
     variables = (COLLECTION / "docs/planning.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     plane.add_namespace("team")
-    for place, name in enumerate(("a-0", "b-0")):
-        plane.add_node(name, {"rack": str(place + 1)})
+    for rack, name in enumerate(("a-0", "b-0"), 1):
+        plane.add_node(name, {"rack": str(rack)})
         for one in slices(offers(name, facts("hgx-h100"), DRIVERS)):
             plane.expect("POST", f"{RESOURCE}/resourceslices", one)
     template = {"metadata": {"name": "one-pair"}, "spec": {"spec": SPECS["one-pair"]}}
@@ -236,7 +240,7 @@ def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None
     environment["ANSIBLE_HOME"], environment["PWD"] = str(tmp_path / "home"), str(tmp_path)
 
     def play(name: str, *arguments: str, rc: int = 0) -> str:
-        command = [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *arguments]
+        command = [str(ANSIBLE_PLAYBOOK), "-i", "localhost,", f"lanewise.dra.{name}", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
         assert done.returncode == rc, done.stdout + done.stderr
         return done.stdout + done.stderr

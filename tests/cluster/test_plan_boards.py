@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A plan's counts of claims with `align: nearest`, on boards with random maps, against the real scheduler.
+"""A plan's counts of pods with `align: nearest` that fit, on boards with random maps, against the real scheduler.
 
 LANEWISE_BOARD_FLEETS is the number of fleets.
 """
@@ -45,14 +45,14 @@ CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 
 
 def machines() -> dict[str, Object]:
-    """BoardFleet with the same addresses and different maps."""
-    found = {}
+    """The facts of machines with the same addresses and different maps."""
+    result = {}
     for number in range(MAPS):
         machine = copy.deepcopy(facts("hgx-h100"))
         gpus = [gpu["address"] for gpu in machine["gpus"]]
         fabric = [nic["address"] for nic in machine["nics"] if nic["rdma_devices"] and not nic["default_route"]]
-        found[f"map-{number}"] = with_map(machine, shuffled_map(gpus, fabric[: len(gpus)], SEED + number))
-    return found
+        result[f"map-{number}"] = with_map(machine, shuffled_map(gpus, fabric[: len(gpus)], SEED + number))
+    return result
 
 
 def compile_claims(boards: Object) -> tuple[dict[str, Object], dict[str, Object]]:
@@ -67,9 +67,11 @@ def compile_claims(boards: Object) -> tuple[dict[str, Object], dict[str, Object]
         for count in range(1, MAX_PAIRS + 1)
     ]
     templates += [{"name": f"one-{one['name']}", "namespace": NAMESPACE, "devices": [one]} for one in (gpu, nic)]
-    made = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, boards)
-    assert {use.form for use in made.boards} == {"published map"}
-    by_kind = {kind: {one["metadata"]["name"]: one for one in made.objects if one["kind"] == kind} for kind in _KINDS}
+    compiled = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, boards)
+    assert {use.form for use in compiled.boards} == {"published map"}
+    by_kind = {
+        kind: {one["metadata"]["name"]: one for one in compiled.objects if one["kind"] == kind} for kind in _KINDS
+    }
     return by_kind["DeviceClass"], {name: one["spec"]["spec"] for name, one in by_kind["ResourceClaimTemplate"].items()}
 
 
@@ -82,7 +84,7 @@ def engine() -> Engine:
 
 
 class BoardFleet:
-    """A fleet of these boards in a control plane. Some of their devices are in use."""
+    """A random fleet of these machines in a control plane. Pods have some of its devices."""
 
     def __init__(self, plane: ControlPlane, number: int) -> None:
         self.plane, self.name, self.started = plane, f"boards-{number}", 0
@@ -93,12 +95,12 @@ class BoardFleet:
             plane.add_namespace(NAMESPACE)
         for one in self.classes.values():
             plane.request("POST", f"{RESOURCE}/deviceclasses", one)
-        self.nodes = [f"{self.name}-{place}" for place in range(self.rng.randint(2, NODES))]
+        self.nodes = [f"{self.name}-{index}" for index in range(self.rng.randint(2, NODES))]
         for node in self.nodes:
             plane.add_node(node, {"fleet": self.name})
             for one in slices(offers(node, boards[self.rng.choice(sorted(boards))], DRIVERS)):
                 plane.expect("POST", f"{RESOURCE}/resourceslices", one)
-        for _turn in range(self.rng.randint(2, 4 * len(self.nodes))):
+        for _index in range(self.rng.randint(2, 4 * len(self.nodes))):
             self.start(self.rng.choice(["one-gpu", "one-nic", "near-1"]))
         self.wait_decided()
 
@@ -168,7 +170,7 @@ def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
     assert not predicted.at_least and not predicted.at_most, predicted.notes
     before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
+        list(pool.map(lambda _index: site.start(template), range(predicted.total + 1)))
     bound, waiting = site.wait_decided()
     time.sleep(SETTLE_SECONDS)
     assert site.wait_decided()[0] == bound
@@ -179,26 +181,28 @@ def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
     )
 
 
-def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine: Engine) -> None:
-    """Claims for single NICs strand the GPUs beside these. When the claims are released, as many more pairs are bound
-    as predicted."""
+def test_released_claims_free_stranded_gpus_as_predicted(newest: ControlPlane, engine: Engine) -> None:
+    """Claims for single NICs strand the GPUs beside these NICs. When the claims are released, the predicted number of
+    additional pairs is bound."""
     site = BoardFleet(newest, 1000)
     site.delete_pods({*site.wait_decided()[0], *site.wait_decided()[1]})
-    for _turn in range(5):
+    for _index in range(5):
         site.start("one-nic")
     site.wait_decided()
-    fleet, work = site.fleet(), site.workload("near-1")
-    held = [one for one in stranded(fleet, [work], engine) if one.holders]
+    fleet, workload = site.fleet(), site.workload("near-1")
+    held = [one for one in stranded(fleet, [workload], engine) if one.holders]
     assert held and all(len(one.holders) == 1 for one in held)
-    (before_release,) = fits.fit(fleet, [work], engine)
+    (before_release,) = fits.fit(fleet, [workload], engine)
     unpaired = [line for one in before_release.nodes.values() for line in one.unpaired]
-    assert len(unpaired) == len(held) and all(" is free, its NIC " in line and NAMESPACE in line for line in unpaired)
+    assert len(unpaired) == len(held) and all(
+        " is free, but its NIC " in line and NAMESPACE in line for line in unpaired
+    )
     freed = sorted({holder for one in held for holder in one.holders})
-    (after_release,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [work], engine)
+    (after_release,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [workload], engine)
     assert after_release.total == before_release.total + len(freed)
     site.delete_pods(one.partition("/")[2] for one in freed)
     before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _turn: site.start("near-1"), range(after_release.total + 1)))
+        list(pool.map(lambda _index: site.start("near-1"), range(after_release.total + 1)))
     bound, waiting = site.wait_decided()
     assert len(bound - before) == after_release.total and len(waiting) == 1

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the programs come from: the folders in variables, the cache, or a build. Errors if there are none."""
+"""The programs of Kubernetes come from folders in environment variables, the cache, or a build. Missing programs are
+reported."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_the_pins_are_read_from_the_modules() -> None:
         cluster.programs("1.2")
 
 
-def test_nothing_is_built_without_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_built_without_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cluster, "CACHE", tmp_path)
     with pytest.raises(Missing, match=r"tools/cluster.py --kubernetes .* in 9 minutes"):
         cluster.programs(NEWEST, build=False)
@@ -57,7 +58,7 @@ def test_a_missing_go_is_reported_with_the_variable_to_set(monkeypatch: pytest.M
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
 def test_a_go_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The module requires a Go version that does not exist yet, and the installed go refuses it."""
+    """The module requires a Go version that does not exist, so the installed Go refuses the module."""
     module = cluster.module("etcd", NEWEST)
     text = (module.folder / "go.mod").read_text()
     (tmp_path / "go.mod").write_text("\n".join("go 1.999" if x.startswith("go ") else x for x in text.split("\n")))
@@ -67,7 +68,7 @@ def test_a_go_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("variable", cluster.VARIABLES)
-def test_programs_in_a_given_folder_are_used(
+def test_programs_in_the_folder_of_a_variable_are_used(
     built: dict[str, Path], variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("etcd", "kube-apiserver", "kubectl"):  # the programs of envtest

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's attributes for a board with data-direct functions, as real servers store and schedulers use them."""
+"""Real servers store the driver's attributes for a board with data-direct functions, and schedulers match them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def published(plane: ControlPlane, installed: Installed, tree: Path) -> tuple[Features, dict[str, Object]]:
-    """The features that the driver detects on the server, and the attributes of the devices that it then publishes."""
+    """The features of the server that the driver detects, and the attributes of the devices that it then publishes."""
     cluster = installed.node(NODE)
     features = cluster.features()
     publisher = Publisher(cluster, Inventory(Settings, lambda: (), str(build(NODE, tree))))
@@ -64,7 +64,7 @@ def test_roots_are_scalars_if_the_server_stores_no_lists(control_plane: ControlP
 
 
 def test_lists_pair_data_direct_nics_by_root(tmp_path: Path) -> None:
-    """With the gate, a claim that matches pcieRoot gets each GPU with the NIC whose DMA function is below its root."""
+    """With the gate, a claim that matches pcieRoot gets GPUs with NICs whose DMA function is below the GPU's root."""
     with ControlPlane("1.37", gates=GATE) as plane:
         features, devices = published(plane, install(plane), tmp_path / "tree")
         assert features.lists

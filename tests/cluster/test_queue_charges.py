@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a claim is charged for: by the compiler, by the real Kueue and by the real scheduler's allocation."""
+"""The compiler and the real Kueue charge a claim with the amounts that the real scheduler allocates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
-TIMEOUT = 120.0  # seconds, on a busy machine
+TIMEOUT_SECONDS = 120.0  # on a busy machine
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ SHARED_DEVICES = {
 
 
 @pytest.mark.parametrize("name", sorted(SHARED_DEVICES))
-def test_kueue_charges_what_is_allocated(queueing: Queueing, name: str) -> None:
+def test_kueue_charges_the_allocated_amounts(queueing: Queueing, name: str) -> None:
     shared, owner = SHARED_DEVICES[name], name.partition(" ")[0]
     drivers = {"gpu.nvidia.com": {"version": "0.5.0", **shared.nvidia}, "lanewise.dev": {"version": "1.0.0"}}
     facts = machine("sriov", DIVIDED) if name.endswith("NICs") else machine("hgx-h100")
@@ -83,24 +83,26 @@ def test_kueue_charges_what_is_allocated(queueing: Queueing, name: str) -> None:
         ],
     }
     team = {"name": owner, "namespaces": [owner], "guaranteed": {"amount": shared.guaranteed, "nics": 4}}
-    made = site.compile({"queues_resources": [shared.resource, nics], "queues_teams": [team]}, claims)
-    charges = {one.use: one.charges["lanewise.dev/amount"] for one in made.templates}
-    assert set(charges) == set(shared.devices), made.table
-    queueing.configure(made.configuration)
-    site.apply_queues(made)
+    compiled = site.compile({"queues_resources": [shared.resource, nics], "queues_teams": [team]}, claims)
+    charges = {one.use: one.charges["lanewise.dev/amount"] for one in compiled.templates}
+    assert set(charges) == set(shared.devices), compiled.table
+    queueing.configure(compiled.configuration)
+    site.apply_queues(compiled)
     jobs = []
     try:
         for template in shared.devices:
             job = queueing.submit(owner, queueing.job(f"of-{template}", owner, template))
             jobs.append(job)
-            site.plane.wait_for(lambda: queueing.running(owner, jobs[-1]), f"a pod with {template}", TIMEOUT)
+            site.plane.wait_for(lambda: queueing.running(owner, jobs[-1]), f"a pod with {template}", TIMEOUT_SECONDS)
             (pods,) = queueing.workload(owner, job)["status"]["admission"]["podSetAssignments"]
             assert quantity.parse(pods["resourceUsage"]["lanewise.dev/amount"]) == charges[template], template
         counter, capacity = (str(shared.resource.get(key) or "") for key in ("counter", "capacity"))
         charged = sum(charges.values(), Fraction())
-        site.plane.wait_for(lambda: site.charged(owner, "amount") == charged, f"{charged} in the queue", TIMEOUT)
+        site.plane.wait_for(
+            lambda: site.charged(owner, "amount") == charged, f"{charged} in the queue", TIMEOUT_SECONDS
+        )
         assert charged == (site.counter_used(owner, counter) if counter else site.consumed(owner, capacity))
     finally:
         queueing.remove(owner, *jobs)
-        site.plane.wait_for(lambda: not site.allocated(owner), "devices to be released", TIMEOUT)
+        site.plane.wait_for(lambda: not site.allocated(owner), "devices to be released", TIMEOUT_SECONDS)
         site.close()

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Random queue configurations against the real Kueue: it accepts what the compiler renders, and refuses what the
+"""Random queue configurations against the real Kueue: Kueue accepts what the compiler renders, and refuses what the
 compiler refuses, except for wrong sums.
 
-Objects are tested by a server-side dry run with Kueue's webhooks, configurations by starting Kueue with them.
+Objects are tested in a server-side dry run with Kueue's webhooks, configurations by starting Kueue with them.
 LANEWISE_QUEUES is the number of configurations.
 """
 
@@ -46,13 +46,13 @@ pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
 COUNT = int(os.environ.get("LANEWISE_QUEUES") or (1000 if os.environ.get("LANEWISE_SLOW") else 60))
 NODES = {"pairs": machine("hgx-h100"), "shares": machine("sriov", DIVIDED)}
-HAS = {"gpus": 8, "nics": 12, "bandwidth": 500}
-#: The compiler's rules about sums. Kueue has no such rules, as it does not compare quotas with the fleet.
+TOTALS = {"gpus": 8, "nics": 12, "bandwidth": 500}
+#: The compiler's rules about sums. Kueue has no such rules, because it does not compare quotas with the fleet.
 SUMS = ("over-fleet", "counted-twice", "other-driver", "lends-too-much", "borrows-too-much")
 
 
 class Kueue:
-    """The real Kueue. Its methods return its error for an object or a configuration; empty if it accepts it."""
+    """The real Kueue. The methods return Kueue's error for an object or a configuration, or an empty text."""
 
     def __init__(self, queueing: Queueing, folder: Path) -> None:
         self.queueing, self.plane, self.folder = queueing, queueing.plane, folder
@@ -62,7 +62,8 @@ class Kueue:
         return self._answer("PATCH", f"{path_of(item)}?fieldManager=try&force=true&dryRun=All", item, APPLY_PATCH)
 
     def error_on_create(self, item: Object) -> str:
-        """The error when an object is created. So its name need not be valid in a path."""
+        """The error when an object is created. Unlike in `error_on_apply`, the path does not contain the name, which
+        may be invalid in a path."""
         return self._answer("POST", f"{collection_of(item)}?dryRun=All", item)
 
     def _answer(self, method: str, path: str, item: Object, kind: str | None = None) -> str:
@@ -70,7 +71,7 @@ class Kueue:
         return "" if status < 300 else f"{status} {answer['message'] if isinstance(answer, dict) else answer}"
 
     def error_on_start(self, part: Object, name: str) -> str:
-        """The error when Kueue starts with a configuration. It checks that before it connects to a server."""
+        """The error when Kueue starts with a configuration, which it checks before it connects to a server."""
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(merged({}, part)))
         command = [str(self.queueing.programs["kueue"]), f"--config={path}", "--kubeconfig=/none"]
@@ -82,7 +83,7 @@ class Kueue:
         return next(line for line in text.splitlines() if "nable to" in line or "conflicting" in line)
 
 
-def test_kueue_accepts_what_is_rendered_and_refuses_what_is_refused(queueing: Queueing, tmp_path: Path) -> None:
+def test_kueue_and_the_compiler_accept_and_refuse_the_same_configurations(queueing: Queueing, tmp_path: Path) -> None:
     objects = compile_site({"dra_claims_drivers": DRIVERS, **CLAIMS}, t.cast(t.Any, NODES)).objects
     for namespace in NAMESPACES:
         queueing.plane.add_namespace(namespace)
@@ -91,14 +92,14 @@ def test_kueue_accepts_what_is_rendered_and_refuses_what_is_refused(queueing: Qu
     wrong: list[str] = []
 
     def check(seed: int) -> None:
-        configuration = Configuration(seed, HAS)
+        configuration = Configuration(seed, TOTALS)
         try:
-            made = compile_for(configuration.variables, objects, NODES, DRIVERS)
+            compiled = compile_for(configuration.variables, objects, NODES, DRIVERS)
         except Problems as problems:
             verdict = _refused(kueue, configuration, seed, problems)
         else:
-            verdict = _accepted(kueue, made, seed)
-            counts["objects"] += len(made.objects)
+            verdict = _accepted(kueue, compiled, seed)
+            counts["objects"] += len(compiled.objects)
         if verdict in counts:
             counts[verdict] += 1
         else:
@@ -111,13 +112,14 @@ def test_kueue_accepts_what_is_rendered_and_refuses_what_is_refused(queueing: Qu
     assert counts["accepted"] >= COUNT / 3 and counts["refused by both"] >= COUNT / 20 and counts["wrong sum"], counts
 
 
-def _accepted(kueue: Kueue, made: Compiled, seed: int) -> str:
-    """`accepted`, or Kueue's error. Only every tenth configuration is tested, as each takes half a second."""
-    for one in made.objects:
+def _accepted(kueue: Kueue, compiled: Compiled, seed: int) -> str:
+    """`accepted`, or Kueue's error. Kueue is started only with every tenth configuration, because a start takes half a
+    second."""
+    for one in compiled.objects:
         error = kueue.error_on_apply(one)
         if error:
             return f"rendered, but Kueue refuses {one['kind']} {one['metadata']['name']}: {error}"
-    error = kueue.error_on_start(made.configuration, str(seed)) if seed % 10 == 0 else ""
+    error = kueue.error_on_start(compiled.configuration, str(seed)) if seed % 10 == 0 else ""
     return f"rendered, but Kueue refuses its configuration: {error}" if error else "accepted"
 
 

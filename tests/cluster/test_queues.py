@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Teams lend each other devices, with the real Kueue, JobSet and scheduler and simulated nodes.
+"""Teams lend each other devices, with the real Kueue, JobSet and scheduler, and with simulated nodes.
 
 Two nodes have eight aligned pairs each, and two others have divided NICs. Each test compares what Kueue has charged to
 a team with what the scheduler has allocated to it.
@@ -33,7 +33,7 @@ RESOURCES = [
     {"name": "bandwidth", "classes": ["nic-share"], "capacity": "bandwidth"},
 ]
 BUNDLES = {"pairs": {"gpus": 1, "nics": 1}}
-TIMEOUT = 120.0  # seconds, on a busy machine
+TIMEOUT_SECONDS = 120.0  # on a busy machine
 _PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
 #: Kueue's settings for gangs: if not all pods are ready in time, all are evicted and start again.
 GANGS: Object = {
@@ -88,7 +88,7 @@ class Work:
     def submit(self, team: str, count: int, template: str = "pair", priority: str = "", prefix: str = "job") -> None:
         """Submit jobs with one pod each."""
         names = self.jobs.setdefault(team, [])
-        for _each in range(count):
+        for _index in range(count):
             name = f"{prefix}-{len(names)}"
             self.queueing.submit(team, self.queueing.job(name, team, template, priority=priority))
             names.append(name)
@@ -114,7 +114,7 @@ class Work:
             return all(self.site.charged(team, "nics") == count for team, count in counts.items())
 
         try:
-            self.plane.wait_for(as_expected, f"{counts} running jobs", TIMEOUT)
+            self.plane.wait_for(as_expected, f"{counts} running jobs", TIMEOUT_SECONDS)
         except Exception as error:
             shown = {
                 team: (len(self.running(team)), self.site.allocated(team), self.queueing.usage(team)) for team in counts
@@ -123,47 +123,49 @@ class Work:
 
     def reasons(self, team: str, kind: str = "Preempted") -> list[str]:
         """The reasons for which jobs of a team were preempted or evicted."""
-        found = []
+        reasons = []
         for one in self.queueing.workloads(team):
             for condition in one.get("status", {}).get("conditions") or ():
                 if condition["type"] == kind and condition["status"] == "True":
-                    found.append(condition["reason"])
-        return sorted(found)
+                    reasons.append(condition["reason"])
+        return sorted(reasons)
 
     def end(self) -> None:
+        """Delete all jobs, and wait until their devices are free."""
         for team, names in self.jobs.items():
             self.queueing.remove(team, *names)
         teams, self.jobs = list(self.jobs), {}
         self.plane.wait_for(
             lambda: not any(self.site.allocated(team) for team in teams),
             f"devices of {', '.join(teams)} to be free",
-            TIMEOUT,
+            TIMEOUT_SECONDS,
         )
 
 
 @pytest.fixture
 def work(site: QueueSite) -> t.Iterator[Work]:
-    made = Work(site)
-    yield made
-    made.end()
+    work = Work(site)
+    yield work
+    work.end()
 
 
 def _apply_queues(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> None:
-    made = site.compile(variables, _claims(*teams))
-    assert made.warnings == []
-    site.queueing.configure({**made.configuration, **more})
-    site.apply_queues(made)
+    compiled = site.compile(variables, _claims(*teams))
+    assert compiled.warnings == []
+    site.queueing.configure({**compiled.configuration, **more})
+    site.apply_queues(compiled)
 
 
 def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> None:
-    """Idle quota is lent, its owner reclaims it, priorities come first, and a job that is too large gets the reason."""
+    """Idle quota is lent, the owner reclaims it, and jobs with a higher priority preempt others. Kueue reports that a
+    job is too large."""
     red = {"name": "red", "guaranteed": {"pairs": 8}}
     blue = {"name": "blue", "guaranteed": {"pairs": 8}, "borrow": {"gpus": 4}}
     _apply_queues(site, _queues(red, blue), "red", "blue")
     queueing = site.queueing
 
     work.submit("blue", 13)
-    work.wait_running(blue=12)  # eight guaranteed ones and four borrowed ones
+    work.wait_running(blue=12)  # eight guaranteed pairs and four borrowed ones
     assert site.borrowed("blue", "gpus") == 4 and site.charged("blue", "gpus") == 12
     (waiting,) = set(work.jobs["blue"]) - set(work.running("blue"))
     condition = queueing.condition("blue", waiting, "QuotaReserved")
@@ -176,26 +178,28 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
     assert site.borrowed("blue", "gpus") == 0
 
     work.submit("red", 1, priority="urgent", prefix="urgent")
-    site.plane.wait_for(lambda: work.jobs["red"][-1] in work.running("red"), "the urgent job", TIMEOUT)
+    site.plane.wait_for(lambda: work.jobs["red"][-1] in work.running("red"), "the urgent job", TIMEOUT_SECONDS)
     work.wait_running(red=8, blue=8)
     assert work.reasons("red") == ["InClusterQueue"]
 
     large = queueing.job("large", "blue", "pair", pods=13)
     work.jobs["blue"].append(queueing.submit("blue", large))
     condition = site.plane.wait_for(
-        lambda: queueing.condition("blue", "large", "QuotaReserved"), "Kueue's message about the large job", TIMEOUT
+        lambda: queueing.condition("blue", "large", "QuotaReserved"),
+        "Kueue's message about the large job",
+        TIMEOUT_SECONDS,
     )
     assert "request (13) > maximum capacity (12)" in condition["message"], condition
 
 
 def _pending_jobs(site: QueueSite, name: str) -> int:
-    """The jobs that wait in a ClusterQueue, as Kueue counts them. It updates this after the status of the job."""
+    """The number of jobs that wait in a ClusterQueue, according to Kueue, which updates it after the job's status."""
     (queue,) = [one for one in site.objects()["ClusterQueue"] if one["metadata"]["name"] == name]
     return int((queue.get("status") or {}).get("pendingWorkloads") or 0)
 
 
-def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
-    """The plan counts a team's own quota and what it can borrow now, while the owner uses a part of that."""
+def test_a_plan_predicts_the_admitted_jobs(site: QueueSite, work: Work) -> None:
+    """The plan counts a team's quota and what it can borrow now, while the lender uses a part of the quota."""
     fig, elm = {"name": "fig", "guaranteed": {"pairs": 5}, "borrow": {"gpus": 4}}, {"name": "elm"}
     _apply_queues(site, _queues(fig, {**elm, "guaranteed": {"pairs": 6}}), "fig", "elm")
     queueing = site.queueing
@@ -209,15 +213,16 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     labels = {kueue.QUEUE_LABEL: "fig"}
     job = Workload("job", (template,), pod_template("pair")["spec"], "fig", labels)
     fleet = reader.read(objects, kueue_configuration=queueing.configuration)
-    (found,) = fits.fit(fleet, [job], require_engine())
-    assert not found.at_least and not found.at_most, found.notes
-    assert found.total == 6 and found.over_quota > 0 and found.quota.startswith("ClusterQueue"), found
-    work.submit("fig", found.total + 1)
-    work.wait_running(elm=4, fig=1 + found.total)
+    (predicted,) = fits.fit(fleet, [job], require_engine())
+    assert not predicted.at_least and not predicted.at_most, predicted.notes
+    assert predicted.total == 6 and predicted.over_quota > 0, predicted
+    assert predicted.quota.startswith("ClusterQueue"), predicted
+    work.submit("fig", predicted.total + 1)
+    work.wait_running(elm=4, fig=1 + predicted.total)
     (waiting,) = set(work.jobs["fig"]) - set(work.running("fig"))
     condition = queueing.condition("fig", waiting, "QuotaReserved")
     assert condition["status"] == "False" and "insufficient" in condition["message"], condition
-    site.plane.wait_for(lambda: _pending_jobs(site, "fig") == 1, "Kueue to count the waiting job", TIMEOUT)
+    site.plane.wait_for(lambda: _pending_jobs(site, "fig") == 1, "Kueue to count the waiting job", TIMEOUT_SECONDS)
     (later,) = fits.fit(
         reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], require_engine()
     )
@@ -227,37 +232,41 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
 def test_a_plan_predicts_jobs_with_a_flavor_for_each_node(site: QueueSite, work: Work) -> None:
     """Each node has a flavor. Jobs use the three pairs of the first flavor's quota, and then all pairs of the second
     node."""
-    made = site.compile(_queues({"name": "oak", "guaranteed": {"pairs": 3}}), _claims("oak"))
-    (queue,) = [one for one in made.objects if one["kind"] == "ClusterQueue"]
-    (flavor,) = [one for one in made.objects if one["kind"] == "ResourceFlavor"]
+    compiled = site.compile(_queues({"name": "oak", "guaranteed": {"pairs": 3}}), _claims("oak"))
+    (queue,) = [one for one in compiled.objects if one["kind"] == "ClusterQueue"]
+    (flavor,) = [one for one in compiled.objects if one["kind"] == "ResourceFlavor"]
     (group,) = queue["spec"]["resourceGroups"]
     first = group["flavors"][0]["resources"]
     second = [{**one, "nominalQuota": "20"} for one in first]
     group["flavors"] = [{"name": "node-a", "resources": first}, {"name": "node-b", "resources": second}]
     for name in ("a", "b"):
         labels = {"kubernetes.io/hostname": f"pairs-{name}"}
-        made.objects.append({**flavor, "metadata": {"name": f"node-{name}"}, "spec": {"nodeLabels": labels}})
-    site.queueing.configure(made.configuration)
-    site.apply_queues(made)
+        compiled.objects.append({**flavor, "metadata": {"name": f"node-{name}"}, "spec": {"nodeLabels": labels}})
+    site.queueing.configure(compiled.configuration)
+    site.apply_queues(compiled)
     objects = objects_of(site.objects())
     (template,) = [
         one["spec"]["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate" and title(one) == "oak/pair"
     ]
     job = Workload("job", (template,), pod_template("pair")["spec"], "oak", {kueue.QUEUE_LABEL: "oak"})
     fleet = reader.read(objects, kueue_configuration=site.queueing.configuration)
-    (found,) = fits.fit(fleet, [job], require_engine())
-    assert found.total == 11 and "admits 20 to flavor node-b first, and its nodes have room for 8" in found.quota, found
-    assert not found.at_least and not found.at_most, found.notes
-    work.submit("oak", found.total + 1)
-    site.plane.wait_for(lambda: len(work.running("oak")) == found.total, "the predicted jobs to run", TIMEOUT)
+    (predicted,) = fits.fit(fleet, [job], require_engine())
+    assert (
+        predicted.total == 11 and "admits 20 to flavor node-b first, and its nodes have room for 8" in predicted.quota
+    ), predicted
+    assert not predicted.at_least and not predicted.at_most, predicted.notes
+    work.submit("oak", predicted.total + 1)
+    site.plane.wait_for(
+        lambda: len(work.running("oak")) == predicted.total, "the predicted jobs to run", TIMEOUT_SECONDS
+    )
     (waiting,) = set(work.jobs["oak"]) - set(work.running("oak"))
-    site.plane.wait_for(lambda: site.queueing.admitted("oak", waiting), "the last job to be admitted", TIMEOUT)
-    where = [one["spec"].get("nodeName") for one in site.queueing.pods("oak")]
-    assert sorted(where, key=str) == [None] + ["pairs-a"] * 3 + ["pairs-b"] * 8
+    site.plane.wait_for(lambda: site.queueing.admitted("oak", waiting), "the last job to be admitted", TIMEOUT_SECONDS)
+    nodes = [one["spec"].get("nodeName") for one in site.queueing.pods("oak")]
+    assert sorted(nodes, key=str) == [None] + ["pairs-a"] * 3 + ["pairs-b"] * 8
 
 
-def test_three_teams_share_the_pool_by_their_weights(site: QueueSite, work: Work) -> None:
-    """Ten pairs of the pool are divided among three teams by their weights 1, 1 and 3, although two of the teams had
+def test_three_teams_share_the_pool_according_to_their_weights(site: QueueSite, work: Work) -> None:
+    """Ten pairs of the pool are divided among three teams with the weights 1, 1 and 3, although two of the teams had
     all pairs before."""
     teams = [
         {"name": name, "guaranteed": {"pairs": 2}, "weight": weight}
@@ -266,14 +275,16 @@ def test_three_teams_share_the_pool_by_their_weights(site: QueueSite, work: Work
     _apply_queues(site, _queues(*teams, pool={"pairs": 10}), "ant", "bee", "cat")
     work.submit("ant", 10)
     work.submit("bee", 10)
-    site.plane.wait_for(lambda: len(work.running("ant") + work.running("bee")) == 16, "all of it lent", TIMEOUT)
+    site.plane.wait_for(
+        lambda: len(work.running("ant") + work.running("bee")) == 16, "the whole pool to be lent", TIMEOUT_SECONDS
+    )
     work.submit("cat", 10)
     work.wait_running(ant=4, bee=4, cat=8)
     assert set(work.reasons("ant") + work.reasons("bee")) <= {"InCohortFairSharing", "InCohortReclamation"}
 
 
 def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
-    """A JobSet with two jobs of eight pairs. While one NIC is broken, one pod waits, and Kueue evicts all pods and
+    """A JobSet has two jobs of eight pairs each. While one NIC is broken, one pod waits, and Kueue evicts all pods and
     retries until the NIC works."""
     _apply_queues(site, _queues({"name": "gang", "guaranteed": {"pairs": 16}}), "gang", **GANGS)
     queueing, plane = site.queueing, site.plane
@@ -291,17 +302,19 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
     path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/gang/jobsets"
     plane.expect("POST", path, jobset)
     try:
-        plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", TIMEOUT)
+        plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", TIMEOUT_SECONDS)
         first = {one["metadata"]["uid"] for one in queueing.pods("gang")}
-        plane.wait_for(lambda: site.charged("gang", "gpus") == 16, "Kueue to charge the whole gang", TIMEOUT)
-        plane.wait_for(lambda: _requeued(queueing), "the gang to be evicted", TIMEOUT)
+        plane.wait_for(lambda: site.charged("gang", "gpus") == 16, "Kueue to charge the whole gang", TIMEOUT_SECONDS)
+        plane.wait_for(lambda: _requeued(queueing), "the gang to be evicted", TIMEOUT_SECONDS)
         plane.wait_for(
-            lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")}, "all pods to end", TIMEOUT
+            lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")},
+            "all pods to end",
+            TIMEOUT_SECONDS,
         )
         plane.expect("DELETE", rule)
-        plane.wait_for(lambda: len(work.running("gang")) == 16, "all pods of the gang to run", TIMEOUT)
+        plane.wait_for(lambda: len(work.running("gang")) == 16, "all pods of the gang to run", TIMEOUT_SECONDS)
         plane.wait_for(
-            lambda: queueing.condition("gang", "train", "PodsReady").get("status") == "True", "ready", TIMEOUT
+            lambda: queueing.condition("gang", "train", "PodsReady").get("status") == "True", "ready", TIMEOUT_SECONDS
         )
         assert site.allocated("gang") == {"gpu.nvidia.com": 16, "lanewise.dev": 16}
         # Kueue 0.19.2 requeues an evicted job without its devices, and a moment later with them. If it schedules the
@@ -309,13 +322,14 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
         (part,) = queueing.workload("gang", "train")["status"]["admission"]["podSetAssignments"]
         charge = part.get("resourceUsage")
         assert charge is None or {quantity.parse(charge[f"lanewise.dev/{one}"]) for one in ("gpus", "nics")} == {16}
-        due = 0 if charge is None else 16
-        plane.wait_for(lambda: site.charged("gang", "gpus") == due, f"Kueue to charge {due} GPUs", TIMEOUT)
+        expected = 0 if charge is None else 16
+        what = f"Kueue to charge {expected} GPUs"
+        plane.wait_for(lambda: site.charged("gang", "gpus") == expected, what, TIMEOUT_SECONDS)
     finally:
         plane.request("DELETE", rule)
         plane.expect("DELETE", f"{path}/train", {"propagationPolicy": "Background"})
-        plane.wait_for(lambda: not queueing.pods("gang"), "the gang's pods to be deleted", TIMEOUT)
-        plane.wait_for(lambda: not site.allocated("gang"), "the gang's devices to be released", TIMEOUT)
+        plane.wait_for(lambda: not queueing.pods("gang"), "the gang's pods to be deleted", TIMEOUT_SECONDS)
+        plane.wait_for(lambda: not site.allocated("gang"), "the gang's devices to be released", TIMEOUT_SECONDS)
 
 
 def _requeued(queueing: Queueing) -> bool:
@@ -325,8 +339,8 @@ def _requeued(queueing: Queueing) -> bool:
     return bool((status.get("requeueState") or {}).get("count")) and evicted.get("reason") == "PodsReadyTimeout"
 
 
-def test_bandwidth_is_lent_and_taken_back(site: QueueSite, work: Work) -> None:
-    """Shares of 99.5G, which the driver rounds up to 100G: Kueue charges the same amount as the scheduler."""
+def test_bandwidth_is_lent_and_reclaimed(site: QueueSite, work: Work) -> None:
+    """The driver rounds shares of 99.5G up to 100G. Kueue charges the amount that the scheduler allocates."""
     teams = [{"name": name, "guaranteed": {"bandwidth": "400G"}} for name in ("sky", "sea")]
     _apply_queues(site, _queues(*teams), "sky", "sea")
     share = Fraction(100 * 10**9)
@@ -339,8 +353,8 @@ def test_bandwidth_is_lent_and_taken_back(site: QueueSite, work: Work) -> None:
         )
 
     work.submit("sky", 6, "share")
-    site.plane.wait_for(settled(sky=6), "six shares", TIMEOUT)
+    site.plane.wait_for(settled(sky=6), "six shares", TIMEOUT_SECONDS)
     assert site.borrowed("sky", "bandwidth") == 2 * share
     work.submit("sea", 4, "share")
-    site.plane.wait_for(settled(sky=4, sea=4), "four shares each", TIMEOUT)
+    site.plane.wait_for(settled(sky=4, sea=4), "four shares each", TIMEOUT_SECONDS)
     assert work.reasons("sky") == ["InCohortReclamation"] * 2

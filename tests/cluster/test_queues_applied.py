@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""playbooks/queues.yml against a real API server with Kueue: it applies and prunes queues, and configures Kueue."""
+"""playbooks/queues.yml on a real API server with Kueue: it applies and prunes queues, and configures Kueue."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects import LOANS
-from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import PROGRAM, Folder
+from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import ANSIBLE_PLAYBOOK, Folder
 from ansible_collections.lanewise.dra.tests.claims.test_queues_playbook import EXAMPLE
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import CONFIG_KEY, CONFIG_MAP, KUEUE, NAMESPACE, Queueing
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
@@ -34,7 +34,7 @@ MARK = "lanewise.dev/queues-configuration"
 
 @pytest.fixture
 def installed(queueing: Queueing) -> Queueing:
-    """Kueue with the Deployment of its chart. The Deployment has no pods, as Kueue runs as a process."""
+    """Kueue with the Deployment of its chart. The Deployment has no pods, because Kueue runs as a process."""
     labels = {"app": "kueue"}
     containers = [{"name": "manager", "image": "none.example.com/kueue"}]
     template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
@@ -99,39 +99,39 @@ def test_the_queues_of_the_example_are_applied_once_and_run_jobs(installed: Queu
     output = folder.run(playbook="queues", **variables)
     assert "changed=0" in output and "nothing applied: the cluster is up to date" in output, output
     assert "Kueue's configuration: " not in output  # no warning about missing settings
-    _a_loan_ends(queueing, folder, variables)
-    _jobs_are_replayed(queueing, folder)
+    _check_that_a_loan_ends(queueing, folder, variables)
+    _check_that_jobs_are_replayed(queueing, folder)
     if os.environ.get("LANEWISE_SLOW"):  # takes eight more runs of the playbook
-        _faults(queueing, folder, variables)
-    only = {**variables, "queues_teams": EXAMPLE["queues_teams"][:1], "queues_loans": []}
-    output = folder.run(playbook="queues", **only)
+        _check_recovery_from_faults(queueing, folder, variables)
+    without_blue = {**variables, "queues_teams": EXAMPLE["queues_teams"][:1], "queues_loans": []}
+    output = folder.run(playbook="queues", **without_blue)
     assert "removed: ClusterQueue blue" in output, output
     plane.wait_for(lambda: _names(plane, "clusterqueues") == ["red"], "queue blue to be removed")
     assert _mark(plane) == mark
 
 
-def _a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
-    """An overdue loan is drift until the next run takes it back. Then the owner's jobs preempt the borrower's."""
+def _check_that_a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
+    """An overdue loan is drift until the next run takes it back. Then the lender's jobs preempt the borrower's."""
     plane = queueing.plane
     assert _loans(plane, "red") == _loans(plane, "blue") == ["red lends blue 1 gpus until 2036-12-01T00:00:00Z"]
     assert _nominal(plane, "red") == "4" and _nominal(plane, "blue") == "3"
-    _sampled(queueing, folder)
+    _add_sample(queueing, folder)
     blue_jobs, red_jobs = [f"blue-{number}" for number in range(4)], [f"red-{number}" for number in range(5)]
     for name in blue_jobs:  # the fourth uses quota of the pool
         queueing.submit("blue", queueing.job(name, "blue", "pair"))
     plane.wait_for(lambda: all(queueing.running("blue", one) for one in blue_jobs), "blue's jobs", 120)
 
-    report = _sampled(queueing, folder)
+    report = _add_sample(queueing, folder)
     assert "loan: red lends blue 1 gpus until 2036-12-01T00:00:00Z" in report["lines"]
     late = {**variables, "queues_loans": [{**EXAMPLE["queues_loans"][0], "until": "2026-01-01", "reason": "release"}]}
     output = folder.run(playbook="drift", rc=1, **late)
     reported = "overdue loan: red lends blue 1 gpus until 2026-01-01T00:00:00Z (release)"
-    assert f"{reported}: run lanewise.dra.queues to take it back" in output, output
+    assert f"{reported}: run lanewise.dra.queues to reclaim the quota" in output, output
     assert "ClusterQueue red differs or is missing" in output and _nominal(plane, "blue") == "3"
     folder.run(playbook="queues", **late)
     assert _nominal(plane, "red") == "5" and _nominal(plane, "blue") == "2" and not _loans(plane, "red")
     output = folder.run(playbook="drift", **late)  # exit status 0: nothing else has drifted
-    assert f"{reported}: it is taken back; remove it from queues_loans" in output, output
+    assert f"{reported}: the quota is reclaimed; remove the loan from queues_loans" in output, output
     assert "claims: drifted" not in output
     for name in red_jobs:
         queueing.submit("red", queueing.job(name, "red", "near-pair-queue"))
@@ -139,14 +139,14 @@ def _a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
     plane.wait_for(lambda: sum(bool(queueing.running("blue", one)) for one in blue_jobs) == 3, "a preemption", 120)
     queueing.remove("blue", *blue_jobs)
     queueing.remove("red", *red_jobs)
-    hours = _sampled(queueing, folder)["usage"]["hours"]["lanewise.dev/gpus"]
-    # blue had four jobs on a quota of three, at least until red's jobs came
+    hours = _add_sample(queueing, folder)["usage"]["hours"]["lanewise.dev/gpus"]
+    # blue had four jobs on a quota of three, at least until red's jobs were submitted
     assert hours["blue"]["charged"] >= 4 * hours["blue"]["borrowed"] > 0
     assert hours["blue"]["borrowed"] >= hours["red"]["lent"] >= 0
 
 
-def _sampled(queueing: Queueing, folder: Folder) -> Object:
-    """Add a sample from Kueue's metrics. Returns the report."""
+def _add_sample(queueing: Queueing, folder: Folder) -> Object:
+    """Add a sample of Kueue's metrics to the usage. Returns the usage and the playbook's output."""
     (folder.path / "token").write_text(queueing.token())
     output = folder.run(
         playbook="queue_usage",
@@ -156,21 +156,21 @@ def _sampled(queueing: Queueing, folder: Folder) -> Object:
         queue_usage_metrics_token_file=str(folder.path / "token"),
         queue_usage_metrics_ca=str(queueing.plane.authority.certificate),
     )
-    found = json.loads((folder.path / "usage" / "usage.json").read_text())
+    usage = json.loads((folder.path / "usage" / "usage.json").read_text())
     page = (folder.path / "usage" / "usage.html").read_text()
-    assert "Who owes whom" in page or not found["debts"]
+    assert "Who owes whom" in page or not usage["debts"]
     assert "Kueue&#39;s metrics" in page
     last = json.loads((folder.path / "usage" / "usage-samples.jsonl").read_text().splitlines()[-1])
-    assert last["source"] == "metrics" and found["gaps"] == []
+    assert last["source"] == "metrics" and usage["gaps"] == []
     for queue in ("red", "blue"):
         reported = queueing.usage(queue)["lanewise.dev/gpus"]["total"]
         assert last["shares"]["lanewise.dev/gpus"][queue]["charged"] == float(reported), (queue, reported)
-    return {"usage": found, "lines": output}
+    return {"usage": usage, "lines": output}
 
 
-def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
-    """Jobs of a CSV file are replayed with its times and durations, on aligned pairs. A cluster with a node that is not
-    marked as simulated is refused."""
+def _check_that_jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
+    """The jobs of a CSV file are replayed with their times and durations, on aligned pairs. A cluster is refused if one
+    of its nodes is not marked as simulated."""
     jobs = [
         "submit_s,team,priority,gpus,seconds",
         *(f"{number},blue,,1,300" for number in range(3)),
@@ -191,24 +191,24 @@ def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
     assert "not all nodes have the label lanewise.dev/no-machine=true: machine" in output, output
     queueing.plane.expect("DELETE", "/api/v1/nodes/machine")
     folder.run(playbook="queue_replay", **extra_vars)
-    (found,) = json.loads((folder.path / "replay" / "replay.json").read_text())["results"]
-    assert found["jobs"] == found["started"] == 4 and found["unaligned"] == 0 and found["with_nic"] == 4, found
-    assert found["gpu_hours"]["useful"] > 0.2 and found["preempted"] == 0, found
+    (result,) = json.loads((folder.path / "replay" / "replay.json").read_text())["results"]
+    assert result["jobs"] == result["started"] == 4 and result["unaligned"] == 0 and result["with_nic"] == 4, result
+    assert result["gpu_hours"]["useful"] > 0.2 and result["preempted"] == 0, result
     assert "95th percentile" in (folder.path / "replay" / "replay.html").read_text()
-    queueing.plane.wait_for(lambda: not queueing.pods("red") + queueing.pods("blue"), "the end of replayed jobs", 120)
+    queueing.plane.wait_for(lambda: not queueing.pods("red") + queueing.pods("blue"), "the replayed jobs to end", 120)
 
 
-def _faults(queueing: Queueing, folder: Folder, variables: Object) -> None:
+def _check_recovery_from_faults(queueing: Queueing, folder: Folder, variables: Object) -> None:
     """After an unreachable server, a run that is killed while it writes, or two concurrent runs, the next run completes
     the work."""
     plane = queueing.plane
     folder.run(playbook="queues", **variables)
-    nowhere = yaml.safe_load(plane.kubeconfig.read_text())
-    nowhere["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
-    (folder.path / "nowhere").write_text(json.dumps(nowhere))
+    unreachable = yaml.safe_load(plane.kubeconfig.read_text())
+    unreachable["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (folder.path / "unreachable").write_text(json.dumps(unreachable))
     before = {one: _nominal(plane, one) for one in ("red", "blue")}
     moved = {**variables, "queues_loans": [{**EXAMPLE["queues_loans"][0], "devices": {"gpus": 2}, "reason": "demo"}]}
-    folder.run(playbook="queues", rc=2, **{**moved, "dra_claims_kubeconfig": str(folder.path / "nowhere")})
+    folder.run(playbook="queues", rc=2, **{**moved, "dra_claims_kubeconfig": str(folder.path / "unreachable")})
     assert {one: _nominal(plane, one) for one in ("red", "blue")} == before
 
     running = folder.start(playbook="queues", **moved)
@@ -223,7 +223,7 @@ def _faults(queueing: Queueing, folder: Folder, variables: Object) -> None:
     folder.run(playbook="queues", **moved)
     assert _nominal(plane, "red") == "3" and _nominal(plane, "blue") == "4"
 
-    both = [folder.start(playbook="queues", **variables) for _turn in range(2)]
+    both = [folder.start(playbook="queues", **variables) for _run in range(2)]
     output = "".join(one.communicate()[0] for one in both)
     assert {one.returncode for one in both} <= {0, 2}, output
     folder.run(playbook="queues", **variables)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver is removed from nodes in batches; its account stays in the cluster as long as one of them needs it."""
+"""The driver is removed from nodes in batches. Its account stays in the cluster as long as a node needs it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ansible_collections.lanewise.dra.tests.cluster.driver import ACCOUNT, API, 
 from ansible_collections.lanewise.dra.tests.cluster.stubs import stubbed
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 HOSTS = ("one", "two", "three")
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
-#: In place of the driver on a node: withdraws the node's slice, for which it needs its account.
+#: A stand-in for the driver's program on a node: deletes the node's slice, if the driver's account still exists.
 DRIVER = """#!/bin/sh
 set -e
 {kubectl} get serviceaccount --namespace lanewise-system lanewise-driver >&2
 {kubectl} delete resourceslice --ignore-not-found {host} >&2
 echo '{{"deleted": ["{host}"]}}'
 """
-#: In place of the state of a node: the driver is there, and pods of some nodes have devices.
+#: A stub of the module that reads the state of a node: the driver is installed, and pods of some nodes have devices.
 STATE = """
 from ansible.plugins.action import ActionBase
 class ActionModule(ActionBase):
@@ -61,8 +61,8 @@ class Fleet:
         self.collections = stubbed(folder / "stub", {"plugins/action/dra_driver_info.py": STATE})
 
     def remove(self, *arguments: str, rc: int = 0, **variables: t.Any) -> str:
-        """Returns the output, each run of white space as one space."""
-        given = {
+        """Remove the driver. Returns the output, with single spaces instead of longer white space."""
+        extra_vars = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
             "busy": [],
@@ -77,7 +77,15 @@ class Fleet:
         }
         paths = [str(self.collections), str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
-            [str(PROGRAM), "-i", ",".join(HOSTS), "lanewise.dra.driver", "-e", json.dumps(given), *arguments],
+            [
+                str(ANSIBLE_PLAYBOOK),
+                "-i",
+                ",".join(HOSTS),
+                "lanewise.dra.driver",
+                "-e",
+                json.dumps(extra_vars),
+                *arguments,
+            ],
             env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
             capture_output=True,
             text=True,
@@ -91,7 +99,7 @@ class Fleet:
         return sorted(one["spec"]["nodeName"] for one in self.plane.expect("GET", f"{API}/resourceslices")["items"])
 
     def account(self) -> bool:
-        """Whether the driver has its account."""
+        """Whether the driver's account exists."""
         return self.plane.request("GET", ACCOUNT)[0] == 200
 
 
@@ -103,7 +111,7 @@ def _fleet(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Fleet]:
     newest.request("DELETE", "/api/v1/namespaces/lanewise-system")
 
 
-def test_nodes_of_later_batches_keep_the_account_until_the_driver_is_removed_from_them(fleet: Fleet) -> None:
+def test_the_account_is_kept_for_the_nodes_of_later_batches(fleet: Fleet) -> None:
     output = fleet.remove("--check")
     assert "stay in the cluster until this playbook has removed the driver from: two, three." in output
     assert "because these nodes publish devices" not in output
@@ -112,7 +120,7 @@ def test_nodes_of_later_batches_keep_the_account_until_the_driver_is_removed_fro
     assert fleet.published() == [] and not fleet.account()
 
 
-def test_a_node_that_failed_keeps_the_account(fleet: Fleet) -> None:
+def test_the_account_is_kept_for_a_node_that_failed(fleet: Fleet) -> None:
     output = fleet.remove(rc=2, busy=["two"], driver_serial="100%", driver_max_fail_percentage=100)
     assert "stay in the cluster until this playbook has removed the driver from: two." in output
     assert fleet.published() == ["two"] and fleet.account()
@@ -120,7 +128,7 @@ def test_a_node_that_failed_keeps_the_account(fleet: Fleet) -> None:
     assert fleet.published() == [] and not fleet.account()
 
 
-def test_a_node_outside_the_run_keeps_the_account(fleet: Fleet) -> None:
+def test_the_account_is_kept_for_a_node_outside_the_run(fleet: Fleet) -> None:
     output = fleet.remove("--limit", "one,two")
     assert "because these nodes publish devices: three." in output
     assert fleet.published() == ["three"] and fleet.account()

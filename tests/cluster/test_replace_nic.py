@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Replacing a card of a node: its pods are evicted, and return when the new card works and is published.
+"""Replacing a card of a node: the node's pods are evicted, and return when the new card works and is published.
 
-The API server, scheduler and controllers are real. The node is a sandbox in which an example machine is mounted over
-/sys, so that the playbook reads it as the running node. There is no kubelet and no driver: the test publishes what a
-driver would.
+The API server, scheduler and controllers are real. The node is a sandbox in which an example machine's tree is mounted
+over /sys, so that the playbook reads the machine as the running node. There is no kubelet and no driver: the test
+publishes the slices that a driver would.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 NAME, NODE = "gpu-01", "/api/v1/nodes/gpu-01"
 MARK = "fabric.lanewise.dev/replace-nic"
 RESOURCE = "/apis/resource.k8s.io/v1"
@@ -38,14 +38,14 @@ SLICE = f"{RESOURCE}/resourceslices/gpu-01-lanewise"
 MACHINE, SLOT, CARD = "hgx-h100", "9", "0000:59:00.0"
 NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}
 RECORDS = "/var/lib/kubelet/plugins/lanewise.dev/state"  # the driver's records of prepared claims
-SETTING, WANTED = "net/core/somaxconn", "8192"  # each network namespace has its own
+SETTING, SETTING_VALUE = "net/core/somaxconn", "8192"  # each network namespace has its own
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("pyroute2", reason="needs pyroute2")
 NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc")
 pytestmark = [
     pytest.mark.skipif(not os.environ.get("LANEWISE_SLOW"), reason="takes minutes: set LANEWISE_SLOW=1 to run it"),
-    pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
+    pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python"),
     pytest.mark.skipif(
         os.geteuid() != 0
         or not shutil.which("unshare")
@@ -83,7 +83,7 @@ class Machine:
     def become(self, override: dict[str, t.Any]) -> dict[str, t.Any]:
         """Become the machine with other options for some PCI addresses. Returns its topology facts."""
         tree = self.folder / f"tree{self.trees}"
-        # invented values derive from the description's name, so everything else stays the same
+        # made-up values are derived from the description's name, so everything else stays the same
         build({"like": MACHINE, "name": MACHINE, "override": override}, tree)
         if self.trees:
             self.run("umount", "/sys")
@@ -95,6 +95,7 @@ class Machine:
         return as_dict(probe(str(tree), diagnose=diagnose))
 
     def setting(self, value: str = "") -> str:
+        """The machine's setting. If `value` is not empty, it is set first."""
         if value:
             self.run("sh", "-c", f"echo {value} > /proc/sys/{SETTING}")
         return self.run("cat", f"/proc/sys/{SETTING}").strip()
@@ -129,22 +130,22 @@ class Site:
             "site_report_dest": str(folder / "report"),
             "fabric_kubeconfig": str(plane.write_kubeconfig_with_two_contexts(folder / "kubeconfig")),
             "fabric_context": "test",
-            "fabric_node": {"sysctl": {SETTING.replace("/", "."): WANTED}},
+            "fabric_node": {"sysctl": {SETTING.replace("/", "."): SETTING_VALUE}},
             "fabric_persist": False,
         }
         self.inventory.write_text(json.dumps({"all": {"hosts": {NAME: host}}}))
 
     def start(self, playbook: str, *options: str) -> subprocess.Popen[str]:
         paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
-        more = {
+        environment = {
             "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths)),
             "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",  # one line per result
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
         }
         return subprocess.Popen(
-            [str(PROGRAM), "-i", str(self.inventory), f"lanewise.dra.{playbook}", *options],
-            env={**os.environ, **more},
+            [str(ANSIBLE_PLAYBOOK), "-i", str(self.inventory), f"lanewise.dra.{playbook}", *options],
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -158,9 +159,11 @@ class Site:
         return output
 
     def before(self, *options: str, rc: int = 0) -> str:
+        """Run the playbook before the card is replaced."""
         return self.play("replace_nic", "-e", f"replace_nic_slot={SLOT}", *options, rc=rc)
 
     def after(self, *options: str, rc: int = 0) -> str:
+        """Run the playbook after the card was replaced."""
         return self.play("replace_nic", "-e", "replace_nic_phase=after", *options, rc=rc)
 
     def record(self) -> dict[str, t.Any]:
@@ -175,7 +178,7 @@ class Site:
         self.plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": metadata, "spec": spec})
 
     def run_pods(self) -> None:
-        """Create a ReplicaSet with one pod, whose claim has the card."""
+        """Create a ReplicaSet with one pod, which has a claim for the card."""
         driver = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
         self.plane.expect(
             "POST", f"{RESOURCE}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [driver]}}
@@ -191,7 +194,7 @@ class Site:
         pod = {
             "containers": [{"name": "reader", "image": "reader", "resources": {"claims": [{"name": "nic"}]}}],
             "resourceClaims": [{"name": "nic", "resourceClaimName": "storage"}],
-            "terminationGracePeriodSeconds": 0,  # no kubelet would report its end
+            "terminationGracePeriodSeconds": 0,  # no kubelet would report that the pod has ended
         }
         template = {"metadata": {"labels": labels}, "spec": pod}
         spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
@@ -199,15 +202,15 @@ class Site:
             "POST", "/apis/apps/v1/namespaces/default/replicasets", {"metadata": {"name": "reader"}, "spec": spec}
         )
 
-    def pod(self, on: str) -> str:
-        """Wait until the only pod is on node `on`, or pending if `on` is empty. Returns the pod's name."""
+    def pod(self, node: str) -> str:
+        """Wait until the only pod is on `node`, or pending if `node` is empty. Returns the pod's name."""
 
-        def found() -> str:
+        def pod_name() -> str:
             pods = self.plane.expect("GET", PODS)["items"]
-            fits = len(pods) == 1 and pods[0]["spec"].get("nodeName", "") == on
-            return pods[0]["metadata"]["name"] if fits else ""
+            as_expected = len(pods) == 1 and pods[0]["spec"].get("nodeName", "") == node
+            return pods[0]["metadata"]["name"] if as_expected else ""
 
-        return str(self.plane.wait_for(found, f"the pod to be on {on or 'no node'}"))
+        return str(self.plane.wait_for(pod_name, f"the pod to be on {node or 'no node'}"))
 
     def state(self) -> tuple[bool, bool]:
         """Whether the node is cordoned, and whether it has the playbook's annotation."""
@@ -232,22 +235,22 @@ def test_pods_are_evicted_and_return_when_the_new_card_is_published(site: Site, 
     assert f"{DRIVER} publishes {device} ({CARD}): allocated to claim default/storage, used by pod {pod}" in output
     assert "is cordoned until its new card is checked" in output
     assert site.state() == (True, True) and site.record()["state"] == "out"
-    assert site.pod("") != pod  # it was evicted, and the new pod waits
+    assert site.pod("") != pod  # the old pod was evicted, and a new pod waits
 
     node, record = site.plane.expect("GET", NODE), site.record()
     assert "changed=0" in site.before()
     assert site.plane.expect("GET", NODE) == node and site.record() == record
 
-    assert machine.setting() != WANTED
+    assert machine.setting() != SETTING_VALUE
     assert "done: 1 node" in site.play("rollout")
-    assert machine.setting() == WANTED and site.state() == (True, True)
+    assert machine.setting() == SETTING_VALUE and site.state() == (True, True)
 
     facts = machine.become({CARD: NEW, "0000:59:00.1": NEW})
     machine.setting("4096")  # as after a boot
     output = site.after("-e", "replace_nic_timeout=5", rc=2)
     assert "The new card is not published like the old one" in output and "a0:88:c2" in output
     assert "is still there" in output and "stays cordoned" in output
-    assert machine.setting() == WANTED and site.state() == (True, True) and site.record() == record
+    assert machine.setting() == SETTING_VALUE and site.state() == (True, True) and site.record() == record
 
     with site.start("replace_nic", "-e", "replace_nic_phase=after") as process:
         assert process.stdout
@@ -259,17 +262,17 @@ def test_pods_are_evicted_and_return_when_the_new_card_is_published(site: Site, 
         output = process.communicate()[0]
     assert process.returncode == 0 and "gpu-01 is uncordoned and takes pods again" in output, output
     assert site.state() == (False, False) and site.record()["state"] == "done"
-    site.pod(NAME)  # the waiting pod got the new card
+    site.pod(NAME)  # the waiting pod gets the new card
     claim = site.plane.expect("GET", f"{RESOURCE}/namespaces/default/resourceclaims/storage")
     assert [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]] == [device]
 
 
-def test_the_cordon_of_another_user_stays(site: Site, machine: Machine) -> None:
+def test_the_cordon_of_another_user_is_kept(site: Site, machine: Machine) -> None:
     machine.become({})
     site.plane.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
     site.before()
     assert site.state() == (True, False)
-    # the old card is still there
+    # the old card is still in the slot
     assert "Nothing was changed, and gpu-01 stays cordoned:" in " ".join(site.after(rc=2).split())
     machine.become({CARD: NEW, "0000:59:00.1": NEW})
     record = site.record()
@@ -280,7 +283,7 @@ def test_the_cordon_of_another_user_stays(site: Site, machine: Machine) -> None:
     assert site.state() == (True, False) and site.record()["state"] == "done"
 
 
-def test_a_node_that_the_cluster_does_not_have_is_reported(site: Site) -> None:
+def test_a_missing_node_is_reported(site: Site) -> None:
     assert "There is no Node elsewhere" in site.before("-e", "fabric_node_name=elsewhere", rc=2)
     assert not (site.folder / "report").exists() and site.state() == (False, False)
 

@@ -40,7 +40,7 @@ def rule(group: str, resources: list[str], *verbs: str) -> Object:
 
 @pytest.fixture
 def replayer(newest: ControlPlane) -> ControlPlane:
-    """A control plane with a simulated node and a user who has all permissions for a replay, except to watch claims."""
+    """A control plane with a simulated node, and with a user who may do everything for a replay except watch claims."""
     newest.add_namespace(TEAM)
     newest.add_node("no-machine", {cluster_replay.NODE_LABEL: "true"})
     allow(
@@ -55,7 +55,7 @@ def replayer(newest: ControlPlane) -> ControlPlane:
 
 
 def test_a_watch_that_fails_ends_the_replay(replayer: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The permission to watch claims is removed after the first job. The replay ends long before its time window."""
+    """The permission to watch claims is removed after the first job. The replay ends long before its planned end."""
     import kubernetes.client
     import kubernetes.config
 
@@ -67,7 +67,7 @@ def test_a_watch_that_fails_ends_the_replay(replayer: ControlPlane, monkeypatch:
     )
     monkeypatch.setattr(cluster_replay, "WATCH_SECONDS", 5)
     api = kubernetes.config.new_client_from_config(str(plane.write_kubeconfig("replayer")))
-    replay = cluster_replay.Replay(api, {1.0: cluster_replay.Form("none", 1)}, 1.0)
+    replay = cluster_replay.Replay(api, {1.0: cluster_replay.SizeTemplate("none", 1)}, 1.0)
     ended: list[BaseException | None] = []
 
     def run() -> None:

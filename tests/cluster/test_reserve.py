@@ -14,8 +14,8 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import EXPIRES
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.holding import (
+    ANSIBLE_PLAYBOOK,
     DRIVER,
-    PROGRAM,
     RESOURCE,
     Fleet,
     Playbooks,
@@ -23,7 +23,7 @@ from ansible_collections.lanewise.dra.tests.cluster.holding import (
 )
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 NAMESPACE = "reserve"
 JOB = {
@@ -37,10 +37,10 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def fleet(newest: ControlPlane) -> Fleet:
-    found = Fleet(newest, NAMESPACE, {"res-0": 2, "res-1": 4})
-    found.template("one", 1)
-    found.template("tomorrow", 2, hold="tomorrow")
-    return found
+    fleet = Fleet(newest, NAMESPACE, {"res-0": 2, "res-1": 4})
+    fleet.template("one", 1)
+    fleet.template("tomorrow", 2, hold="tomorrow")
+    return fleet
 
 
 @pytest.fixture
@@ -58,12 +58,12 @@ def test_a_job_gets_the_devices_that_were_held_for_it(fleet: Fleet, playbooks: P
     assert len(fleet.rules()) == 4
     again = playbooks.run("reserve", **JOB)
     assert "changed=0" in again and "hold tomorrow of team a" in again and "(training): 4 devices" in again
-    # two of six devices are left for others
+    # two of six devices are left for other pods
     for number in range(3):
         fleet.pod(f"other-{number}", "one")
     fleet.bound(2)
     waiting = next(f"other-{number}" for number in range(3) if f"other-{number}" not in fleet.where())
-    assert "cannot allocate all claims" in fleet.refused(waiting)
+    assert "cannot allocate all claims" in fleet.rejection(waiting)
     fleet.pod("job-0", "tomorrow")
     fleet.pod("job-1", "tomorrow")
     bound = fleet.bound(4)
@@ -84,8 +84,8 @@ def test_wrong_variables_and_tolerations_are_refused(fleet: Fleet, playbooks: Pl
     assert "did you mean reserve_name?" in playbooks.run("reserve", rc=2, reserve_nam="tomorrow")
     broad = claim_spec(1)
     broad["devices"]["requests"][0]["exactly"]["tolerations"] = [{"operator": "Exists"}]
-    work = {"name": "broad", "claims": [broad]}
-    reported = playbooks.run("reserve", rc=2, **{**JOB, "reserve_workload": work})
+    workload = {"name": "broad", "claims": [broad]}
+    reported = playbooks.run("reserve", rc=2, **{**JOB, "reserve_workload": workload})
     assert "gpu tolerates other holds than tomorrow" in reported and not fleet.rules()
     plain = {"name": "plain", "claims": [claim_spec(1)]}
     reported = playbooks.run("reserve", "--check", **{**JOB, "reserve_workload": plain, "reserve_count": 1})
@@ -93,15 +93,15 @@ def test_wrong_variables_and_tolerations_are_refused(fleet: Fleet, playbooks: Pl
 
 
 def test_an_expiry_may_be_written_without_quotes(fleet: Fleet, playbooks: Playbooks, tmp_path: Path) -> None:
-    """YAML parses it as a timestamp, which modules get in another format."""
+    """YAML parses such an expiry as a timestamp, which modules get in another format."""
     until = (datetime.now(timezone.utc) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     (tmp_path / "until.yml").write_text(f"reserve_expires: {until}\nswap_expires: {until}\n", encoding="utf-8")
     options = ("-e", f"@{tmp_path / 'until.yml'}")
     playbooks.run("reserve", *options, **JOB)
     assert {one["metadata"]["annotations"][EXPIRES] for one in fleet.rules()} == {until}
     playbooks.run("reserve", reserve_name="tomorrow", reserve_state="absent")
-    ask = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
-    reported = playbooks.run("swap", "--check", *options, **ask, swap_devices=[f"{DRIVER}/res-0/gpu-0"])
+    request = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
+    reported = playbooks.run("swap", "--check", *options, **request, swap_devices=[f"{DRIVER}/res-0/gpu-0"])
     assert f"1 device(s) would be held for gold until {until}" in reported
 
 

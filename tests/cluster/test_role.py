@@ -21,12 +21,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 EXAMPLE = COLLECTION / "inventories/example/group_vars/all/claims.yml"
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 PLAY = """
 - hosts: localhost
@@ -87,7 +87,7 @@ class Controller:
             **variables,
         }
         (self.folder / "variables.json").write_text(json.dumps(extra_vars))
-        command = [str(PROGRAM), "-i", "localhost,", f"{name}.yml", "-e", "@variables.json", *arguments]
+        command = [str(ANSIBLE_PLAYBOOK), "-i", "localhost,", f"{name}.yml", "-e", "@variables.json", *arguments]
         hidden = ("ANSIBLE_", "KUBE", "K8S_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
@@ -99,29 +99,30 @@ class Controller:
         return (json.loads(result.read_text()) if result.exists() else {}), output
 
     def role(self, variables: dict[str, t.Any], *arguments: str, rc: int = 0) -> tuple[dict[str, t.Any], str]:
-        where = {"dra_claims_kubeconfig": str(self.plane.kubeconfig), "dra_claims_dest": str(self.dest)}
-        return self.play("role", {**where, **variables}, *arguments, rc=rc)
+        cluster = {"dra_claims_kubeconfig": str(self.plane.kubeconfig), "dra_claims_dest": str(self.dest)}
+        return self.play("role", {**cluster, **variables}, *arguments, rc=rc)
 
     def apply(self, objects: list[dict[str, t.Any]], rc: int = 0, **options: t.Any) -> str:
         options = {"objects": objects, "kubeconfig": str(self.plane.kubeconfig), **options}
         return self.play("apply", {"options": options}, rc=rc)[1]
 
     def names(self, resource: str, namespace: str = "") -> list[str]:
-        where = f"/namespaces/{namespace}" if namespace else ""
-        found = self.plane.expect("GET", f"/apis/resource.k8s.io/v1{where}/{resource}")
-        return sorted(item["metadata"]["name"] for item in found["items"])
+        """The names of the objects of a resource, such as `deviceclasses`."""
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        listed = self.plane.expect("GET", f"/apis/resource.k8s.io/v1{scope}/{resource}")
+        return sorted(item["metadata"]["name"] for item in listed["items"])
 
 
 @pytest.fixture
 def controller(request: pytest.FixtureRequest, tmp_path: Path) -> t.Iterator[Controller]:
     """A controller for the newest server, or for the test's parameter."""
-    made = Controller(request.getfixturevalue(getattr(request, "param", "newest")), tmp_path)
-    yield made
+    result = Controller(request.getfixturevalue(getattr(request, "param", "newest")), tmp_path)
+    yield result
     for namespace in ("training", "alone"):
-        made.plane.request("DELETE", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates")
-        made.plane.request("DELETE", f"/api/v1/namespaces/{namespace}/resourcequotas")
-    made.plane.request("DELETE", "/apis/resource.k8s.io/v1/deviceclasses")
-    made.plane.request("DELETE", "/api/v1/namespaces/default/configmaps/lanewise-dra")
+        result.plane.request("DELETE", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates")
+        result.plane.request("DELETE", f"/api/v1/namespaces/{namespace}/resourcequotas")
+    result.plane.request("DELETE", "/apis/resource.k8s.io/v1/deviceclasses")
+    result.plane.request("DELETE", "/api/v1/namespaces/default/configmaps/lanewise-dra")
 
 
 def template(name: str, namespace: str = "alone") -> dict[str, t.Any]:
@@ -200,7 +201,7 @@ def test_a_site_can_be_removed_whether_it_was_pruned_or_not(controller: Controll
         controller.apply([], prune=True, site="a")
         assert controller.names("resourceclaimtemplates", "training") == ["theirs"]
         assert controller.names("deviceclasses") == []
-        # the ApplySet is emptied but stays, so that its owner is still known; without pruning there is none
+        # the ApplySet is emptied but kept, so that its owner is still known; without pruning there is none
         status, _answer = controller.plane.request("GET", "/api/v1/namespaces/default/configmaps/lanewise-dra")
         assert status == (200 if pruned else 404)
         assert "changed=0" in controller.apply([], prune=True, site="a")
@@ -240,29 +241,29 @@ def test_a_changed_spec_of_a_template_is_refused_in_one_line(controller: Control
 
 
 def test_a_template_for_boards_is_replaced_when_the_boards_change(controller: Controller) -> None:
-    """Claims that were created from it stay. A template without the annotation is not replaced."""
+    """Claims that were created from the template are kept. A template without the annotation is not replaced."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)
-    made = template("pair")
-    made["metadata"]["annotations"] = {"lanewise.dev/nearest": "published map, PHB or nearer"}
-    controller.apply([made])
-    place = "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaims"
-    claim = {**copy.deepcopy(made), "kind": "ResourceClaim", "spec": made["spec"]["spec"]}
+    original = template("pair")
+    original["metadata"]["annotations"] = {"lanewise.dev/nearest": "published map, PHB or nearer"}
+    controller.apply([original])
+    claims_path = "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaims"
+    claim = {**copy.deepcopy(original), "kind": "ResourceClaim", "spec": original["spec"]["spec"]}
     claim["metadata"]["name"] = "in-use"
-    status, _answer = controller.plane.request("POST", place, claim)
+    status, _answer = controller.plane.request("POST", claims_path, claim)
     assert status == 201
-    moved = copy.deepcopy(made)
-    moved["spec"]["spec"]["devices"]["requests"][0]["name"] = "other"
-    controller.apply([moved])
-    found = controller.plane.expect("GET", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
-    assert found["spec"]["spec"]["devices"]["requests"][0]["name"] == "other"
-    in_use = controller.plane.expect("GET", f"{place}/in-use")
+    changed = copy.deepcopy(original)
+    changed["spec"]["spec"]["devices"]["requests"][0]["name"] = "other"
+    controller.apply([changed])
+    stored = controller.plane.expect("GET", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
+    assert stored["spec"]["spec"]["devices"]["requests"][0]["name"] == "other"
+    in_use = controller.plane.expect("GET", f"{claims_path}/in-use")
     assert in_use["spec"]["devices"]["requests"][0]["name"] == "gpu"
-    controller.plane.request("DELETE", f"{place}/in-use")
+    controller.plane.request("DELETE", f"{claims_path}/in-use")
     # a template without the annotation was not rendered for boards, so it is not replaced
     controller.plane.request("DELETE", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
     controller.apply([template("pair")])
-    assert "cannot change" in controller.apply([moved], rc=2)
+    assert "cannot change" in controller.apply([changed], rc=2)
 
 
 @pytest.mark.parametrize("controller", ["newest", "oldest"], indirect=True)
@@ -281,7 +282,7 @@ def test_nothing_is_applied_if_the_server_would_drop_a_field(controller: Control
 
 
 def test_applied_objects_are_listed_if_a_later_one_is_refused(controller: Controller) -> None:
-    """A dry run uses no quota, so the second template passes the dry run and is refused when it is applied."""
+    """A dry run uses no quota. So the second template passes the dry run, but is refused when it is applied."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)
     hard = {"count/resourceclaimtemplates.resource.k8s.io": "1"}
@@ -332,12 +333,12 @@ def test_one_site_does_not_prune_another(controller: Controller) -> None:
     controller.role({**pruned, "dra_claims_site": "a"})
     three = {**pruned["dra_claims_templates"][0], "name": "three"}
     other = {**pruned, "dra_claims_site": "b", "dra_claims_templates": [three]}
-    # in another folder, as each folder has one site; the ApplySet's name is the same for both
+    # each folder belongs to one site, so this site uses another one; the ApplySet's name is the same for both
     output = controller.role({**other, "dra_claims_dest": str(controller.folder / "b")}, rc=2)[1]
     assert "belongs to site 'a'" in output
     assert controller.names("resourceclaimtemplates", "training") == ["one", "two"]
 
-    # a site that does not prune needs no ApplySet, and its removal leaves the ApplySet of the other site
+    # a site that does not prune needs no ApplySet, and its removal does not change the ApplySet of the other site
     unpruned = template("four", "training")
     unpruned["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "lanewise.dra", "lanewise.dev/site": "b"}
     controller.apply([unpruned])
@@ -366,8 +367,8 @@ def test_an_unreachable_cluster_is_an_error_without_a_traceback(controller: Cont
 @pytest.mark.parametrize("controller", ["oldest"], indirect=True)
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
 def test_objects_in_older_api_versions_are_stored_unchanged(controller: Controller, version: str) -> None:
-    """Objects as rendered for a cluster without resource.k8s.io/v1 are applied, and read as v1, as no tested server can
-    switch v1 off."""
+    """Objects are applied as rendered for a cluster without resource.k8s.io/v1. They are read as v1, because no tested
+    server can switch v1 off."""
     objects = compile_site({key: value for key, value in SITE.items() if key != "dra_claims_create_namespaces"}).objects
     older = [convert(item, f"resource.k8s.io/{version}") for item in objects]
     controller.apply(older, create_namespaces=True)
@@ -378,8 +379,8 @@ def test_objects_in_older_api_versions_are_stored_unchanged(controller: Controll
             assert controller.plane.expect("GET", where)["spec"] == item["spec"]
 
 
-def test_the_example_site_and_its_workloads(controller: Controller) -> None:
-    """All objects of the example inventory are applied, and all workloads of kinds that the server knows are valid."""
+def test_the_example_site_is_applied_and_its_workloads_are_valid(controller: Controller) -> None:
+    """All objects of the example inventory are applied. All workloads of kinds that the server knows are valid."""
     example = yaml.safe_load(EXAMPLE.read_text())
     controller.role({**example, "dra_claims_create_namespaces": True})
     kinds = {}
@@ -398,5 +399,5 @@ def test_the_example_site_and_its_workloads(controller: Controller) -> None:
         *(replica["template"] for replica in kinds["MPIJob"]["spec"]["mpiReplicaSpecs"].values()),
     ]
     for index, pod in enumerate(pods):
-        made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{index}"}, "spec": pod["spec"]}
-        controller.plane.expect("POST", "/api/v1/namespaces/training/pods?dryRun=All&fieldValidation=Strict", made)
+        item = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{index}"}, "spec": pod["spec"]}
+        controller.plane.expect("POST", "/api/v1/namespaces/training/pods?dryRun=All&fieldValidation=Strict", item)

@@ -23,8 +23,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices im
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.holding import (
+    ANSIBLE_PLAYBOOK,
     DRIVER,
-    PROGRAM,
     RESOURCE,
     Fleet,
     Object,
@@ -34,13 +34,13 @@ from ansible_collections.lanewise.dra.tests.cluster.holding import (
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import DRIVERS, machine, path_of
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 NAMESPACE = "swaps"
 NODES = {"swap-0": 4, "swap-1": 4}
-ASK = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
-BIG = {**ASK, "swap_workload": {"name": "big", "namespace": NAMESPACE, "templates": ["gold-4"]}}
-BACK = {"swap_tier": "gold", "swap_owner": "team a", "swap_state": "returned"}
+REQUEST = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
+FULL_NODE = {**REQUEST, "swap_workload": {"name": "big", "namespace": NAMESPACE, "templates": ["gold-4"]}}
+RETURN = {"swap_tier": "gold", "swap_owner": "team a", "swap_state": "returned"}
 
 
 def gpus(node: str, *numbers: int) -> list[str]:
@@ -49,14 +49,14 @@ def gpus(node: str, *numbers: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def cluster(newest: ControlPlane) -> Fleet:
-    found = Fleet(newest, NAMESPACE, NODES)
-    found.template("plain", 1)
-    found.template("low", 1, tolerations=[swap.grace_toleration(0)])
-    found.template("slow", 1, tolerations=[swap.grace_toleration(3600)])
-    found.template("gold-1", 1, tolerations=swap.tier_tolerations("gold"))
-    found.template("gold-4", 4, tolerations=swap.tier_tolerations("gold"))
-    found.template("silver-1", 1, tolerations=swap.tier_tolerations("silver"))
-    return found
+    fleet = Fleet(newest, NAMESPACE, NODES)
+    fleet.template("plain", 1)
+    fleet.template("low", 1, tolerations=[swap.grace_toleration(0)])
+    fleet.template("slow", 1, tolerations=[swap.grace_toleration(3600)])
+    fleet.template("gold-1", 1, tolerations=swap.tier_tolerations("gold"))
+    fleet.template("gold-4", 4, tolerations=swap.tier_tolerations("gold"))
+    fleet.template("silver-1", 1, tolerations=swap.tier_tolerations("silver"))
+    return fleet
 
 
 @pytest.fixture
@@ -94,76 +94,76 @@ def untouched(fleet: Fleet, before: t.Mapping[str, str]) -> bool:
     return not ended(fleet, before) and not fleet.rules() and not fleet.rules(swap.KEY)
 
 
-def test_a_swap_is_checked_made_and_returned(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_a_swap_is_previewed_made_and_returned(fleet: Fleet, playbooks: Playbooks) -> None:
     before = fill(fleet)
-    reported = playbooks.run("swap", "--check", "--diff", **BIG)
-    assert "gold: 4 device(s) for 1 pod(s) of big; 4 pod(s) are ended for it" in reported and "changed=1" in reported
+    reported = playbooks.run("swap", "--check", "--diff", **FULL_NODE)
+    assert "gold: 4 device(s) for 1 pod(s) of big; 4 pod(s) to evict" in reported and "changed=1" in reported
     assert untouched(fleet, before)
-    reported = playbooks.run("swap", **BIG, swap_state="previewed")
+    reported = playbooks.run("swap", **FULL_NODE, swap_state="previewed")
     assert "the controller counts 4 pod(s)" in reported and untouched(fleet, before)
     fleet.pod("waits", "low")
-    fleet.refused("waits")
-    reported = playbooks.run("swap", **BIG)
+    fleet.rejection("waits")
+    reported = playbooks.run("swap", **FULL_NODE)
     assert "4 device(s) are held for gold" in reported and "changed=1" in reported
-    gone = ended(fleet, before)
-    assert len(gone) == 4 and gone <= set(before.values())  # exactly as many as requested
+    evicted = ended(fleet, before)
+    assert len(evicted) == 4 and evicted <= set(before.values())  # exactly as many as requested
     assert len(fleet.rules()) == 4 and not fleet.rules(swap.KEY)
     # a pending pod does not get the devices, although its claim tolerates the swap's taint for some time
-    fleet.refused("waits")
-    assert "changed=0" in playbooks.run("swap", **BIG)
+    fleet.rejection("waits")
+    assert "changed=0" in playbooks.run("swap", **FULL_NODE)
     fleet.pod("gold", "gold-4")
     assert "gold" in fleet.bound(5)
     held = {
         "/".join(one["spec"]["deviceSelector"][key] for key in ("driver", "pool", "device")) for one in fleet.rules()
     }
     assert fleet.devices("gold") == held
-    again = playbooks.run("swap", **BIG)
+    again = playbooks.run("swap", **FULL_NODE)
     assert "changed=0" in again and "4 device(s) are in use by the tier already" in again
-    reported = playbooks.run("swap", "--check", **BACK)
-    assert "4 device(s) would be given back" in reported and len(fleet.rules()) == 4
-    reported = playbooks.run("swap", **BACK)
-    assert "4 device(s) are given back" in reported and "pods of the tier keep 4 device(s)" in reported
-    assert not fleet.rules() and "changed=0" in playbooks.run("swap", **BACK)
+    reported = playbooks.run("swap", "--check", **RETURN)
+    assert "4 device(s) would be returned" in reported and len(fleet.rules()) == 4
+    reported = playbooks.run("swap", **RETURN)
+    assert "4 device(s) are returned" in reported and "pods of the tier keep 4 device(s)" in reported
+    assert not fleet.rules() and "changed=0" in playbooks.run("swap", **RETURN)
     fleet.plane.expect("DELETE", f"{fleet.pods_at}/gold?gracePeriodSeconds=0")
     assert "waits" in fleet.bound(5)
 
 
-def test_a_share_of_the_fleet_or_named_devices_are_swapped(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_a_share_of_the_fleet_or_listed_devices_are_swapped(fleet: Fleet, playbooks: Playbooks) -> None:
     before = fill(fleet)
     one = {"name": "one", "namespace": NAMESPACE, "templates": ["gold-1"]}
-    reported = playbooks.run("swap", **ASK, swap_workload=one, swap_share=30)
+    reported = playbooks.run("swap", **REQUEST, swap_workload=one, swap_share=30)
     assert "2 device(s) for 2 pod(s) of one, 30 % of 8 on the empty fleet; 2 pod(s)" in reported
     assert len(ended(fleet, before)) == 2 and len(fleet.rules()) == 2
-    named = gpus("swap-1", 0, 3)
-    reported = playbooks.run("swap", **ASK, swap_devices=named)
+    listed = gpus("swap-1", 0, 3)
+    reported = playbooks.run("swap", **REQUEST, swap_devices=listed)
     (hold,) = holds(fleet.rules())
-    assert {"/".join(device) for device in hold.devices} == set(named)
+    assert {"/".join(device) for device in hold.devices} == set(listed)
     assert hold.purpose == "swap" and hold.owner == "team a" and hold.expires
     assert len(ended(fleet, before)) <= 4
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=[*named, *gpus("swap-1", 9)])
+    reported = playbooks.run("swap", rc=2, **REQUEST, swap_devices=[*listed, *gpus("swap-1", 9)])
     assert (
         f"no complete pool of a node publishes {DRIVER}/swap-1/gpu-9" in reported and "Nothing was changed" in reported
     )
     assert "reserve_state" not in reported and len(fleet.rules()) == 2
     reported = playbooks.run("reserve", rc=2, reserve_name="gold", reserve_state="absent")
-    assert "give it back with lanewise.dra.swap" in reported and len(fleet.rules()) == 2
+    assert "return the swap with lanewise.dra.swap" in reported and len(fleet.rules()) == 2
 
 
 def test_pods_and_workloads_that_are_not_prepared_for_a_swap_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "Set swap_tier" in playbooks.run("swap", rc=2, swap_tier="gold")
     before = fill(fleet, "plain")
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0))
+    reported = playbooks.run("swap", rc=2, **REQUEST, swap_devices=gpus("swap-0", 0))
     assert "does not give way: its template has no tier with a grace" in reported and untouched(fleet, before)
-    reported = playbooks.run("swap", rc=2, **BIG)
+    reported = playbooks.run("swap", rc=2, **FULL_NODE)
     assert "whatever pods are moved" in reported and untouched(fleet, before)
     plain = {"name": "plain", "claims": [claim_spec(1)]}
-    reported = playbooks.run("swap", rc=2, **ASK, swap_workload=plain)
+    reported = playbooks.run("swap", rc=2, **REQUEST, swap_workload=plain)
     assert "does not tolerate the hold and the swap of gold" in reported and untouched(fleet, before)
 
 
 def test_pods_that_kueue_manages_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     before = fill(fleet, **{"kueue.x-k8s.io/podset": "main"})
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0))
+    reported = playbooks.run("swap", rc=2, **REQUEST, swap_devices=gpus("swap-0", 0))
     assert "Kueue manages it (kueue.x-k8s.io/podset)" in reported and untouched(fleet, before)
 
 
@@ -180,29 +180,29 @@ def test_disruption_budgets_are_respected(fleet: Fleet, playbooks: Playbooks) ->
     budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 7, "selector": {"matchLabels": {"app": "web"}}}}
     fleet.plane.expect("POST", budgets, budget)
 
-    def counted() -> t.Any:
+    def one_disruption_allowed() -> t.Any:
         return fleet.plane.expect("GET", f"{budgets}/web").get("status", {}).get("disruptionsAllowed") == 1
 
     try:
-        fleet.plane.wait_for(counted, "the budget's count", 180)
+        fleet.plane.wait_for(one_disruption_allowed, "the budget's count", 180)
         before = fleet.uids()
-        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1))
-        assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, but the swap would end 2" in reported
-        assert "No pod was ended" in reported and untouched(fleet, before)
+        reported = playbooks.run("swap", rc=2, **REQUEST, swap_devices=gpus("swap-0", 0, 1))
+        assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, but the swap would evict 2" in reported
+        assert "No pod was evicted" in reported and untouched(fleet, before)
         # the rules of an interrupted preview do not mean that the pods have already ended
-        _leave_counts(fleet, 0, 1)
-        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1))
-        assert "but the swap would end 2" in reported and not ended(fleet, before)
+        _create_count_rules(fleet, 0, 1)
+        reported = playbooks.run("swap", rc=2, **REQUEST, swap_devices=gpus("swap-0", 0, 1))
+        assert "but the swap would evict 2" in reported and not ended(fleet, before)
         assert "2 rules count pods" in playbooks.run("reserve")
-        reported = playbooks.run("swap", **ASK, swap_devices=gpus("swap-0", 0, 1), swap_state="previewed")
+        reported = playbooks.run("swap", **REQUEST, swap_devices=gpus("swap-0", 0, 1), swap_state="previewed")
         assert "the controller counts 2 pod(s)" in reported and untouched(fleet, before)
-        reported = playbooks.run("swap", **ASK, swap_devices=gpus("swap-0", 0, 1), swap_ignore_budgets=True)
-        assert len(ended(fleet, before)) == 2 and "the swap would end 2" in reported
+        reported = playbooks.run("swap", **REQUEST, swap_devices=gpus("swap-0", 0, 1), swap_ignore_budgets=True)
+        assert len(ended(fleet, before)) == 2 and "the swap would evict 2" in reported
     finally:
         fleet.plane.expect("DELETE", f"{budgets}/web")
 
 
-def _leave_counts(fleet: Fleet, *numbers: int) -> None:
+def _create_count_rules(fleet: Fleet, *numbers: int) -> None:
     """Create the rules that a preview leaves if it is killed while the controller counts."""
     devices = tuple((DRIVER, "swap-0", f"gpu-{number}") for number in numbers)
     gold = Hold("gold", "team a", "release", datetime.now(timezone.utc) + timedelta(hours=1), devices, SWAP)
@@ -211,16 +211,16 @@ def _leave_counts(fleet: Fleet, *numbers: int) -> None:
 
 
 def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
-    """The run is killed while it waits for the pods, which have an hour to end. Then the pods end."""
+    """The run is killed while it waits for the pods, which have an hour to end. The test then deletes the pods."""
     before = fill(fleet, "slow")
-    running = playbooks.start("swap", **BIG)
+    running = playbooks.start("swap", **FULL_NODE)
     try:
 
         def evicting() -> bool:
             rules = fleet.rules(swap.KEY)
             return len(rules) == 4 and all(one["spec"]["taint"]["effect"] == swap.EVICT for one in rules)
 
-        fleet.plane.wait_for(evicting, "the rules that end pods", 300)
+        fleet.plane.wait_for(evicting, "the rules that evict pods", 300)
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
@@ -228,12 +228,12 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
     assert hold.owner == "team a" and hold.reason == "release" and hold.purpose == "swap" and len(hold.devices) == 4
     for one in fleet.rules(swap.KEY):
         assert one["metadata"]["annotations"]["lanewise.dev/hold-owner"] == "team a"
-    assert "4 rules still end pods" in playbooks.run("reserve")
+    assert "4 rules still evict pods" in playbooks.run("reserve")
     held_devices = set(hold.devices)
     for name in sorted(before.values()):
         if {tuple(one.split("/")) for one in fleet.devices(name)} & held_devices:
             fleet.plane.expect("DELETE", f"{fleet.pods_at}/{name}?gracePeriodSeconds=0")
-    reported = playbooks.run("swap", **BIG)
+    reported = playbooks.run("swap", **FULL_NODE)
     assert "4 device(s) are held for gold" in reported
     (after,) = holds(fleet.rules())
     assert set(after.devices) == held_devices and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 4
@@ -241,25 +241,25 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
 
 def test_the_devices_of_a_killed_run_are_returned(fleet: Fleet, playbooks: Playbooks) -> None:
     before = fill(fleet, "slow")
-    running = playbooks.start("swap", **BIG)
+    running = playbooks.start("swap", **FULL_NODE)
     try:
         fleet.plane.wait_for(fleet.rules, "the first rule", 300)
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
-    playbooks.run("swap", **BACK)
+    playbooks.run("swap", **RETURN)
     assert untouched(fleet, before)
 
 
-def test_two_tiers_at_once_never_get_the_same_devices(
+def test_two_simultaneous_tiers_never_get_the_same_devices(
     fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, tmp_path: Path
 ) -> None:
-    """Two tiers request the same devices: one gets them, and the other gets a message with their owner. Two runs of
-    the same tier make one swap."""
+    """Two tiers request the same devices: one gets them, and the other's message names the owner. Two runs of the same
+    tier make one swap."""
     before = fill(fleet)
     devices = gpus("swap-0", 0, 1, 2, 3)
     other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_devices": devices}
-    runs = [playbooks.start("swap", **one) for one in ({**ASK, "swap_devices": devices}, other)]
+    runs = [playbooks.start("swap", **one) for one in ({**REQUEST, "swap_devices": devices}, other)]
     output = [one.communicate()[0] for one in runs]
     (hold,) = holds(fleet.rules())
     codes = sorted(one.returncode for one in runs)
@@ -267,10 +267,10 @@ def test_two_tiers_at_once_never_get_the_same_devices(
     assert "belongs to hold" in "".join(output) and len(hold.devices) == 4 and len(ended(fleet, before)) == 4
     owner, tier = hold.owner, hold.name
     playbooks.run("swap", swap_tier=tier, swap_owner=owner, swap_state="returned")
-    same = [playbooks.start("swap", **ASK, swap_devices=gpus("swap-1", 0, 1)) for _turn in range(2)]
+    same = [playbooks.start("swap", **REQUEST, swap_devices=gpus("swap-1", 0, 1)) for _run in range(2)]
     output = [one.communicate()[0] for one in same]
     assert {one.returncode for one in same} <= {0, 2}, output
-    playbooks.run("swap", **ASK, swap_devices=gpus("swap-1", 0, 1))
+    playbooks.run("swap", **REQUEST, swap_devices=gpus("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
     assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 6
 
@@ -278,14 +278,14 @@ def test_two_tiers_at_once_never_get_the_same_devices(
 def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Fleet, playbooks: Playbooks) -> None:
     """The pods of the first swap have an hour to end. A preview for another tier does not stop that swap."""
     before = fill(fleet, "slow")
-    running = playbooks.start("swap", **ASK, swap_devices=gpus("swap-0", 0))
+    running = playbooks.start("swap", **REQUEST, swap_devices=gpus("swap-0", 0))
     other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_state": "previewed"}
     try:
 
         def evicting() -> bool:
             return [one["spec"]["taint"]["effect"] for one in fleet.rules(swap.KEY)] == [swap.EVICT]
 
-        fleet.plane.wait_for(evicting, "the rule that ends pods", 300)
+        fleet.plane.wait_for(evicting, "the rule that evicts pods", 300)
         (rule,) = fleet.rules(swap.KEY)
         for more in ([], ["--check"]):
             reported = playbooks.run("swap", *more, rc=2, **other, swap_devices=gpus("swap-0", 0))
@@ -298,8 +298,8 @@ def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Flee
         for state in ("previewed", "swapped"):
             extra_vars = {**other, "swap_state": state, "swap_devices": gpus("swap-0", 0, 1)}
             reported = playbooks.run("swap", rc=2, **extra_vars)
-            assert f"the pods of {gpus('swap-0', 0)[0]} are ended for swap gold" in reported
-            assert "give it back with lanewise.dra.swap" in reported and not fleet.rules()
+            assert f"the pods of {gpus('swap-0', 0)[0]} are being evicted for swap gold" in reported
+            assert "return its devices with lanewise.dra.swap" in reported and not fleet.rules()
         (after,) = fleet.rules(swap.KEY)
         assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
     finally:
@@ -308,10 +308,10 @@ def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Flee
     assert not ended(fleet, before)
 
 
-def test_a_swap_survives_an_unreachable_server_and_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
-    """Pods of a lost node do not end, and the run reports that. The next run uses devices of another node, and releases
-    the hold on the lost node."""
-    reported = playbooks.run("swap", rc=2, **BIG, plan_kubeconfig=str(_nowhere(playbooks.folder)))
+def test_a_swap_fails_safely_without_a_server_or_on_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
+    """The run reports that pods of a lost node do not end. The next run uses devices of another node, and releases the
+    hold on the lost node."""
+    reported = playbooks.run("swap", rc=2, **FULL_NODE, plan_kubeconfig=str(_unreachable_kubeconfig(playbooks.folder)))
     assert "cannot be read" in reported and not fleet.rules()
     fill(fleet)
     before = fleet.uids()
@@ -319,13 +319,13 @@ def test_a_swap_survives_an_unreachable_server_and_a_lost_node(fleet: Fleet, pla
     names = [name for name, node in fleet.where().items() if node == "swap-0"]
     for name in names:
         fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": ["example.com/kubelet"]}})
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1), swap_timeout=2)
+    reported = playbooks.run("swap", rc=2, **REQUEST, swap_devices=gpus("swap-0", 0, 1), swap_timeout=2)
     assert "2 pod(s) still have devices" in reported and "If a node is lost" in reported
     (hold,) = holds(fleet.rules())
     assert hold.owner == "team a" and len(hold.devices) == 2 and len(fleet.rules(swap.KEY)) == 2
     for name in names:
         fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": None}})
-    reported = playbooks.run("swap", **ASK, swap_devices=gpus("swap-1", 0, 1))
+    reported = playbooks.run("swap", **REQUEST, swap_devices=gpus("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
     assert {one[1] for one in hold.devices} == {"swap-1"} and not fleet.rules(swap.KEY)
     assert len(ended(fleet, before)) == 4
@@ -362,8 +362,8 @@ def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbo
     before = fleet.uids()
     for number in range(2):
         fleet.pod(f"gold-{number}", "pair-gold", node)
-    work = {"name": "pair", "namespace": NAMESPACE, "templates": ["pair-gold"]}
-    reported = playbooks.run("swap", **ASK, swap_workload=work, swap_count=2)
+    workload = {"name": "pair", "namespace": NAMESPACE, "templates": ["pair-gold"]}
+    reported = playbooks.run("swap", **REQUEST, swap_workload=workload, swap_count=2)
     assert "4 device(s) for 2 pod(s) of pair; 2 pod(s)" in reported, reported
     bound = fleet.bound(8)
     assert {"gold-0", "gold-1"} <= set(bound) and len(ended(fleet, before)) == 2
@@ -380,11 +380,11 @@ def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbo
     plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
 
 
-def _nowhere(folder: Path) -> Path:
+def _unreachable_kubeconfig(folder: Path) -> Path:
     """Write a kubeconfig with an address where no server listens."""
     cluster: Object = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     context: Object = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-    path = folder / "nowhere.json"
+    path = folder / "unreachable.json"
 
     path.write_text(
         json.dumps(
@@ -404,6 +404,10 @@ def _nowhere(folder: Path) -> Path:
 def test_an_old_server_is_refused(oldest: ControlPlane, tmp_path: Path) -> None:
     fleet = Fleet(oldest, NAMESPACE, {"swap-0": 4})
     fleet.template("gold-4", 4)
-    work = {"name": "big", "namespace": NAMESPACE, "claims": [claim_spec(4, tolerations=swap.tier_tolerations("gold"))]}
-    reported = Playbooks(oldest, tmp_path).run("swap", rc=2, **{**BIG, "swap_workload": work})
+    workload = {
+        "name": "big",
+        "namespace": NAMESPACE,
+        "claims": [claim_spec(4, tolerations=swap.tier_tolerations("gold"))],
+    }
+    reported = Playbooks(oldest, tmp_path).run("swap", rc=2, **{**FULL_NODE, "swap_workload": workload})
     assert "Kubernetes 1.34 cannot swap devices" in reported

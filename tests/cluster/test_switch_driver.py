@@ -19,14 +19,14 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 LABEL, MARK = "lanewise.dev/nic-driver", "lanewise.dev/switch-driver"
 LANEWISE, DRANET = "lanewise.dev", "dra.net"
 NODE, DAEMONSET = "/api/v1/nodes/gpu-01", "/apis/apps/v1/namespaces/kube-system/daemonsets"
 PODS = "/api/v1/namespaces/default/pods"
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 
 
 class Fleet:
@@ -35,8 +35,8 @@ class Fleet:
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane, self.folder = plane, folder
         plane.add_node("gpu-01")
-        away = {"matchExpressions": [{"key": LABEL, "operator": "NotIn", "values": [LANEWISE]}]}
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [away]}}
+        term = {"matchExpressions": [{"key": LABEL, "operator": "NotIn", "values": [LANEWISE]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
         pod = {"affinity": {"nodeAffinity": required}, "containers": [{"name": "dranet", "image": "dranet"}]}
         labels = {"app": "dranet"}
         template = {"metadata": {"labels": labels}, "spec": pod}
@@ -49,7 +49,7 @@ class Fleet:
         self.plane.expect("POST", f"{API}/resourceslices", {"metadata": {"name": "gpu-01"}, "spec": spec})
 
     def switch(self, to: str, **variables: t.Any) -> str:
-        """Run the playbook, which must fail. Returns the output with collapsed white space."""
+        """Run the playbook, which must fail. Returns the output, with single spaces instead of longer white space."""
         extra_vars = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -62,7 +62,7 @@ class Fleet:
         }
         paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
-            [str(PROGRAM), "-i", "gpu-01,", "lanewise.dra.switch_driver", "-e", json.dumps(extra_vars)],
+            [str(ANSIBLE_PLAYBOOK), "-i", "gpu-01,", "lanewise.dra.switch_driver", "-e", json.dumps(extra_vars)],
             env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
             capture_output=True,
             text=True,
@@ -73,8 +73,8 @@ class Fleet:
 
     def state(self) -> tuple[bool, bool, bool]:
         """Whether the node is cordoned, has the playbook's annotation, and has the label of lanewise.dev."""
-        found = self.plane.expect("GET", NODE)
-        cordoned, metadata = bool(found["spec"].get("unschedulable")), found["metadata"]
+        node = self.plane.expect("GET", NODE)
+        cordoned, metadata = bool(node["spec"].get("unschedulable")), node["metadata"]
         return cordoned, MARK in metadata.get("annotations", {}), LABEL in metadata.get("labels", {})
 
 
@@ -93,13 +93,13 @@ def test_a_node_that_cannot_run_the_driver_keeps_dranet_and_is_not_cordoned(flee
     assert fleet.state() == (False, False, False)
 
 
-def test_after_a_failure_the_node_is_reported_as_cordoned(fleet: Fleet) -> None:
+def test_a_node_that_stays_cordoned_after_a_failure_is_reported(fleet: Fleet) -> None:
     """The eviction fails because the pod has no controller that would recreate it."""
     fleet.publish(LANEWISE)
     pod = {
         "nodeName": "gpu-01",
         "containers": [{"name": "x", "image": "x"}],
-        "terminationGracePeriodSeconds": 0,  # no kubelet would report its end
+        "terminationGracePeriodSeconds": 0,  # no kubelet would report that the pod has ended
     }
     fleet.plane.expect("POST", PODS, {"metadata": {"name": "x"}, "spec": pod})
     output = fleet.switch(DRANET, switch_driver_drain=True)

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The fields that a DeviceClass allows claims to set: the admission policies on a real API server against the driver.
+"""The fields that a DeviceClass allows claims to set: the admission policies on a real API server, and the driver, must
+decide in the same way.
 
 LANEWISE_TENANCY_PAIRS is the number of pairs of class and claim that are tested on each release, and
 LANEWISE_TENANCY_SEED the random seed.
@@ -24,7 +25,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import int
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config, tenancy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.cluster.dry_run import place_of, refused
+from ansible_collections.lanewise.dra.tests.cluster.dry_run import path_of, rejection
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import VF, claim, device, planned, result
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -38,9 +39,10 @@ from lanewise_driver.topology.selector import Selector
 PAIRS = {"1.37": 300, "1.34": 100}
 if "LANEWISE_TENANCY_PAIRS" in os.environ:
     PAIRS = dict.fromkeys(PAIRS, int(os.environ["LANEWISE_TENANCY_PAIRS"]))
-#: The number of classes that are written together before their claims are tested, and the number of claims that are
-#: tested with each two classes.
-BATCH, CLAIMS = 24, 4
+#: The number of classes that are written together before their claims are tested.
+BATCH = 24
+#: The number of claims that are tested with each two classes.
+CLAIMS = 4
 SEED = int(os.environ.get("LANEWISE_TENANCY_SEED", "20261124"))
 MERGE = "application/merge-patch+json"
 SHARE = '"share": {'
@@ -79,11 +81,11 @@ class Pair(t.NamedTuple):
 
 @st.composite
 def class_settings(draw: st.DrawFn, bad: int, several: bool) -> Object:
-    """An InterfaceConfig. If the claim has several devices, it has no name and no VRF, which must be consistent between
-    the interfaces of a pod: only the driver checks that."""
+    """An InterfaceConfig. If the claim has several devices, the configuration has no name and no VRF. These must be
+    consistent between the interfaces of a pod, which only the driver checks."""
     config = draw(claims_strategies.configs(bad))
-    without = ("vrf", "name") if several else ()
-    return {name: value for name, value in config.items() if name not in without}
+    excluded = ("vrf", "name") if several else ()
+    return {name: value for name, value in config.items() if name not in excluded}
 
 
 def with_share(draw: st.DrawFn, config: Object, bad: int) -> Object:
@@ -157,9 +159,9 @@ def claim_of(pair: Pair, names: t.Sequence[str]) -> Object:
 
 
 def allocated(request: str, number: int, configs: t.Sequence[Object]) -> Object:
-    """What the scheduler allocates for a request with these configurations: a whole VF, or the requested share of a
-    divided NIC if they have a share. Configurations do not contain whether a class selects shares, how much of the NIC
-    there is and which namespaces may use it. So the policy does not know these, and only the driver checks them."""
+    """The scheduler's allocation for a request with these configurations: a whole VF, or the requested share of a
+    divided NIC if they have a share. Only the driver checks whether a class selects shares, how much of the NIC is free
+    and which namespaces may use it: configurations do not contain these facts, so the policy does not know them."""
     valid = [one for one in configs if isinstance(one, dict)]
     share = interface_config.merge_configs(
         {"share": one["share"]} for one in valid if isinstance(one.get("share"), dict)
@@ -172,21 +174,21 @@ def allocated(request: str, number: int, configs: t.Sequence[Object]) -> Object:
 
 
 def driver_refusal(pair: Pair) -> str:
-    """The driver's error for a claim, if it refuses any of the alternatives that the scheduler could allocate; else
-    empty."""
+    """The driver's error for a claim, if the driver refuses any of the alternatives that the scheduler could allocate;
+    otherwise empty."""
     for picks in itertools.product(*(range(len(chosen)) for chosen in pair.requests)):
         results, configs = [], []
         for number, pick in enumerate(picks):
-            one = len(pair.requests[number]) == 1
-            request = f"r{number}" if one else f"r{number}/a{pick}"
-            of_class = pair.classes[pair.requests[number][pick]]
-            covers = [
+            single = len(pair.requests[number]) == 1
+            request = f"r{number}" if single else f"r{number}/a{pick}"
+            class_configs = pair.classes[pair.requests[number][pick]]
+            claim_configs = [
                 one for one in pair.configs if not one["requests"] or {request, f"r{number}"} & set(one["requests"])
             ]
-            settings_of_it = [one for one in of_class if not tenancy.is_policy(one)]
-            both = [*settings_of_it, *(one["opaque"]["parameters"] for one in covers)]
+            set_by_class = [one for one in class_configs if not tenancy.is_policy(one)]
+            both = [*set_by_class, *(one["opaque"]["parameters"] for one in claim_configs)]
             results.append(allocated(request, number, both))
-            for parameters in of_class:
+            for parameters in class_configs:
                 opaque = {"driver": DRIVER, "parameters": parameters}
                 configs.append({"source": "FromClass", "requests": [request], "opaque": opaque})
         configs += [{"source": "FromClaim", **config} for config in pair.configs]
@@ -198,12 +200,12 @@ def driver_refusal(pair: Pair) -> str:
 
 
 class Classes:
-    """Two classes for each pair of a batch, and one more, by which a test detects that the server has read them all."""
+    """Two classes for each pair of a batch, and one more, which shows whether the server has read all others."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.number = 1000
-        self.made: set[str] = set()
+        self.created: set[str] = set()
 
     def write(self, classes: t.Mapping[str, list[Object]]) -> None:
         """Write the classes, and wait until the policy knows them. The server reads changes in their order."""
@@ -215,18 +217,18 @@ class Classes:
         head = interface_config.parameters({"mtu": self.number})
         config = {"opaque": {"driver": DRIVER, "parameters": head}}
         seen = claim_of(Pair([], [[0]], [config], "ml", False), ["sentinel"])
-        self.plane.wait_for(lambda: not refused(self.plane, seen), "the policy to know the classes")
+        self.plane.wait_for(lambda: not rejection(self.plane, seen), "the policy to know the classes")
 
     def _put(self, item: Object) -> None:
         name = item["metadata"]["name"]
-        if name in self.made:
-            self.plane.expect("PATCH", f"{place_of(item)}/{name}", {"spec": item["spec"]}, MERGE)
+        if name in self.created:
+            self.plane.expect("PATCH", f"{path_of(item)}/{name}", {"spec": item["spec"]}, MERGE)
         else:
-            self.plane.expect("POST", place_of(item), item)
-            self.made.add(name)
+            self.plane.expect("POST", path_of(item), item)
+            self.created.add(name)
 
     def remove(self) -> None:
-        for name in self.made:
+        for name in self.created:
             self.plane.expect("DELETE", f"/apis/resource.k8s.io/v1/deviceclasses/{name}")
 
 
@@ -241,21 +243,21 @@ def guarded(planes: t.Callable[[str], ControlPlane], version: str) -> ControlPla
     plane = planes(version)
     for name in claims_strategies.NAMESPACES:
         labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
-        with contextlib.suppress(Exception):  # an earlier test has made it
+        with contextlib.suppress(Exception):  # an earlier test may have created it
             plane.add_namespace(name, labels)
     for item in interface_policy.objects({}) + tenancy_policy.objects({}):
-        plane.expect("POST", place_of(item), item)
+        plane.expect("POST", path_of(item), item)
     return plane
 
 
 @pytest.fixture
 def classes(guarded: ControlPlane) -> t.Iterator[Classes]:
-    found = Classes(guarded)
+    result = Classes(guarded)
     wrong = claim_of(Pair([], [[0]], [_setting(vf={"trust": True})], "ml", False), ["sentinel"])
-    found.write({})
-    guarded.wait_for(lambda: tenancy_policy.NAME in refused(guarded, wrong), "the policy to be in force")
-    yield found
-    found.remove()
+    result.write({})
+    guarded.wait_for(lambda: tenancy_policy.NAME in rejection(guarded, wrong), "the policy to be in force")
+    yield result
+    result.remove()
 
 
 def _setting(*requests: str, **fields: t.Any) -> Object:
@@ -264,8 +266,10 @@ def _setting(*requests: str, **fields: t.Any) -> Object:
 
 def test_the_server_accepts_the_policy_without_a_warning(guarded: ControlPlane) -> None:
     item = tenancy_policy.objects({})[0]
-    path = f"{place_of(item)}/{tenancy_policy.NAME}"
-    guarded.wait_for(lambda: "typeChecking" in guarded.expect("GET", path).get("status", {}), "its type check")
+    path = f"{path_of(item)}/{tenancy_policy.NAME}"
+    guarded.wait_for(
+        lambda: "typeChecking" in guarded.expect("GET", path).get("status", {}), "the type check of the policy"
+    )
     assert not guarded.expect("GET", path)["status"]["typeChecking"].get("expressionWarnings")
 
 
@@ -277,7 +281,7 @@ def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes
         names = [[f"pair-{number}-{one}" for one in (0, 1)] for number in range(len(waiting))]
         named = [(pair, class_names) for together, class_names in zip(waiting, names) for pair in together]
         classes.write({name: pair.classes[one] for pair, class_names in named for one, name in enumerate(class_names)})
-        answers = pool.map(lambda item: refused(guarded, claim_of(*item)), named)
+        answers = pool.map(lambda item: rejection(guarded, claim_of(*item)), named)
         for (pair, _names), reported in zip(named, answers):
             driver_error = driver_refusal(pair)
             details = f"server: {reported}\ndriver: {driver_error}\n{json.dumps(pair, indent=1)}"
@@ -310,7 +314,7 @@ def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes
             compare(pool)
     print(version, SEED, verdicts)
     total = verdicts["accepted"] + verdicts["form"] + verdicts["class"]
-    # every verdict must be common, or the comparison would prove little
+    # every verdict must be common: otherwise the comparison would prove little
     assert total >= PAIRS[version] * 9 // 10, verdicts
     assert verdicts["accepted"] > total // 10 and verdicts["class"] > total // 5, verdicts
     assert verdicts["share accepted"] > total // 40 and verdicts["share refused by its class"] > total // 20, verdicts
@@ -319,19 +323,19 @@ def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes
 def test_admin_access_needs_no_permission_of_a_class(guarded: ControlPlane, classes: Classes) -> None:
     classes.write({"closed": [tenancy.parameters([])]})
     item = claim_of(Pair([], [[0]], [], "monitoring", False), ["closed"])
-    assert "is not for claims of this namespace" in refused(guarded, item)
+    assert "is not for claims of this namespace" in rejection(guarded, item)
     item["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
-    assert not refused(guarded, item)
+    assert not rejection(guarded, item)
 
 
-def test_the_refused_field_of_a_class_is_named(guarded: ControlPlane, classes: Classes) -> None:
-    of_class = interface_config.parameters({"vf": {"vlan": 100}})
+def test_the_message_names_the_refused_field_and_the_class(guarded: ControlPlane, classes: Classes) -> None:
+    class_config = interface_config.parameters({"vf": {"vlan": 100}})
     allowed = tenancy.parameters([{"namespaces": ["ml"], "allow": {"addresses": {"within": ["10.1.0.0/16"]}}}])
-    classes.write({"tenant": [of_class, allowed]})
+    classes.write({"tenant": [class_config, allowed]})
 
     def refusal(namespace: str = "ml", **fields: t.Any) -> str:
         pair = Pair([], [[0]], [_setting(**fields)], namespace, False)
-        return refused(guarded, claim_of(pair, ["tenant"]))
+        return rejection(guarded, claim_of(pair, ["tenant"]))
 
     assert not refusal(addresses=["10.1.2.3/24"], vf={"vlan": 100})
     assert "DeviceClass tenant sets vf" in refusal(vf={"vlan": 101})
@@ -352,25 +356,25 @@ SHARES: list[tuple[Object, bool]] = [
 ]
 
 
-def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classes) -> None:
+def test_a_class_limits_the_burst_of_shares(guarded: ControlPlane, classes: Classes) -> None:
     hard = {"hard": True, "guarantee": "10G"}
-    set_by = {
+    class_configs = {
         "capped": [interface_config.parameters({"share": {"burst": "25G"}})],
         "closed": [interface_config.parameters({"share": {"burst": "25G"}}), tenancy.parameters([{"allow": {}}])],
         "fixed": [interface_config.parameters({"share": hard})],
     }
-    classes.write(set_by)
+    classes.write(class_configs)
     cases = [("capped", share, accepted) for share, accepted in SHARES]
     cases += [("closed", share, share == {"burst": "25G"}) for share, _accepted in SHARES]
     cases += [("fixed", hard, True), ("fixed", {"burst": "20G"}, True), ("fixed", {**hard, "guarantee": "9G"}, False)]
     for name, share, accepted in cases:
-        reported = refused(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
+        reported = rejection(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
         assert bool(reported) != accepted, (name, share, reported)
-        policies = [one for one in set_by[name] if tenancy.is_policy(one)]
+        policies = [one for one in class_configs[name] if tenancy.is_policy(one)]
         allow = tenancy.allowed_settings(policies[0] if policies else None, "ml")
         assert allow is not None
         parameters = interface_config.parameters({"share": share})
-        driver_error = tenancy.refused_fields(allow, tenancy.class_settings(set_by[name]), parameters)
+        driver_error = tenancy.refused_fields(allow, tenancy.class_settings(class_configs[name]), parameters)
         assert bool(driver_error) != accepted, (name, share, driver_error)
 
 
@@ -387,16 +391,16 @@ def test_server_and_validator_refuse_the_same_policies(guarded: ControlPlane, ve
     )
     @given(claims_strategies.policies(bad=2))
     def agree(policy: Object) -> None:
-        policy = {**policy, "kind": tenancy.POLICY_KIND}  # with another kind it is an InterfaceConfig
+        policy = {**policy, "kind": tenancy.POLICY_KIND}  # with another kind, it would be an InterfaceConfig
         problems = tenancy.validate(policy, "policy")
-        reported = refused(guarded, class_of("tried", [policy]))
+        reported = rejection(guarded, class_of("tried", [policy]))
         assert bool(reported) == bool(problems), f"server: {reported}\nours: {problems}\n{json.dumps(policy, indent=1)}"
         verdicts.append(not problems)
 
     agree()
     assert len(verdicts) // 8 < sum(verdicts) < len(verdicts) * 7 // 8, (sum(verdicts), len(verdicts))
     two = class_of("tried", [tenancy.parameters([]), tenancy.parameters([{"allow": {}}])])
-    assert "only one" in refused(guarded, two)
+    assert "only one" in rejection(guarded, two)
     item = claim_of(Pair([], [[0]], [], "ml", False), ["any"])
     item["spec"]["devices"]["config"] = [{"opaque": {"driver": DRIVER, "parameters": tenancy.parameters([])}}]
-    assert interface_policy.NAME in refused(guarded, item)
+    assert interface_policy.NAME in rejection(guarded, item)

@@ -4,10 +4,10 @@
 
 """The offline validator against real API servers, with generated objects of every kind and version.
 
-Each object is generated from the field tables as a valid object, and then changed by up to three errors of the kinds
-that a client can make. It is posted as a dry run. The validator must predict whether the server accepts it, which
-fields the server drops, and which fields it reports. LANEWISE_VALIDATION_OBJECTS is the number of objects of each kind
-and version, LANEWISE_VALIDATION_SEED the random seed.
+Each object is generated as a valid object from the field tables. Then it gets up to three errors of the kinds that a
+client can make, and is posted as a dry run. The validator must predict whether the server accepts the object, which
+fields the server drops, and which fields the server reports. LANEWISE_VALIDATION_OBJECTS is the number of objects of
+each kind and version, LANEWISE_VALIDATION_SEED the random seed.
 
 This file has more than 500 lines because its generator has a rule for every kind of field and error.
 """
@@ -183,7 +183,7 @@ TEXTS: dict[str, tuple[list[t.Any], list[t.Any]]] = {
     "requests": (["gpu", "nic-0", "a"], ["", "gpu/a", "a/b/c", "A", "gpu/", "/", "x" * 64]),
 }
 # Fields of metadata that the server sets. They are not validated.
-LEFT_OUT = comparison.SERVER_METADATA
+SERVER_FIELDS = comparison.SERVER_METADATA
 
 
 class ObjectGenerator:
@@ -193,7 +193,7 @@ class ObjectGenerator:
         self.rng = random.Random(seed)
         self.version, self.minor = version, minor
 
-    # any value that the tables allow
+    # values of the types in the tables; `bad` is the probability of an invalid value
 
     def scalar(self, kind: str, name: str, bad: float) -> t.Any:
         wrong = self.rng.random() < bad
@@ -233,13 +233,13 @@ class ObjectGenerator:
 
     def struct(self, struct: str, bad: float, depth: int = 0) -> Object:
         fields = schema.fields(struct, self.version, self.minor)
-        made = {}
+        result = {}
         for name, field in fields.items():
-            if struct == "ObjectMeta" and name in LEFT_OUT:
+            if struct == "ObjectMeta" and name in SERVER_FIELDS:
                 continue
             if self.rng.random() < (0.95 if field.required(self.minor) else 0.5 / (1 + depth / 3)):
-                made[name] = self.value(field.type, name, bad, depth + 1)
-        return made
+                result[name] = self.value(field.type, name, bad, depth + 1)
+        return result
 
     # valid objects, in v1
 
@@ -268,11 +268,11 @@ class ObjectGenerator:
 
     def device_request(self) -> Object:
         pick = self.rng.choice
-        made: Object = {"deviceClassName": pick(SUBDOMAINS), "selectors": self.selectors()}
-        made.update(
+        result: Object = {"deviceClassName": pick(SUBDOMAINS), "selectors": self.selectors()}
+        result.update(
             pick([{}, {"allocationMode": "All"}, {"count": pick([1, 2, 32])}, {"allocationMode": "ExactCount"}])
         )
-        made.update(
+        result.update(
             self.some_of(
                 {
                     "tolerations": [self.toleration() for _unused in range(pick([0, 1, 2]))],
@@ -281,7 +281,7 @@ class ObjectGenerator:
                 0.3,
             )
         )
-        return made
+        return result
 
     def claim_spec(self) -> Object:
         pick = self.rng.choice
@@ -315,28 +315,30 @@ class ObjectGenerator:
 
     def meta(self, kind: str) -> Object:
         pick = self.rng.choice
-        made = pick([{"name": pick(SUBDOMAINS)}, {"name": pick(NAMES)}, {"generateName": "gpu-"}]).copy()
-        made.update(self.some_of({"labels": {pick(LABELS): "x"}, "annotations": {"example.com/Note": "any text"}}, 0.2))
-        made.update(self.some_of({"finalizers": ["example.com/keep"]}, 0.1))
+        result = pick([{"name": pick(SUBDOMAINS)}, {"name": pick(NAMES)}, {"generateName": "gpu-"}]).copy()
+        result.update(
+            self.some_of({"labels": {pick(LABELS): "x"}, "annotations": {"example.com/Note": "any text"}}, 0.2)
+        )
+        result.update(self.some_of({"finalizers": ["example.com/keep"]}, 0.1))
         if kind in versions.NAMESPACED:
-            made.update(self.some_of({"namespace": NAMESPACE}))
-        return made
+            result.update(self.some_of({"namespace": NAMESPACE}))
+        return result
 
     def node_selector(self) -> Object:
-        wanted = {"key": "example.com/rack", "operator": "In", "values": ["a", "b"]}
+        rack = {"key": "example.com/rack", "operator": "In", "values": ["a", "b"]}
         field = {"key": "metadata.name", "operator": "In", "values": self.rng.sample(["node-1", "a", "A"], 1)}
-        terms = {"matchExpressions": [wanted], "matchFields": [field] * self.rng.choice([0, 1])}
+        terms = {"matchExpressions": [rack], "matchFields": [field] * self.rng.choice([0, 1])}
         return {"nodeSelectorTerms": [self.some_of(terms, 0.8)]}
 
     def nodes(self, *more: str) -> Object:
-        ways = {
+        fields = {
             "nodeName": "node-1",
             "allNodes": True,
             "nodeSelector": self.node_selector(),
             **dict.fromkeys(more, True),
         }
-        way = self.rng.choice(sorted(ways))
-        return {way: ways[way]}
+        name = self.rng.choice(sorted(fields))
+        return {name: fields[name]}
 
     def attribute(self) -> Object:
         return self.rng.choice(
@@ -362,9 +364,9 @@ class ObjectGenerator:
         return {"default": pick(AMOUNTS), "validRange": self.some_of({**bounds, "step": pick(AMOUNTS)}, 0.9)}
 
     def capacity(self, shared: bool) -> Object:
-        made: Object = {"value": "16"}
+        result: Object = {"value": "16"}
         if shared and self.rng.random() < 0.4:
-            made["requestPolicy"] = self.any_policy()
+            result["requestPolicy"] = self.any_policy()
         elif shared and self.rng.random() < 0.7:
             policy: Object = self.rng.choice(
                 [
@@ -376,31 +378,31 @@ class ObjectGenerator:
                     {},
                 ]
             )
-            made["requestPolicy"] = copy.deepcopy(policy)
-        return made
+            result["requestPolicy"] = copy.deepcopy(policy)
+        return result
 
     def device(self, name: str, per_device: bool, counter_set: str | None) -> Object:
         pick = self.rng.choice
         shared = self.rng.random() < 0.3
-        made: Object = {"name": name, "attributes": {key: self.attribute() for key in self.rng.sample(ATTRIBUTES, 2)}}
-        made["capacity"] = {key: self.capacity(shared) for key in self.rng.sample(ATTRIBUTES, pick([0, 1, 2]))}
+        result: Object = {"name": name, "attributes": {key: self.attribute() for key in self.rng.sample(ATTRIBUTES, 2)}}
+        result["capacity"] = {key: self.capacity(shared) for key in self.rng.sample(ATTRIBUTES, pick([0, 1, 2]))}
         if shared:
-            made["allowMultipleAllocations"] = True
+            result["allowMultipleAllocations"] = True
         if per_device:
-            made.update(self.nodes())
+            result.update(self.nodes())
         if counter_set:
-            made["consumesCounters"] = [{"counterSet": counter_set, "counters": {"memory": {"value": "4Gi"}}}]
+            result["consumesCounters"] = [{"counterSet": counter_set, "counters": {"memory": {"value": "4Gi"}}}]
             if self.new(0.3):
-                made["consumesCounters"][0]["compatibilityGroups"] = pick([["a"], ["a", "b"], ["a", "a"], []])
+                result["consumesCounters"][0]["compatibilityGroups"] = pick([["a"], ["a", "b"], ["a", "a"], []])
         if self.new(0.1):
-            key = pick(sorted(made["capacity"]) or [""])
+            key = pick(sorted(result["capacity"]) or [""])
             by_capacity = {"capacityKey": key, "capacityMultiplier": pick(["1", "-1"])}
             some_fields = self.some_of(by_capacity)
             mapping = pick([{"deviceMultiplier": "2"}, by_capacity, some_fields, {"deviceMultiplier": "0"}])
             overhead = pick([{"perPod": "1"}, {"perContainer": "500m", "perPod": "0"}, {}, {"perPod": "-1"}])
             resource = self.some_of({"mapping": mapping, "overhead": overhead}, 0.7)
-            made["nodeAllocatableResources"] = {pick(["cpu", "memory", "hugepages-1Gi", "pods"]): resource}
-        made.update(
+            result["nodeAllocatableResources"] = {pick(["cpu", "memory", "hugepages-1Gi", "pods"]): resource}
+        result.update(
             self.some_of(
                 {
                     "taints": [{"key": "example.com/broken", "effect": pick(["NoSchedule", "NoExecute"])}],
@@ -411,74 +413,74 @@ class ObjectGenerator:
         )
         if self.rng.random() < 0.15:
             failed = pick([["failed"], ["example.com/failed"], ["example.com/ready"]])
-            made.update({"bindingConditions": ["example.com/ready"], "bindingFailureConditions": failed})
-        return made
+            result.update({"bindingConditions": ["example.com/ready"], "bindingFailureConditions": failed})
+        return result
 
     def slice_spec(self) -> Object:
         pick = self.rng.choice
-        made: Object = {
+        result: Object = {
             "driver": pick(DOMAINS),
             "pool": {"name": pick(POOLS), "generation": pick([0, 1, 7]), "resourceSliceCount": pick([1, 3])},
             **self.nodes("perDeviceNodeSelection"),
         }
-        per_device = made.get("perDeviceNodeSelection", False)
+        per_device = result.get("perDeviceNodeSelection", False)
         counters = [{"name": "board", "counters": {"memory": {"value": "80Gi"}}}]
         counting = self.rng.random() < 0.25
         if counting and self.minor >= 35 and self.rng.random() < 0.5:
-            return {**made, "sharedCounters": counters}
+            return {**result, "sharedCounters": counters}
         if counting and self.minor == 34:
-            made["sharedCounters"] = counters
+            result["sharedCounters"] = counters
         names = self.rng.sample(NAMES, pick([0, 1, 2, 4]))
-        made["devices"] = [self.device(name, per_device, "board" if counting else None) for name in names]
+        result["devices"] = [self.device(name, per_device, "board" if counting else None) for name in names]
         if self.new(0.5 if counting else 0.05):
-            made["partitionTypeAttribute"] = "lanewise.dev/rail"
-            for device in made["devices"]:
+            result["partitionTypeAttribute"] = "lanewise.dev/rail"
+            for device in result["devices"]:
                 if self.rng.random() < 0.95:
                     device["attributes"][pick(["lanewise.dev/rail", "rail"])] = {"string": "1g.10gb"}
         if self.new(0.1):
-            made["skipNodeOperations"] = self.rng.sample(schema.SKIPPABLE, pick([1, 2, 3]))
-        return made
+            result["skipNodeOperations"] = self.rng.sample(schema.SKIPPABLE, pick([1, 2, 3]))
+        return result
 
     def valid(self, kind: str) -> Object:
         pick = self.rng.choice
-        made: Object = {"apiVersion": versions.V1, "kind": kind, "metadata": self.meta(kind)}
+        result: Object = {"apiVersion": versions.V1, "kind": kind, "metadata": self.meta(kind)}
         if kind == "DeviceClass":
             config = [self.opaque() for _unused in range(pick([0, 1, 2]))]
-            made["spec"] = {"selectors": self.selectors(), "config": config}
-            made["spec"].update(self.some_of({"extendedResourceName": "example.com/gpu"}))
+            result["spec"] = {"selectors": self.selectors(), "config": config}
+            result["spec"].update(self.some_of({"extendedResourceName": "example.com/gpu"}))
         elif kind == "ResourceClaim":
-            made["spec"] = self.claim_spec()
+            result["spec"] = self.claim_spec()
         elif kind == "ResourceClaimTemplate":
-            made["spec"] = {"spec": self.claim_spec(), **self.some_of({"metadata": {"labels": {"a": "b"}}})}
+            result["spec"] = {"spec": self.claim_spec(), **self.some_of({"metadata": {"labels": {"a": "b"}}})}
         elif kind == "ResourceSlice":
-            made["spec"] = self.slice_spec()
+            result["spec"] = self.slice_spec()
         else:
             selector = self.some_of({"driver": "lanewise.dev", "pool": "node-1", "device": "gpu"})
-            made["spec"] = {"taint": {"key": "example.com/x", "effect": pick(["NoSchedule", "NoExecute"])}}
-            made["spec"].update(self.some_of({"deviceSelector": selector}, 0.7))
+            result["spec"] = {"taint": {"key": "example.com/x", "effect": pick(["NoSchedule", "NoExecute"])}}
+            result["spec"].update(self.some_of({"deviceSelector": selector}, 0.7))
         if kind == "DeviceTaintRule":
-            return {**made, "apiVersion": self.version}
-        return versions.convert(made, self.version)
+            return {**result, "apiVersion": self.version}
+        return versions.convert(result, self.version)
 
     # errors
 
-    def places(self, value: t.Any, kind: str, name: str) -> t.Iterator[tuple[t.Any, t.Any, str, str]]:
-        """Every item of every object, list and map: its container, its key there, its type and its field's name."""
+    def items(self, value: t.Any, kind: str, name: str) -> t.Iterator[tuple[t.Any, t.Any, str, str]]:
+        """Every item of every object, list and map: the container, the item's key in it, its type and field name."""
         kind = kind.lstrip("*")
         if isinstance(value, dict) and kind in schema.STRUCTS:
             fields = schema.fields(kind, self.version, self.minor)
             for key, item in value.items():
                 if key in fields and not (key in ("apiVersion", "kind") and kind in versions.PLURALS):
                     yield value, key, fields[key].type, key
-                    yield from self.places(item, fields[key].type, key)
+                    yield from self.items(item, fields[key].type, key)
         elif isinstance(value, (dict, list)) and kind[:2] in ("[]", "{}"):
             for key in value if isinstance(value, dict) else range(len(value)):
                 yield value, key, kind[2:], name
-                yield from self.places(value[key], kind[2:], name)
+                yield from self.items(value[key], kind[2:], name)
 
     def structs(self, value: t.Any, kind: str) -> list[tuple[Object, str]]:
         found = [(value, kind)]
-        for holder, key, item, _unused in self.places(value, kind, ""):
+        for holder, key, item, _unused in self.items(value, kind, ""):
             struct = item.lstrip("*")
             if struct in schema.STRUCTS and isinstance(holder[key], dict):
                 found.append((holder[key], struct))
@@ -486,10 +488,10 @@ class ObjectGenerator:
 
     def add_error(self, obj: Object) -> None:
         rng = self.rng
-        places = list(self.places(obj, obj["kind"], ""))
-        if not places:
+        all_items = list(self.items(obj, obj["kind"], ""))
+        if not all_items:
             return
-        holder, key, kind, name = rng.choice(places)
+        holder, key, kind, name = rng.choice(all_items)
         kind = kind.lstrip("*")
         action = rng.choice(
             ["delete", "replace", "bad", "bad", "bad", "add", "add", "unknown", "repeat", "many", "other"]
@@ -500,7 +502,7 @@ class ObjectGenerator:
             holder[key] = self.value(kind, name, 0.3, 2)
         elif action == "bad":
             scalars = [
-                place for place in places if place[2].lstrip("*") not in schema.STRUCTS and place[2][0] not in "[{"
+                item for item in all_items if item[2].lstrip("*") not in schema.STRUCTS and item[2][0] not in "[{"
             ]
             if scalars:
                 holder, key, kind, name = rng.choice(scalars)
@@ -508,7 +510,7 @@ class ObjectGenerator:
         elif action == "add":
             struct, struct_name = rng.choice(self.structs(obj, obj["kind"]))
             fields = schema.fields(struct_name, self.version, self.minor)
-            missing = [field for field in fields if field not in struct and field not in LEFT_OUT]
+            missing = [field for field in fields if field not in struct and field not in SERVER_FIELDS]
             if missing:
                 field = rng.choice(missing)
                 struct[field] = self.value(fields[field].type, field, 0.15, 2)
@@ -518,21 +520,21 @@ class ObjectGenerator:
                 OTHERS
             )
         elif action == "repeat":
-            lists = [(h[k], n) for h, k, _unused, n in places if isinstance(h[k], list) and h[k]]
+            lists = [(h[k], n) for h, k, _unused, n in all_items if isinstance(h[k], list) and h[k]]
             if lists:
                 items, _unused = rng.choice(lists)
                 items.append(copy.deepcopy(rng.choice(items)))
         elif action == "many":
-            self.crowd(places)
+            self.enlarge(all_items)
         else:
             holder[key] = copy.deepcopy(rng.choice(OTHERS))
 
-    def crowd(self, places: list[tuple[t.Any, t.Any, str, str]]) -> None:
-        """Let a list or map grow to a limit or beyond it. Each item gets its own name."""
+    def enlarge(self, all_items: list[tuple[t.Any, t.Any, str, str]]) -> None:
+        """Enlarge a list or map to a limit or beyond it. The new items have different names."""
         full = [
-            (h[k], n) for h, k, _unused, n in places if isinstance(h[k], (list, dict)) and h[k] and h[k] is not None
+            (h[k], n) for h, k, _unused, n in all_items if isinstance(h[k], (list, dict)) and h[k] and h[k] is not None
         ]
-        full = [(items, n) for items, n in full if isinstance(items, list) or self.is_map(items, places)]
+        full = [(items, n) for items, n in full if isinstance(items, list) or self.is_map(items, all_items)]
         if not full:
             return
         items, _unused = self.rng.choice(full)
@@ -553,28 +555,28 @@ class ObjectGenerator:
             for index in range(len(items), size):
                 items[f"n{index}"] = copy.deepcopy(model)
 
-    def is_map(self, items: Object, places: list[tuple[t.Any, t.Any, str, str]]) -> bool:
-        return any(h[k] is items and kind.lstrip("*").startswith("{}") for h, k, kind, _unused in places)
+    def is_map(self, items: Object, all_items: list[tuple[t.Any, t.Any, str, str]]) -> bool:
+        return any(h[k] is items and kind.lstrip("*").startswith("{}") for h, k, kind, _unused in all_items)
 
     def object(self, kind: str) -> Object:
         if self.rng.random() < 0.06:
-            made = self.struct(kind, 0.1)
-            made.update({"apiVersion": self.version, "kind": kind})
+            result = self.struct(kind, 0.1)
+            result.update({"apiVersion": self.version, "kind": kind})
         else:
-            made = self.valid(kind)
+            result = self.valid(kind)
             for _unused in range(self.rng.choice([0, 1, 1, 1, 1, 2, 3])):
-                self.add_error(made)
-        return self.replace_unpredictable(made, kind)
+                self.add_error(result)
+        return self.replace_unpredictable(result, kind)
 
-    def replace_unpredictable(self, made: Object, kind: str) -> Object:
+    def replace_unpredictable(self, result: Object, kind: str) -> Object:
         """Replace values that the validator cannot judge: namespaces that do not exist, and random CEL expressions."""
-        for struct, name in self.structs(made, kind):
+        for struct, name in self.structs(result, kind):
             if name in ("CELDeviceSelector", "DeviceDerivedAttribute") and isinstance(struct.get("expression"), str):
                 if struct["expression"] not in [*EXPRESSIONS, *BAD_EXPRESSIONS, "device.driver"]:
                     struct["expression"] = EXPRESSIONS[0]
-        meta = made.get("metadata")
+        meta = result.get("metadata")
         if isinstance(meta, dict):
-            for name in LEFT_OUT & meta.keys():
+            for name in SERVER_FIELDS & meta.keys():
                 del meta[name]
             owners = meta.get("ownerReferences")
             for index, owner in enumerate(owners if isinstance(owners, list) else []):
@@ -582,14 +584,14 @@ class ObjectGenerator:
                     owner["uid"] += str(index)  # the server drops owners with duplicate UIDs
             if kind in versions.NAMESPACED and meta.get("namespace") not in (None, "", NAMESPACE, "A", "a.b", "x" * 64):
                 meta["namespace"] = NAMESPACE
-        return made
+        return result
 
 
 def post(plane: t.Any, obj: Object, kind: str, strict: bool) -> tuple[int, t.Any]:
     group = f"/apis/{obj['apiVersion']}"
-    where = f"/namespaces/{NAMESPACE}" if kind in versions.NAMESPACED else ""
+    scope = f"/namespaces/{NAMESPACE}" if kind in versions.NAMESPACED else ""
     validation = "Strict" if strict else "Ignore"
-    path = f"{group}{where}/{versions.PLURALS[kind]}?dryRun=All&fieldValidation={validation}"
+    path = f"{group}{scope}/{versions.PLURALS[kind]}?dryRun=All&fieldValidation={validation}"
     body = json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()
     try:
         return t.cast("tuple[int, t.Any]", plane.request("POST", path, body))
@@ -600,14 +602,14 @@ def post(plane: t.Any, obj: Object, kind: str, strict: bool) -> tuple[int, t.Any
 
 
 def short(path: str) -> str:
-    """A path with the long keys cut, as the server cuts them."""
+    """A path with long keys shortened, as the server shortens them."""
     return re.sub(r"\[[^\]]{40,}\]", "[...]", path)
 
 
 def disagreement(
     plane: t.Any, obj: Object, kind: str, kubernetes: str, strict: bool, gates: dict[str, bool] | None = None
 ) -> str:
-    """How server and validator disagree about an object; empty if they agree."""
+    """The difference between the decisions of server and validator about an object; empty if they agree."""
     problems = validate.validate(obj, kubernetes, gates)
     if not strict:
         problems = [problem for problem in problems if problem.rule != "unknown-field"]

@@ -6,8 +6,9 @@
 
     python tree_driver.py --root TREE ARGUMENTS-OF-LANEWISE-DRIVER ...
 
-A veth interface has no PCI function. So this differs from the real driver in one way: it identifies an interface only
-by the permanent MAC address that the tree has for the function, and not also by the kernel's parent device.
+A veth interface has no PCI function. So this program differs from the real driver in one way: it identifies an
+interface only by the permanent MAC address that the tree has for the function, and not also by the kernel's parent
+device.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from lanewise_driver import cli
 from lanewise_driver.interface import identity
 
 
-def _matches(link: t.Any, wanted: identity.Identity, *_rest: t.Any, **_more: t.Any) -> bool:
-    return bool(wanted.permanent_mac) and link.mac == wanted.permanent_mac
+def _matches(link: t.Any, expected: identity.Identity, *_rest: t.Any, **_more: t.Any) -> bool:
+    return bool(expected.permanent_mac) and link.mac == expected.permanent_mac
 
 
 if __name__ == "__main__":

@@ -4,17 +4,17 @@
 
 """The blocks of commands in README and docs, with the output that they show.
 
-The words after `console` in a fence say where a block's commands can run:
+The words after `console` in a fence describe where a block's commands can run:
 
-- none: in a fresh checkout, one block after the other in the order of the page.
-- `nodes`: against an inventory of nodes; recorded machines replace them here.
+- no word: in a fresh checkout, one block after the other in the order of the page.
+- `nodes`: with an inventory of nodes, for which the test uses recorded machines.
 - `cluster`, `lab`, `node`, `tools`: only with a Kubernetes cluster, virtual nodes, on a node with the driver, or
   with programs that the project does not install.
-- a number: the exit status of the last command; without one it is 0.
+- a number: the exit status of the last command, by default 0.
 
 A line that begins with `$` is a command; it continues while lines end with a backslash or a here-document is open.
-Other lines are output: each must be in the real output, in this order. `...` stands for any text; a line `...` for any
-lines.
+Other lines are output: each must be in the real output, in this order. `...` stands for any text, and a line `...` for
+any lines.
 """
 
 from __future__ import annotations
@@ -96,17 +96,17 @@ def _commands(lines: list[str]) -> t.Iterator[Command]:
 
 
 def missing(shown: t.Iterable[str], output: str) -> list[str]:
-    """The lines of a page that are not in the output in this order. Any white space counts as one blank."""
-    have = [" ".join(line.split()) for line in output.splitlines()]
-    lacking, at = [], 0
+    """The lines of a page that are not in the output in this order. Any white space counts as one space."""
+    real = [" ".join(line.split()) for line in output.splitlines()]
+    missing_lines, at = [], 0
     for line in shown:
-        wanted = " ".join(line.split())
-        if wanted == "...":
+        expected = " ".join(line.split())
+        if expected == "...":
             continue
-        pattern = re.compile(".*".join(re.escape(part) for part in wanted.split("...")))
-        place = next((number for number in range(at, len(have)) if pattern.fullmatch(have[number])), None)
-        if place is None:
-            lacking.append(line)
+        pattern = re.compile(".*".join(re.escape(part) for part in expected.split("...")))
+        index = next((number for number in range(at, len(real)) if pattern.fullmatch(real[number])), None)
+        if index is None:
+            missing_lines.append(line)
         else:
-            at = place + 1
-    return lacking
+            at = index + 1
+    return missing_lines

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A person without root or sudo who has just cloned the repository: a home, a checkout, a shell."""
+"""A person without root or sudo who has just cloned the repository, with a home folder, a checkout and a shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.tools.environment import tracked
 
 _NOBODY = 65534
-#: Variables by which this machine reaches package indexes. No others are passed on.
+#: Variables for access to package indexes. No other variables of this machine are passed on.
 _NETWORK = re.compile(r"PIP_|SSL_|REQUESTS_|https?_proxy$|no_proxy$", re.IGNORECASE)
 
 
@@ -30,15 +30,15 @@ def _unprivileged() -> list[str]:
 
 
 def interpreter() -> str | None:
-    """The path of a Python 3.11 or later with venv that the person may run.
+    """The path of a Python 3.11 or later with venv that the person may run; None if there is none.
 
-    The Python of the tests may be in root's home.
+    The tests' own Python may be in root's home folder, where the person cannot run it.
     """
     versions = [f"python3.{minor}" for minor in range(14, 10, -1)]
     folders = [Path(sys.executable).parent, Path("/usr/local/bin"), Path("/usr/bin")]
-    good = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
+    check = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
     for path in (folder / name for folder in folders for name in ["python3", *versions]):
-        answer = subprocess.run([*_unprivileged(), str(path), "-c", good], capture_output=True, cwd="/", check=False)
+        answer = subprocess.run([*_unprivileged(), str(path), "-c", check], capture_output=True, cwd="/", check=False)
         if answer.returncode == 0:
             return str(path)
     return None
@@ -47,8 +47,8 @@ def interpreter() -> str | None:
 class Person:
     """Runs commands in a fresh checkout as a user who cannot become another one.
 
-    If the tests run as root, commands run as 'nobody' without capabilities and cannot get any. Otherwise they run as
-    the same user, and the kernel refuses sudo.
+    If the tests run as root, commands run as 'nobody' without capabilities and cannot get any. Otherwise commands run
+    as the same user, and the kernel prevents sudo.
     """
 
     def __init__(self, source: Path, folder: Path, python: str) -> None:
@@ -80,11 +80,11 @@ class Person:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         if os.geteuid() == 0:
-            for own in (path, *path.parents[: len(path.relative_to(self.checkout).parents) - 1]):
-                os.chown(own, _NOBODY, _NOBODY)
+            for created in (path, *path.parents[: len(path.relative_to(self.checkout).parents) - 1]):
+                os.chown(created, _NOBODY, _NOBODY)
 
     def run(self, text: str) -> tuple[int, str]:
-        """The exit status of a command in the person's shell, in the checkout, and what it printed."""
+        """Run a command in the person's shell, in the checkout. Returns its exit status and output."""
         done = subprocess.run(
             [*self._become, "bash", "-c", text],
             cwd=self.checkout,

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Every block of commands in README and docs is run by a person without root or sudo, or its names are checked."""
+"""Every block of commands in README and docs works for a person without root or sudo. Of commands that cannot run here,
+only the names are checked."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PAGES = [
     *sorted((COLLECTION / "roles").glob("*/README.md")),
 ]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-#: The tutorial comes first: its 'make try' and 'make setup' are needed by all others.
+#: The tutorial comes first, because all other pages need its 'make try' and 'make setup'.
 BLOCKS.sort(key=lambda block: ("tutorial.md" != block.page.name, PAGES.index(block.page)))
 #: These commands run all checks, including this test.
 SKIPPED_COMMANDS = re.compile(r"make test|make test-all")
@@ -66,14 +67,14 @@ def _person() -> t.Iterator[Person]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_person_has_no_way_to_become_root(person: Person) -> None:
+def test_the_person_cannot_become_root(person: Person) -> None:
     assert person.run("id -u")[1].strip() != "0"
     assert person.run("sudo -n true")[0] != 0
     assert person.run("touch /etc/lanewise-person")[0] != 0
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_commands_do_what_the_page_says(block: Block, person: Person) -> None:
+def test_commands_have_the_output_shown_on_the_page(block: Block, person: Person) -> None:
     if block.where in ELSEWHERE:
         for command in block.commands:
             check_names(command.text, person)
@@ -89,13 +90,16 @@ def test_commands_do_what_the_page_says(block: Block, person: Person) -> None:
 def test_setup_installs_what_claims_and_the_cluster_need(person: Person) -> None:
     status, output = person.run("make setup")
     assert status == 0, output
-    own = '"$(dirname "$(command -v ansible-playbook)")/python"'
-    status, output = person.run(f"{own} -c 'import cel_expr_python, kubernetes'; ansible-doc kubernetes.core.k8s_info")
+    python = '"$(dirname "$(command -v ansible-playbook)")/python"'
+    status, output = person.run(
+        f"{python} -c 'import cel_expr_python, kubernetes'; ansible-doc kubernetes.core.k8s_info"
+    )
     assert status == 0 and "KUBERNETES.CORE.K8S_INFO" in output.upper() and "Error" not in output, output
 
 
 def check_names(text: str, person: Person) -> None:
-    """The playbooks and targets that a command names exist, and the playbook can be read with the command's options."""
+    """Check that the playbooks and targets in a command exist, and that Ansible accepts the playbook with the command's
+    options."""
     for target in re.findall(r"\bmake (\w+)", text):
         assert person.run(f"make -n {target}")[0] == 0, text
     playbook = re.match(r"ansible-playbook .*", text, re.DOTALL)
@@ -105,15 +109,15 @@ def check_names(text: str, person: Person) -> None:
         assert status == 0, f"{text}\n{output[-3000:]}"
 
 
-def test_every_path_that_contributing_names_exists() -> None:
+def test_every_path_in_contributing_exists() -> None:
     text = (COLLECTION / "CONTRIBUTING.md").read_text()
-    named = set(
+    paths = set(
         re.findall(r"`((?:changelogs|docs|driver|playbooks|plugins|requirements|tests|tools)/[a-z0-9_./-]+)`", text)
     )
-    assert len(named) > 10
-    assert not {path for path in named if not (COLLECTION / path).exists()}
+    assert len(paths) > 10
+    assert not {path for path in paths if not (COLLECTION / path).exists()}
 
 
-def test_every_folder_of_tests_has_a_row() -> None:
+def test_every_folder_of_tests_is_documented() -> None:
     folders = {path.name for path in (COLLECTION / "tests").iterdir() if any(path.glob("*.py"))}
     assert set(re.findall(r"(?m)^\| `([a-z]+)` \|", (COLLECTION / "docs/tests.md").read_text())) == folders

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Random pods whose refusal takes long to find or to explain: they have several claims for many devices that depend on
-each other, on example machines with some devices in use."""
+"""Random pods that the allocator takes long to refuse or to explain. They have several claims for many devices that
+depend on each other, on example machines with some devices in use."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _offers(kind: str, machine: str) -> tuple[Offer, ...]:
 
 
 class HardRefusals:
-    """Random pods on random machines. Each pod is placed on its node repeatedly until it is refused."""
+    """Random pods on random machines. Each kind of pod is allocated again and again until it is refused."""
 
     def __init__(self, seed: int, engine: Engine) -> None:
         self._chance, self._engine = random.Random(seed), engine
@@ -75,23 +75,25 @@ class HardRefusals:
     def refusal(
         self, place: t.Callable[[t.Callable[[], t.Any]], t.Any], known: tuple[str, str, list[str]] | None = None
     ) -> tuple[str, Refusal]:
-        """The claims of one pod in words, and the pod's refusal. `place` gets a function that places the pod once; it
-        calls the function and returns its result. `known` are the kind of the fleet, the machine and the claims of the
-        pod; without it all are random."""
+        """A description of the claims of one pod, and the pod's refusal.
+
+        place: calls the function that it gets, which allocates the pod's devices once, and returns the result.
+        known: the kind of the fleet, the machine and the names of the pod's claims; all are random by default.
+        """
         chance = self._chance
         kind = known[0] if known else chance.choice(["plain", "mig", "mig", "shares", "nics"])
         machine = known[1] if known else chance.choice(fleets.MACHINES[kind])
         offers = _offers(kind, machine)
         specs = {**{name: fleets.SPECS[name] for name in fleets.COUNTED[kind]}, **_SPECS}
-        drawn = [chance.choice(sorted(specs)) for _turn in range(chance.randint(1, 3))]
+        drawn = [chance.choice(sorted(specs)) for _index in range(chance.randint(1, 3))]
         names = known[2] if known else drawn
         workload = Workload("w", tuple(specs[name] for name in names), namespace="plan")
         fleet = Fleet({"a": Node("a", offers=offers)}, fleets.CLASSES, Server())
-        part = chance.random()
+        used_share = chance.random()
         held = [
             Result(0, "r", offer)
             for offer in offers
-            if chance.random() < part
+            if chance.random() < used_share
             and not offer.device.get("allowMultipleAllocations")
             and not (kind == "mig" and offer.device.get("consumesCounters"))
         ]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""An example of pods that are moved for a job: the fleet before the moves, with the devices held, and with the job."""
+"""An example of pods that are moved for a job: the fleet before the moves, with held devices, and with the job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.s
 )
 
 JOB = "big"
-#: The GPUs that pods have, by node.
+#: The GPUs of each pod, by node.
 USED: dict[str, list[list[int]]] = {
     "gpu-01": [[0, 1], [2], [4, 5]],
     "gpu-02": [[0, 1]],
@@ -37,7 +37,7 @@ USED: dict[str, list[list[int]]] = {
 
 @dataclass
 class ExampleMoves:
-    """The title and the fleet's map of each step, the plan, and the lines that the plan prints."""
+    """The title of each step with the fleet's map, the plan, and the plan as lines of text."""
 
     steps: list[tuple[str, Object]]
     plan: Room
@@ -45,32 +45,32 @@ class ExampleMoves:
 
 
 def example_moves() -> ExampleMoves:
-    """A plan for four nodes of which none is empty, and the fleet after it. Skips the test without CEL."""
+    """A plan for four nodes, none of which is empty, and the fleet after the moves. Skips the test without CEL."""
     nodes = [one for name in USED for one in node(name, 8)]
     pods = {
         f"{name}-{number}": pod(f"{name}-{number}", name, gpus)
-        for name, some in USED.items()
-        for number, gpus in enumerate(some)
+        for name, node_pods in USED.items()
+        for number, gpus in enumerate(node_pods)
     }
     before = [CLASS, *nodes, *(one for each in pods.values() for one in each)]
     job = Job(Workload(JOB, (claim_spec(8),), namespace="training"), 1, JOB, moves=10)
-    found = room(reader.read(before), job, movable(before)[0], require_engine())
-    there = {name: list(some) for name, some in USED.items()}
+    plan = room(reader.read(before), job, movable(before)[0], require_engine())
+    used = {name: list(node_pods) for name, node_pods in USED.items()}
     until = datetime(2026, 12, 1, tzinfo=timezone.utc)
-    held = forms.Hold(JOB, "ml-platform", "training", until, found.devices)
-    rules = [forms.rule(held, one, "resource.k8s.io/v1") for one in found.devices]
-    for one in found.moves:
+    held = forms.Hold(JOB, "ml-platform", "training", until, plan.devices)
+    rules = [forms.rule(held, one, "resource.k8s.io/v1") for one in plan.devices]
+    for one in plan.moves:
         name = one.pod.partition("/")[2]
         count = len(next(gpus for number, gpus in enumerate(USED[one.node]) if f"{one.node}-{number}" == name))
-        taken = {gpu for gpus in there[one.to] for gpu in gpus}
+        taken = {gpu for gpus in used[one.to] for gpu in gpus}
         free = [gpu for gpu in range(8) if gpu not in taken][:count]
-        there[one.to].append(free)
+        used[one.to].append(free)
         pods[name] = pod(name, one.to, free)
     after = [CLASS, *nodes, *rules, *(one for each in pods.values() for one in each)]
-    gpus = [int(device.rpartition("-")[2]) for _driver, _pool, device in found.devices]
-    running = [*after, *pod(JOB, found.placements[0][0], gpus)]
+    gpus = [int(device.rpartition("-")[2]) for _driver, _pool, device in plan.devices]
+    running = [*after, *pod(JOB, plan.placements[0][0], gpus)]
     steps = [
         (title, fleet_map(reader.read(objects), ()))
         for title, objects in (("now", before), ("the job's GPUs are held", after), ("the job runs", running))
     ]
-    return ExampleMoves(steps, found, lines(found, job))
+    return ExampleMoves(steps, plan, lines(plan, job))

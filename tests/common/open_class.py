@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The policy of a DeviceClass that lets claims set everything."""
+"""A policy for a DeviceClass that lets claims set all fields."""
 
 from __future__ import annotations
 

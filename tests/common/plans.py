@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
 V1 = "resource.k8s.io/v1"
-#: By number of an empty node: the key of the taint that one of its devices has.
+#: The taint key of one device, by number of the node. These nodes have no pods.
 _TAINTED = {7: "example.com/errors", 14: KEY, 15: KEY}
 
 
@@ -48,23 +48,23 @@ WORKLOADS = [
 
 
 def example_objects(racks: int = 4, per_rack: int = 6, seed: int = 2) -> dict[str, list[Object]]:
-    """Racks of nodes with eight GPUs and about eight NICs. Some devices are in use, one node is cordoned, some devices
-    are tainted or held."""
+    """Racks of nodes with eight GPUs and about eight NICs each. Some devices are in use, tainted or held, and one node
+    is cordoned."""
     chance = random.Random(seed)
-    found: dict[str, list[Object]] = {
+    objects: dict[str, list[Object]] = {
         kind: [] for kind in ("Node", "ResourceSlice", "ResourceClaim", "DeviceTaintRule")
     }
     for number in range(racks * per_rack):
         name = f"gpu-{number + 1:02d}"
         labels = {"rack": str(1 + number // per_rack)}
         spec = {"unschedulable": True} if number == 3 else {}
-        found["Node"].append({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {}})
+        objects["Node"].append({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {}})
         machine = facts("hgx-h100" if number % 6 else "hgx-b200")
-        there = [one for one in offers(name, machine, DRIVERS) if not one.possible]
-        found["ResourceSlice"] += [{"apiVersion": V1, "kind": "ResourceSlice", **one} for one in slices(there)]
-        gpus = [one for one in there if one.driver == "gpu.nvidia.com"]
-        nics = [one for one in there if one.driver != "gpu.nvidia.com"]
-        # jobs have pairs, and some took GPUs or NICs alone
+        offered = [one for one in offers(name, machine, DRIVERS) if not one.possible]
+        objects["ResourceSlice"] += [{"apiVersion": V1, "kind": "ResourceSlice", **one} for one in slices(offered)]
+        gpus = [one for one in offered if one.driver == "gpu.nvidia.com"]
+        nics = [one for one in offered if one.driver != "gpu.nvidia.com"]
+        # some jobs have pairs, and others only GPUs or NICs
         kinds = [[], gpus + nics, gpus[:4] + nics[:4], chance.sample(gpus, 3), chance.sample(nics, 2)]
         used = chance.choice(kinds) if number not in _TAINTED else []
         results = [{"request": "r", "driver": o.driver, "pool": o.pool, "device": o.device["name"]} for o in used]
@@ -75,14 +75,14 @@ def example_objects(racks: int = 4, per_rack: int = 6, seed: int = 2) -> dict[st
                 "metadata": {"name": f"job-{number}", "namespace": "team"},
             }
             claim.update(spec={"devices": {}}, status={"allocation": {"devices": {"results": results}}})
-            found["ResourceClaim"].append(claim)
+            objects["ResourceClaim"].append(claim)
         if number in _TAINTED:
             free = gpus[2] if _TAINTED[number] == KEY else nics[-1]
             rule = _rule(f"r-{number}", free.driver, name, free.device["name"], _TAINTED[number])
-            found["DeviceTaintRule"].append(rule)
-    found["DeviceClass"] = [one for one in TEMPLATES if one["kind"] == "DeviceClass"]
-    found["ResourceClaimTemplate"] = [one for one in TEMPLATES if one["kind"] == "ResourceClaimTemplate"]
-    return found
+            objects["DeviceTaintRule"].append(rule)
+    objects["DeviceClass"] = [one for one in TEMPLATES if one["kind"] == "DeviceClass"]
+    objects["ResourceClaimTemplate"] = [one for one in TEMPLATES if one["kind"] == "ResourceClaimTemplate"]
+    return objects
 
 
 def _rule(name: str, driver: str, pool: str, device: str, key: str) -> Object:
@@ -96,7 +96,7 @@ def _rule(name: str, driver: str, pool: str, device: str, key: str) -> Object:
 def example_plan(**more: t.Any) -> Object:
     """The module's result for the example, with two changes and prices. Skips the test without the CEL engine."""
     require_engine()
-    given = {
+    options = {
         "objects": example_objects(),
         "workloads": WORKLOADS,
         "what_if": [{"cordon": {"labels": {"rack": "4"}}}, {"add": {"like": "gpu-02", "count": 4}}],
@@ -105,7 +105,7 @@ def example_plan(**more: t.Any) -> Object:
         "price_unit": "EUR an hour",
     }
     output = io.StringIO()
-    with patch_module_args({**given, **more}), contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+    with patch_module_args({**options, **more}), contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
         allocation_plan.main()
     answer: Object = json.loads(output.getvalue())
     assert not answer.get("failed"), answer["msg"]

@@ -15,7 +15,8 @@ T = t.TypeVar("T")
 def until(
     condition: t.Callable[[], T], seconds: float = 20, pause: float = 0.02, why: t.Callable[[], object] = lambda: ""
 ) -> T:
-    """Evaluate `condition` until its result is true, and return the result. AssertionError with `why()` on timeout."""
+    """Evaluate `condition` until its result is true, and return the result. Raises AssertionError with `why()` on
+    timeout."""
     end = time.monotonic() + seconds
     while True:
         result = condition()

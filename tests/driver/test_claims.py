@@ -92,7 +92,7 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
     claim, path = clean.claims["one"], str(sandbox.path)
     pod = dict(clean.request("one", sandbox.path).annotations)
     marker = clean.paths.attached(claim.uid)
-    monkeypatch.setattr(cli, "PATIENCE", -1)
+    monkeypatch.setattr(cli, "START_TIMEOUT_SECONDS", -1)
 
     def bundle(name: str, content: t.Any, *, late: bool = False) -> None:
         folder = tmp_path / name

@@ -362,7 +362,7 @@ def test_failures_are_reported_as_events(clean: World, sandbox: Sandbox) -> None
         with pytest.raises(KernelError, match="MAC"):
             service.unprepare(clean.claims["one"])
     health = {one.device: one for one in service.health()}["net-wire0"]
-    assert health.health == calls.UNHEALTHY and "taken back" in health.message
+    assert health.health == calls.UNHEALTHY and "could not be returned to the node" in health.message
     record = service.store.load(clean.claims["one"].uid)
     assert record and record.held[0].host
     record.held[0].host["mac"] = right

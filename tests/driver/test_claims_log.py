@@ -78,7 +78,7 @@ def run_claim(service: Service, clean: World, sandbox: Sandbox, sockets: Path) -
         early = clean.request("one", sandbox.path)
         service.attach_early(early)
         for _container in range(2):
-            assert hooks._reply(*state_of(early, sandbox)) == "done"
+            assert hooks._response(*state_of(early, sandbox)) == "done"
         for _again in range(2):
             kubelet.call(protocol.DRA["v1"], "NodeUnprepareResources", claims=asked)
     finally:

@@ -194,7 +194,7 @@ def test_the_status_is_written_when_the_server_is_back(clean: World, sandbox: Sa
     service = clean.service()
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
-    cluster = clean.connect(patience=1)
+    cluster = clean.connect(retry_seconds=1)
     writer = Writer(cluster, settle=0)
     writer.start()
     clean.plane.stop("kube-apiserver")

@@ -88,10 +88,10 @@ def node() -> dict[str, t.Any]:
 
 
 def attached(host: dict[str, t.Any], config: dict[str, t.Any], netns: Path, timeout: float = 5.0) -> t.Any:
-    """Attach the interface as for a claim; detach it if a step fails. Returns the result of take_leases."""
+    """Attach the interface as for a claim; detach it if a step fails. Returns the result of request_leases."""
     interfaces.attach(ONE, host, config, netns)
     try:
-        return interfaces.take_leases(host, config, netns, timeout)
+        return interfaces.request_leases(host, config, netns, timeout)
     except BaseException:
         interfaces.detach(ONE, host, netns, config)
         raise

@@ -73,15 +73,15 @@ def test_a_namespace_leaves_room_for_others() -> None:
     assert events.NAMESPACE_BURST <= namespaces.count("noisy") <= events.NAMESPACE_BURST + 2
 
 
-def test_an_event_beyond_the_budget_of_all_does_not_count_for_its_namespace() -> None:
+def test_an_event_beyond_the_total_limit_does_not_count_for_its_namespace() -> None:
     api = Api()
     reporter = events.Reporter(api)
     for number in range(events.BURST + 20):
         report(reporter, f"tenant-{number}", number)
     for number in range(50):
         report(reporter, "late", number)
-    budget = reporter._namespaces["late"]
-    assert budget.left == events.NAMESPACE_BURST
+    bucket = reporter._namespaces["late"]
+    assert bucket.tokens == events.NAMESPACE_BURST
 
 
 def test_equal_events_are_sent_once() -> None:

@@ -103,7 +103,7 @@ def container() -> t.Iterator[int]:
 class Hook(subprocess.Popen[bytes]):
     """The command of the CDI spec, started."""
 
-    def __init__(self, paths: Paths, pid: int, wait: float = cdi.HOOK_WAIT, **changes: t.Any) -> None:
+    def __init__(self, paths: Paths, pid: int, wait: float = cdi.HOOK_WAIT_SECONDS, **changes: t.Any) -> None:
         state = {"ociVersion": "1.2.0", "id": "c0ffee", "status": "created", "pid": pid, "bundle": "/run/b"}
         state["annotations"] = {**ANNOTATIONS, **changes.pop("annotations", {})}
         command = [*cdi.hook_command(paths, CLAIM)[:-1], str(wait)]
@@ -266,15 +266,15 @@ def test_the_hook_does_not_ask_the_driver_if_the_devices_are_attached(paths: Pat
         assert time.monotonic() - started < 20
         assert not paths.early(CLAIM).exists()  # it was not attached early
         paths.early(CLAIM).touch()
-        assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1 and claim_files.awaited(paths, CLAIM)
+        assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1 and claim_files.awaits_container(paths, CLAIM)
         command = [sys.executable, "-I", "-S", str(paths.hook_program), str(paths.hook_socket), CLAIM, "30"]
         subprocess.run(command, input=json.dumps({"pid": container}).encode(), check=True)
-        assert not claim_files.awaited(paths, CLAIM)
+        assert not claim_files.awaits_container(paths, CLAIM)
         paths.early(CLAIM).write_bytes(b"")
-        assert claim_files.awaited(paths, CLAIM)
+        assert claim_files.awaits_container(paths, CLAIM)
         never = dataclasses.replace(paths, hook_python=Path("/bin/false"))  # without Python, which is slow to start
         assert Hook(never, container, 30).ended() == (0, "")
-        assert not claim_files.awaited(paths, CLAIM)
+        assert not claim_files.awaits_container(paths, CLAIM)
         assert Hook(never, os.getpid(), 0.1).ended() == (1, "")
         assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1  # as for a new sandbox of the pod
     finally:
@@ -392,7 +392,7 @@ def test_the_hook_does_not_depend_on_its_callers_environment(
 def test_a_newer_instance_takes_over(
     paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    monkeypatch.setattr(hook_server, "CHECK_SECONDS", 0.1)
     other = FileService(paths.netns_dir)
     old = HookServer(paths, service, Metrics(), INSTANCE.format(1))
     new = HookServer(paths, other, Metrics(), INSTANCE.format(2))
@@ -416,7 +416,7 @@ def test_a_newer_instance_takes_over(
 def test_a_lost_socket_is_created_again(
     paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    monkeypatch.setattr(hook_server, "CHECK_SECONDS", 0.1)
     server = HookServer(paths, service, Metrics())
     server.start()
     paths.hook_socket.unlink()
@@ -427,7 +427,7 @@ def test_a_lost_socket_is_created_again(
 def test_the_socket_of_a_killed_newer_instance_is_replaced(
     paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    monkeypatch.setattr(hook_server, "CHECK_SECONDS", 0.1)
     server = HookServer(paths, service, Metrics(), INSTANCE.format(1))
     server.start()
     draft = paths.run_dir / "draft"
@@ -490,7 +490,7 @@ def test_stop_does_not_wait_for_a_free_worker(
     paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_server, "WORKERS", 1)
-    monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
+    monkeypatch.setattr(hook_server, "CHECK_SECONDS", 0.1)
     server = HookServer(paths, service, Metrics())
     server.start()
     service.delay = 4
@@ -571,7 +571,7 @@ def test_incomplete_requests_are_refused(
 def test_slow_hooks_do_not_delay_others(
     server: HookServer, paths: Paths, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_server, "READ_TIMEOUT", 0.5)
+    monkeypatch.setattr(hook_server, "READ_TIMEOUT_SECONDS", 0.5)
     stuck = [socket.socket(socket.AF_UNIX) for _unused in range(hook_server.WORKERS)]
     for connection in stuck:
         connection.connect(str(paths.hook_socket))

@@ -60,7 +60,7 @@ def test_classes_are_added_changed_and_removed() -> None:
 def test_rates_beyond_32_bits_are_read_back() -> None:
     with Netlink() as connection:
         index = make_interface(connection)
-        wanted = {htb.LAST: Class(A, 100 * GIGA, 800 * GIGA), htb.FIRST: Class(B, 10**6, 10**6)}
+        wanted = {htb.LAST_MINOR: Class(A, 100 * GIGA, 800 * GIGA), htb.FIRST_MINOR: Class(B, 10**6, 10**6)}
         htb.divide(connection, index, 800 * GIGA, wanted)
         assert htb.read(connection, index) == wanted
 

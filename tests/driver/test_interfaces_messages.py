@@ -37,7 +37,7 @@ with Netlink() as connection:
             vrf.join(connection, index, argument)
         else:
             netns = interfaces.Path("/proc/self/ns/net")
-            children.make(interfaces.Identity(None, None, "one"), {}, {"child": argument}, netns, "net1", [])
+            children.create(interfaces.Identity(None, None, "one"), {}, {"child": argument}, netns, "net1", [])
     except (OSError, KernelError):
         pass
 """

@@ -107,7 +107,7 @@ def test_names_may_be_any_bytes() -> None:
         with Netlink() as connection:
             (link,) = [one for one in links.listed(connection) if one.name.startswith("veth")]
             links.change(connection, link.index, links.netlink.text(links.IFLA_IFNAME, name))
-            links.set_up(connection, link.index, True)
+            links.set_link_state(connection, link.index, up=True)
             addresses.add(connection, link.index, {"address": f"10.1.{place}.2/24"})
         nodes.wait_for_ipv6()
         device = Identity(None, None, name)

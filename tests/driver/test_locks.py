@@ -15,7 +15,7 @@ from lanewise_driver.base.lock import Locks
 
 
 def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
-    locks = Locks(tmp_path / "locks", patience=30)
+    locks = Locks(tmp_path / "locks", timeout=30)
     inside = [0]
     most = [0]
     guard = threading.Lock()
@@ -38,7 +38,7 @@ def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_held_lock_is_reported_as_busy(tmp_path: Path) -> None:
-    locks = Locks(tmp_path / "locks", patience=0.05)
+    locks = Locks(tmp_path / "locks", timeout=0.05)
     with locks.hold("claim-x"), pytest.raises(Busy, match="claim-x"):
         with locks.hold("claim-x"):
             pass

@@ -48,7 +48,7 @@ class Recorder(Publisher):
     """Records when it would probe and publish."""
 
     def __init__(self, busy: t.Callable[[], bool]) -> None:
-        cluster = Cluster(lambda: Access("https://127.0.0.1:1"), "lanewise.dev", "node-a", patience=0.0)
+        cluster = Cluster(lambda: Access("https://127.0.0.1:1"), "lanewise.dev", "node-a", retry_seconds=0.0)
         super().__init__(cluster, Inventory(Settings, lambda: ()), busy=busy)
         self.times: list[float] = []
         self.published = threading.Condition()

@@ -358,7 +358,7 @@ def test_a_nested_claim_is_refused(depth: int) -> None:
 def test_the_name_of_a_claim_in_its_pod_cannot_be_a_path(name: str) -> None:
     allocated = claim([result("nic", PF)])
     allocated["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
-    assert len(refused(allocated, f"metadata.annotations['{POD_CLAIM_NAME}']", "left out")) < 500
+    assert len(refused(allocated, f"metadata.annotations['{POD_CLAIM_NAME}']", "must not have it")) < 500
     allocated["metadata"]["annotations"] = {POD_CLAIM_NAME: "nics-0"}
     assert planned(allocated).pod_claim_name == "nics-0"
 

@@ -54,8 +54,8 @@ IPS = st.ip_addresses().map(str).filter(lambda ip: "::ffff:" not in ip)
 
 def values(form: Field) -> st.SearchStrategy[t.Any]:
     """The values that the table of a field allows. Rules between fields are not considered."""
-    if form.words:
-        return st.sampled_from(form.words)
+    if form.choices:
+        return st.sampled_from(form.choices)
     return _KINDS[form.type](form) if form.type in _KINDS else _mapping(form)
 
 
@@ -73,8 +73,8 @@ def _mapping(form: Field) -> st.SearchStrategy[t.Any]:
 _KINDS: dict[str, t.Callable[[Field], st.SearchStrategy[t.Any]]] = {
     "string": lambda form: st.from_regex(form.pattern, fullmatch=True).filter(lambda one: one not in form.forbidden),
     "bool": lambda _form: st.booleans(),
-    "int": lambda form: st.integers(form.least, form.most),
-    "setting": lambda form: st.integers(form.least, form.most) | st.from_regex(form.pattern, fullmatch=True),
+    "int": lambda form: st.integers(form.minimum, form.maximum),
+    "setting": lambda form: st.integers(form.minimum, form.maximum) | st.from_regex(form.pattern, fullmatch=True),
     "ip": lambda _form: IPS,
     "address": lambda _form: IPS.flatmap(
         lambda ip: st.integers(0, 128 if ":" in ip else 32).map(lambda bits: f"{ip}/{bits}")

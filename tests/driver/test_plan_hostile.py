@@ -70,16 +70,16 @@ class HostileClaim:
             names = [name for name in form.fields if form.fields[name].required or self.generator.randrange(3) == 0]
             return self.mapping([(name, form.fields[name]) for name in names])
         if form.type == "list" and form.item:
-            most = self.generator.choice([0, 1, 2, form.most, form.most + 1])
+            most = self.generator.choice([0, 1, 2, form.maximum, form.maximum + 1])
             return b"[" + b",".join(self.field(form.item) for _number in range(most)) + b"]"
         if form.type == "map" and form.item:
             known = ["net.ipv4.conf.IFNAME.rp_filter", "tx-checksumming", *_TEXTS]
             number = self.generator.randrange(4)
             return self.mapping([(self.generator.choice(known), form.item) for _number in range(number)])
-        if form.words:
-            return json.dumps(self.generator.choice(form.words)).encode()
+        if form.choices:
+            return json.dumps(self.generator.choice(form.choices)).encode()
         if form.type in ("int", "setting"):
-            return b"%d" % self.generator.choice([form.least - 1, form.least, form.most, form.most + 1])
+            return b"%d" % self.generator.choice([form.minimum - 1, form.minimum, form.maximum, form.maximum + 1])
         if form.type == "bool":
             return self.generator.choice([b"true", b"false", b"1"])
         return json.dumps(self.generator.choice([*_TEXTS, "10.0.0.1", "10.0.0.0/8", "10.0.0.1/24", "net1"])).encode()

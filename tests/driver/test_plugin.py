@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from lanewise_driver.base import lock
 from lanewise_driver.base.errors import Busy, DriverError
 from lanewise_driver.base.metrics import Metrics
-from lanewise_driver.base.paths import LONGEST_SOCKET, Paths
+from lanewise_driver.base.paths import MAX_SOCKET_PATH_BYTES, Paths
 from lanewise_driver.kubelet import plugin as plugin_module
 from lanewise_driver.kubelet import protocol
 from lanewise_driver.kubelet.plugin import Plugin
@@ -192,8 +192,8 @@ def test_health_is_streamed_when_it_changes(plugin: Plugin, service: FileService
 def test_health_is_sent_again_without_a_request(
     paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert plugin_module.HEALTH_INTERVAL * 2 < plugin_module.HEALTH_TIMEOUT
-    monkeypatch.setattr(plugin_module, "HEALTH_INTERVAL", 0.1)
+    assert plugin_module.HEALTH_INTERVAL_SECONDS * 2 < plugin_module.HEALTH_TIMEOUT_SECONDS
+    monkeypatch.setattr(plugin_module, "HEALTH_INTERVAL_SECONDS", 0.1)
     plugin = Plugin(paths, service, Metrics())
     plugin.start()
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
@@ -204,7 +204,7 @@ def test_health_is_sent_again_without_a_request(
 
 def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
     for _unused in range(4):
-        clients = [Kubelet(plugin.service_socket, protocol.pool) for _unused in range(plugin_module.STREAMS + 3)]
+        clients = [Kubelet(plugin.service_socket, protocol.pool) for _unused in range(plugin_module.MAX_STREAMS + 3)]
         streams = [client.call(protocol.HEALTH["v1"], "NodeWatchResources") for client in clients]
         ended = 0
         for stream in streams:
@@ -219,7 +219,7 @@ def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
         # the threads of a kubelet that died are freed
         for client in clients:
             client.close()
-        until(lambda: plugin._streams._value == plugin_module.STREAMS)
+        until(lambda: plugin._streams._value == plugin_module.MAX_STREAMS)
 
 
 def test_sockets_are_for_root_only_and_are_removed_at_the_end(paths: Paths, service: FileService) -> None:
@@ -269,7 +269,7 @@ def test_a_restarted_driver_replaces_stale_sockets(root: Path, paths: Paths, ser
     plugin = Plugin(paths, service, Metrics())
     # while it runs, no other process takes its sockets
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plugin_module, "PATIENCE", 0.3)
+        patch.setattr(plugin_module, "OLD_PROCESS_SECONDS", 0.3)
         with pytest.raises(DriverError, match="another process of lanewise.dev"):
             plugin.start()
     child.kill()
@@ -285,7 +285,7 @@ def test_a_restarted_driver_replaces_stale_sockets(root: Path, paths: Paths, ser
 def test_lost_sockets_are_created_again(
     paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr(plugin_module, "WATCH_INTERVAL", 0.05)
+    monkeypatch.setattr(plugin_module, "WATCH_INTERVAL_SECONDS", 0.05)
     plugin = Plugin(paths, service, Metrics())
     plugin.start()
     sockets = [plugin.service_socket, plugin.registration_socket]
@@ -370,15 +370,15 @@ def test_socket_names_are_shortened_until_the_path_fits(root: Path, service: Fil
     """Names are shortened to fit the exact limit of a socket address."""
     instance = INSTANCE.format(1)
     names = {}
-    for length in range(len(str(root)) + 2, LONGEST_SOCKET):
+    for length in range(len(str(root)) + 2, MAX_SOCKET_PATH_BYTES):
         paths = under(root, registry_dir=Path(f"{root}/".ljust(length, "r")))
         try:
             path = paths.registration_socket(instance)
         except DriverError:
             break
-        assert len(str(path)) <= LONGEST_SOCKET
+        assert len(str(path)) <= MAX_SOCKET_PATH_BYTES
         names[path.name] = paths
-    assert [len(str(paths.registration_socket(instance))) for paths in names.values()] == [LONGEST_SOCKET] * 2
+    assert [len(str(paths.registration_socket(instance))) for paths in names.values()] == [MAX_SOCKET_PATH_BYTES] * 2
     for name, paths in names.items():
         plugin = Plugin(paths, service, Metrics(), instance)
         plugin.start()

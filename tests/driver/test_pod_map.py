@@ -24,7 +24,7 @@ from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import environment, pod_map
 from lanewise_driver.claims.claim_files import ClaimFiles
-from lanewise_driver.claims.peers import MOST_DRIVERS, add_levels, peers
+from lanewise_driver.claims.peers import MAX_DRIVERS, add_levels, peers
 from lanewise_driver.claims.records import DeviceRecord, Record, add_facts, decode, encode, encode_facts
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.publish.places import Places
@@ -200,14 +200,14 @@ def test_partitions_of_a_gpu_have_one_nic(machine: Inventory) -> None:
 
 
 BAD: dict[str, tuple[t.Callable[[Places], list[Object]], str]] = {
-    "no slice": (lambda places: [], "does not publish it"),
+    "no slice": (lambda places: [], "does not publish the device"),
     "another pool": (
         lambda places: [gpu_slice({"gpu-0": {BUS_ID: min(places.gpus)}}, name="other")],
-        "does not publish it",
+        "does not publish the device",
     ),
     "gone in the newest generation": (
         lambda places: [published(places), gpu_slice({"gpu-1": {BUS_ID: min(places.gpus)}}, 2)],
-        "does not publish it",
+        "does not publish the device",
     ),
     "no address": (lambda places: [gpu_slice({"gpu-0": {"uuid": uuid(0)}})], "publishes no PCI address"),
     "no address but a text": (
@@ -224,7 +224,7 @@ BAD: dict[str, tuple[t.Callable[[Places], list[Object]], str]] = {
     ),
     "no mapping": (
         lambda places: [{"spec": {"driver": GPUS, "pool": 7, "devices": 3}}, {"spec": {"driver": GPUS}}],
-        "does not publish it",
+        "does not publish the device",
     ),
 }
 
@@ -274,7 +274,7 @@ def test_a_claim_with_many_drivers_causes_a_limited_number_of_requests(machine: 
     asked = claim(*((f"gpu.example{number}.com", "gpu-0", "gpu") for number in range(30)))
     api = Api()
     found = peers(asked, api, lambda: machine.places)
-    assert len(api.read) == MOST_DRIVERS
+    assert len(api.read) == MAX_DRIVERS
     assert len(found) == 30 and all(one.unknown for one in found)
 
 

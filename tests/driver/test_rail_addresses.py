@@ -60,7 +60,7 @@ class AddressBook:
         self.addresses = RailAddresses(self.path, boot, self.store)
 
     def give(self, one: Record, own: t.Sequence[RailRange] | None = None) -> list[str]:
-        self.addresses.hand_out(one, ranges() if own is None else own, self.store.all()[0])
+        self.addresses.assign(one, ranges() if own is None else own, self.store.all()[0])
         self.store.save(one)
         return addresses_of(one)
 
@@ -124,18 +124,18 @@ def test_the_address_that_was_released_first_is_reused_first(book: AddressBook) 
     ]
 
 
-def test_addresses_that_were_never_used_are_handed_out_first(book: AddressBook) -> None:
+def test_addresses_that_were_never_used_are_assigned_first(book: AddressBook) -> None:
     first = book.give(record("a", device("nic1", 1)))
     book.take("a")
     assert book.give(record("b", device("nic1", 1))) != first
 
 
-def test_an_exhausted_range_is_named_with_its_claims(book: AddressBook) -> None:
+def test_an_exhausted_range_is_reported_with_its_claims(book: AddressBook) -> None:
     for number in range(USABLE[1]):
         book.give(record(str(number), device("nic1", 1)))
     with pytest.raises(Busy) as caught:
         book.give(record("more", device("nic0", 0), device("nic1", 1)))
-    assert "all 13 addresses of 10.101.0.16/28, this node's on rail 1, are handed out" in caught.value.message
+    assert "all 13 addresses of 10.101.0.16/28 on rail 1 of this node are assigned" in caught.value.message
     assert "13 claims" in caught.value.message
     assert "more" not in book.held().values(), "the address of the other device is free too"
 
@@ -219,7 +219,7 @@ def test_a_claim_with_a_damaged_record_keeps_its_addresses_until_it_ends(book: A
 
 def test_addresses_without_a_record_are_free_after_a_restart(book: AddressBook) -> None:
     one = record("a", device("nic1", 1))
-    book.addresses.hand_out(one, ranges(), [])  # and no record
+    book.addresses.assign(one, ranges(), [])  # and no record
     assert book.held()
     book.start()
     assert book.held() == {}

@@ -180,7 +180,8 @@ def test_a_job_sends_by_rail_and_the_check_names_a_broken_rail(tmp_path: Path) -
         print(sent, across)
         assert sent[0][1][0] < LEAST / 20 and sent[1][1][1] > LEAST and across > LEAST, (sent, across)
         state, below = one.checked()
-        assert state == "wrong" and any("of rail 1 leaves by rail0, not by rail1" in line for line in below), below
+        misrouted = "of rail 1 leaves through rail0, not through rail1"
+        assert state == "wrong" and any(misrouted in line for line in below), below
         assert all("claim team-a/job: " in line and "rail 1" in line for line in below), below
         assert other.checked() == ("ok", [])
         site.end()

@@ -163,18 +163,18 @@ def record_of(pods: Pods, name: str) -> Record:
 @pytest.mark.parametrize(
     ("broken", "rail", "words"),
     [
-        ("ip route flush table {table}", 1, "can send to other networks, by rail0"),
-        ("ip rule del from {address}", 1, "can send to other networks, by rail0"),
-        ("ip route replace 10.101.0.0/16 dev rail0 table {table}", 1, "leaves by rail0, not by rail1"),
+        ("ip route flush table {table}", 1, "can send to other networks, through rail0"),
+        ("ip rule del from {address}", 1, "can send to other networks, through rail0"),
+        ("ip route replace 10.101.0.0/16 dev rail0 table {table}", 1, "leaves through rail0, not through rail1"),
         (
             "ip route del 10.101.0.0/16",
             1,
-            "what the pod sends to 10.101.0.0/16 of rail 1 leaves by rail0, not by rail1",
+            "what the pod sends to 10.101.0.0/16 of rail 1 leaves through rail0, not through rail1",
         ),
         ("ip address del {address}/28 dev rail1", 1, "rail1 of rail 1 does not have 10.101.0."),
         ("ip link set rail1 name gone", 1, "rail1 of rail 1 is not in the pod"),
-        ("ip route add 10.100.128.0/17 dev rail1", 0, "leaves by rail1, not by rail0"),
-        ("ip route flush table {table}", 0, "can send to other networks, by rail0"),
+        ("ip route add 10.100.128.0/17 dev rail1", 0, "leaves through rail1, not through rail0"),
+        ("ip route flush table {table}", 0, "can send to other networks, through rail0"),
     ],
 )
 def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int, words: str) -> None:

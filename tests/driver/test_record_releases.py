@@ -211,7 +211,8 @@ def test_the_status_says_which_record_needs_a_newer_release(tmp_path: Path, caps
     answer = json.loads(capsys.readouterr().out)
     assert answer["claims"] == [] and len(answer["reasons"]) == 1
     assert (
-        "its schema is 2" in answer["reasons"][0] and "install the release that wrote it again" in answer["reasons"][0]
+        "its schema is 2" in answer["reasons"][0]
+        and "reinstall the release that wrote the record" in answer["reasons"][0]
     )
     assert path.read_text() == content
 

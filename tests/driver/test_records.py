@@ -208,7 +208,7 @@ def _damaged() -> dict[str, bytes]:
         "netns": changed(netns=[1]),
         "netns of text": changed(netns=["1", "2"]),
         "netns of truth": changed(netns=[True, False]),
-        "large": b" " * (records.RECORD_BYTES + 1),
+        "large": b" " * (records.MAX_RECORD_BYTES + 1),
     }
 
 

@@ -103,7 +103,7 @@ def test_two_shares_are_attached_and_returned(shares: SharesWorld, pods: list[Sa
     status = shares.cluster.statuses  # written by a thread, which is not started here
     assert status == {}
     (nic,) = service.shares.nics()
-    assert (nic.name, nic.totals.asked, nic.totals.guaranteed) == (f"net-{NIC}", 900 * 10**6, 900 * 10**6)
+    assert (nic.name, nic.totals.requested, nic.totals.current) == (f"net-{NIC}", 900 * 10**6, 900 * 10**6)
     assert service.held() == [] and set(service.shares.held()) == {SHARE}
     # again as kubelet does it after a restart, also when the settings are others now
     shares.settings = shares.with_rule(mode="vepa", namespace="team-b")
@@ -124,7 +124,7 @@ def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sa
     assert class_rates() == [(200, 1000), (700, 1000)]
     assert {pods[0].links()[name]["address"] for name in ("net1", "net2")} == set(classes())
     (nic,) = service.shares.nics()
-    assert nic.totals.asked == 900 * 10**6
+    assert nic.totals.requested == 900 * 10**6
     with pytest.raises(Busy, match="would be promised more than 1 times its"):
         service.prepare(shares.allocate("late", "200M"))
     service.prepare(claim)
@@ -382,8 +382,8 @@ def test_a_changed_factor_is_reported_to_those_it_affects(
     until(reports)
     ((name, _reason, note),) = reports()
     assert name == soft.name
-    assert "is promised 2 times its bandwidth from now on, before 1" in note
-    assert "is guaranteed 300Mbit/s, before 600Mbit/s" in note
+    assert "is now promised 2 times its bandwidth instead of 1" in note
+    assert "is guaranteed 300Mbit/s instead of 600Mbit/s" in note
     shares.cluster.events.clear()
     for claim in (soft, hard):
         again.unprepare(claim)
@@ -403,7 +403,7 @@ def test_a_changed_factor_is_reported_to_those_it_affects(
     ],
 )
 def test_measured_rates_are_shown_with_three_digits(rate: int | None, shown: str) -> None:
-    assert share_report._short(rate) == shown
+    assert share_report._rounded(rate) == shown
 
 
 def test_shares_that_the_rule_does_not_allow_are_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
@@ -415,8 +415,8 @@ def test_shares_that_the_rule_does_not_allow_are_refused(shares: SharesWorld, po
             service.prepare(claim)
         assert service.store.load(claim.uid) is None
 
-    refused(Refused, "to the namespace team-a only", "100M", namespace="team-b")
-    refused(Refused, "are more than", "2G")
+    refused(Refused, "for the namespace team-a, and", "100M", namespace="team-b")
+    refused(Refused, "exceed the", "2G")
     refused(Refused, "bandwidth: 'x' is not a quantity", "x")
     refused(Refused, "is not a rate", "0")
     refused(Refused, "is not a rate", "1E")
@@ -522,7 +522,7 @@ def test_a_root_qdisc_of_the_site_is_not_replaced(shares: SharesWorld) -> None:
         "qdisc", "add", "dev", NIC, "root", "handle", "1:", "tbf", "rate", "1gbit", "burst", "9k", "latency", "1ms"
     )
     try:
-        with pytest.raises(Busy, match="root qdisc tbf 1: was configured by others"):
+        with pytest.raises(Busy, match="root qdisc tbf 1: was not configured by the driver"):
             service.prepare(shares.allocate("share", "100M"))
     finally:
         shares_world.tc("qdisc", "del", "dev", NIC, "root")
@@ -550,7 +550,8 @@ def test_a_lasting_error_of_shares_is_retried_and_reported(
         try:
             until(lambda: reconciled == [True])
             driver._on_published(driver.inventory.publication)
-            reason = f"the shares of net-{NIC} could not be set: .*root qdisc tbf 1: was configured.*; trying again"
+            problem = "root qdisc tbf 1: was not configured by the driver"
+            reason = f"the shares of net-{NIC} could not be set: .*{problem}.*; trying again"
             assert [one for one in driver.not_ready_reasons() if re.fullmatch(reason, one)]
             assert not [reason for reason in driver.not_ready_reasons() if "operations" in reason]
             shares_world.tc("qdisc", "del", "dev", NIC, "root")

@@ -66,10 +66,10 @@ class Children:
             found[device, inode] = [self.hosts[other]["child"]["index"]]
         return found
 
-    def end(self, name: str, patience: float = 0) -> list[str]:
+    def end(self, name: str, timeout: float = 0) -> list[str]:
         """End a claim. Returns the reasons why its NIC must be withheld."""
         outcome = take_back.take_back(
-            ONE, self.hosts[name], self.pods[name].pin, MACVLAN, patience=patience, siblings=self.siblings(name)
+            ONE, self.hosts[name], self.pods[name].pin, MACVLAN, timeout=timeout, siblings=self.siblings(name)
         )
         assert not outcome.notes
         return [reason.text for reason in outcome.reasons]
@@ -157,7 +157,7 @@ def test_a_nic_with_an_interface_in_a_hidden_namespace_is_withheld(mac: str, nei
         (reason,) = one.end("pod")
         known = mac or one.hosts["pod"]["child"]["mac"]
         unlisted = "a macvlan or macvtap uses it, in a network namespace that no process or mount refers to"
-        assert (f"it receives for {known}, which is not the address" if neighbours else unlisted) in reason
+        assert (f"it receives packets for {known}, which is not the address" if neighbours else unlisted) in reason
         hidden.show()
         if mac:
             assert "the macvlan tap0 of an open file" in one.end("pod")[0]
@@ -182,7 +182,7 @@ def test_macvlans_of_the_node_and_of_other_pods_stay() -> None:
             socket_for_address("02:00:00:00:0e:06", "shim", None),
         ]
         assert {OTHER_MAC, "02:00:00:00:0e:06"} <= set(run("bridge fdb show dev one").split())
-        outcome = take_back.take_back(ONE, host, ended.pin, MACVLAN, patience=0, siblings={})
+        outcome = take_back.take_back(ONE, host, ended.pin, MACVLAN, timeout=0, siblings={})
         assert outcome == take_back.Outcome()
         assert links(before) == {"mv0"} and "shim" in run("ip -o link") and not links(ended)
         for one in sockets:
@@ -247,7 +247,7 @@ def test_the_address_of_a_child_that_still_works_is_not_handed_out(
             node.service.unprepare(hostile)
             (entry,) = node.service.unclean.all().values()
             assert entry.word == "stacked" and "the macvlan tap0 of process" in entry.text
-            assert entry.text.endswith(f"; until then not handed out: {address.partition('/')[0]}")
+            assert entry.text.endswith(f"; until then not assigned: {address.partition('/')[0]}")
             with pytest.raises(Busy, match="net-nic0 is withheld from pods until .*tap0"):
                 node.service.prepare(claim("next", NICS[0]))
             node.service = node.start()  # a new driver knows it too

@@ -149,11 +149,11 @@ def test_take_back_waits_for_a_namespace_that_the_kernel_is_about_to_end(made: s
         pod.run(f"ip link add link one name tap0 {KINDS[made]}")
         pod.run(f"ip link set tap0 netns {hidden.path()}")
         hidden.hide()
-        impatient = take_back.take_back(ONE, host, pod.pin, {}, patience=0)
+        impatient = take_back.take_back(ONE, host, pod.pin, {}, timeout=0)
         assert [one.word for one in impatient.reasons] == ["stacked"]
         ending = threading.Timer(0.2, hidden.end)
         ending.start()
-        assert take_back.take_back(ONE, host, None, {}, patience=120) == take_back.Outcome()
+        assert take_back.take_back(ONE, host, None, {}, timeout=120) == take_back.Outcome()
         ending.join()
 
 

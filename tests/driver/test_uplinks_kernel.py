@@ -76,19 +76,19 @@ def test_routes_to_networks_do_not_count_as_a_change() -> None:
 def test_an_old_answer_is_reused_within_its_age_unless_routes_change() -> None:
     world()
     rule = Rule()
-    assert rule.now(at_most=HOUR).by_name == {}
+    assert rule.now(max_age=HOUR).by_name == {}
     connection("192.0.1.1", 22, "192.0.1.9")
-    assert rule.now(at_most=HOUR).by_name == {}
+    assert rule.now(max_age=HOUR).by_name == {}
     assert rule.now().by_name == {"nic1": f"{LEADS} 192.0.1.9"}
     run("ip route add default via 192.0.0.9")
-    assert rule.now(at_most=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
+    assert rule.now(max_age=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
     # other addresses do not make the open connections any older
     connection("192.0.2.1", 22, "192.0.2.9")
     run("ip addr add 192.0.9.1/24 dev nic0")
-    assert rule.now(at_most=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
+    assert rule.now(max_age=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
     # a caller with other arguments gets another answer
     way = Way(None, ipaddress.ip_address("192.0.3.9"), "", "the API server is reached over it")
-    assert rule.now([way], at_most=HOUR).by_name["nic3"] == "the API server is reached over it"
+    assert rule.now([way], max_age=HOUR).by_name["nic3"] == "the API server is reached over it"
     rule.close()
     both = {"nic1": f"{LEADS} 192.0.1.9", "nic2": f"{LEADS} 192.0.2.9"}
     assert rule.now().by_name == {"nic0": DEFAULT, **both}
@@ -101,13 +101,13 @@ def test_an_answer_is_as_old_as_the_oldest_list_that_it_uses(monkeypatch: pytest
     clock = [1000.0]
     monkeypatch.setattr(carried, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     rule = Rule()
-    assert rule.now(at_most=1).by_name == {}
+    assert rule.now(max_age=1).by_name == {}
     clock[0] += 0.9
     run("ip route add default via 192.0.0.9")  # the tables are read again, the connections are young enough
-    assert rule.now(at_most=1).by_name == {"nic0": DEFAULT}
+    assert rule.now(max_age=1).by_name == {"nic0": DEFAULT}
     connection("192.0.1.1", 22, "192.0.1.9")
     clock[0] += 0.2
-    assert rule.now(at_most=1).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
+    assert rule.now(max_age=1).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
 
 
 @on_a_node
@@ -120,10 +120,10 @@ def test_storage_that_was_just_mounted_counts(monkeypatch: pytest.MonkeyPatch, t
     (tmp_path / "proc/1").mkdir(parents=True)
     (tmp_path / "proc/1/mounts").write_text("")
     rule = Rule(root=str(tmp_path))
-    assert rule.now(at_most=1).by_name == {}
+    assert rule.now(max_age=1).by_name == {}
     (tmp_path / "proc/1/mounts").write_text("nas:/data /data nfs4 rw,proto=rdma,addr=192.0.0.77 0 0\n")
     clock[0] += 1.1
-    assert rule.now(at_most=1).by_name == {"nic0": "it is on the route to the NFS server 192.0.0.77"}
+    assert rule.now(max_age=1).by_name == {"nic0": "it is on the route to the NFS server 192.0.0.77"}
 
 
 @on_a_node
@@ -137,9 +137,9 @@ def test_the_next_caller_scans_again_after_a_failed_scan(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(ssh.Servers, "sessions", fails)
     with pytest.raises(MemoryError):
-        rule.now(at_most=HOUR)
+        rule.now(max_age=HOUR)
     monkeypatch.undo()
-    assert rule.now(at_most=HOUR).by_name == {"nic1": f"{LEADS} 192.0.1.9"}
+    assert rule.now(max_age=HOUR).by_name == {"nic1": f"{LEADS} 192.0.1.9"}
 
 
 @on_a_node
@@ -189,15 +189,15 @@ def test_both_lists_of_connections_agree() -> None:
     connection("192.0.1.1", 8080, "192.0.1.9")
     ranges = [(22, 22), (3000, 3300)]
     asked = sockets.established(ranges, ranges)
-    assert [(str(one.own), one.own_port) for one in asked if one.own_port == 22] == [
+    assert [(str(one.local), one.local_port) for one in asked if one.local_port == 22] == [
         *(("192.0.1.1", 22), ("192.0.2.1", 22), ("2001:db8:1::1", 22))
     ]
     assert len(asked) == 4 and all(one.inode for one in asked)
-    plain = [one for one in sockets._of_proc(1, "/proc") if one.own_port in (22,) or one.far_port == 3260]
-    assert {(one.own, one.own_port, one.far, one.far_port, one.inode) for one in plain} == {
-        (one.own, one.own_port, one.far, one.far_port, one.inode) for one in asked
+    plain = [one for one in sockets._of_proc(1, "/proc") if one.local_port in (22,) or one.remote_port == 3260]
+    assert {(one.local, one.local_port, one.remote, one.remote_port, one.inode) for one in plain} == {
+        (one.local, one.local_port, one.remote, one.remote_port, one.inode) for one in asked
     }
-    assert {one.own_port for one in sockets.listening()} == {22, 8080}
+    assert {one.local_port for one in sockets.listening()} == {22, 8080}
     assert {one.inode for one in sockets.listening()} == {one.inode for one in sockets._of_proc(10, "/proc")}
 
 
@@ -212,7 +212,7 @@ def test_the_kernel_selects_connections_by_ranges_of_ports(many: int) -> None:
         clients.append(server.accept()[0])
     ranges = [(False, low, low + 1) for low in range(6000, 6000 + 3 * many, 3)]
     with netlink.Connection(netlink.NETLINK_SOCK_DIAG) as kernel:
-        found = [one.far_port for one in sockets._dumped(kernel, socket.AF_INET, 1, ranges)]
+        found = [one.remote_port for one in sockets._dumped(kernel, socket.AF_INET, 1, ranges)]
     assert sorted(found) == [port for _own, low, _high in ranges for port in (low, low + 1)]
 
 
@@ -234,7 +234,7 @@ def test_unreadable_routes_count_as_carried_traffic(monkeypatch: pytest.MonkeyPa
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(sockets, "established", refused)
-    unreadable = "it has an address, and what uses it cannot be determined: {} could not be read"
+    unreadable = "it has an address, and what uses it cannot be determined: could not examine {}"
     why = unreadable.format("the open TCP connections (Operation not permitted)")
     assert Rule().now().by_name == {"nic0": DEFAULT, "nic1": why, "nic2": why}
     monkeypatch.undo()
@@ -275,12 +275,12 @@ def test_many_clients_are_looked_up_to_a_limit_and_do_not_hide_others() -> None:
     """The limit is per address of the node. Its interface is reported anyway, and so is a client of another address."""
     world()
     server = socket.create_server(("192.0.1.1", 2049))
-    most = range(100, 100 + carried._MOST + 10)
+    most = range(100, 100 + carried._MAX_REMOTES + 10)
     run("ip -n far -batch -", text="".join(f"addr add 192.0.1.{number}/32 dev far1\n" for number in most))
     ends = []
     for number in most:
-        far = (f"192.0.1.{number}", 0)
-        ends.append(netns.run("/run/netns/far", socket.create_connection, ("192.0.1.1", 2049), 20, far))
+        remote = (f"192.0.1.{number}", 0)
+        ends.append(netns.run("/run/netns/far", socket.create_connection, ("192.0.1.1", 2049), 20, remote))
         ends.append(server.accept()[0])
     run("ip route add 198.51.100.1 via 192.0.3.9")
     connection("192.0.2.1", 2049, "198.51.100.1")
@@ -299,7 +299,7 @@ def test_ended_clients_are_remembered_up_to_a_limit() -> None:
     assert found == {f"nic{number}": f"{LEADS} 192.0.{number}.9" for number in range(3)}
     for one in kept_open:
         one.close() if isinstance(one, socket.socket) else one.communicate()
-    assert all(one.own_port != 22 for one in sockets.established([(22, 22)], ()))
+    assert all(one.local_port != 22 for one in sockets.established([(22, 22)], ()))
     assert rule.now().by_name == found
     run("ip addr del 192.0.1.1/24 dev nic1")
     assert set(rule.now().by_name) == {"nic0", "nic2"}
@@ -311,8 +311,8 @@ def test_ports_of_servers_are_looked_for_when_a_socket_is_new(monkeypatch: pytes
     world()
     servers = ssh.Servers()
     looks: list[object] = []
-    real = ssh.Servers._look
-    monkeypatch.setattr(ssh.Servers, "_look", lambda self: looks.append(1) or real(self))  # type: ignore[func-returns-value]
+    real = ssh.Servers._scan_processes
+    monkeypatch.setattr(ssh.Servers, "_scan_processes", lambda self: looks.append(1) or real(self))  # type: ignore[func-returns-value]
     assert servers.ports([]) == {22} and not looks
     server_named("sshd", "192.0.3.1", 2022, "192.0.3.9")
     assert servers.ports([]) == {22, 2022} and len(looks) == 1
@@ -336,7 +336,7 @@ def test_a_server_that_systemd_listens_for_is_found_once_it_runs(monkeypatch: py
     pipes: dict[str, t.Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], pass_fds=[socket_of_systemd.fileno()], **pipes) as server:
         assert server.stdout and server.stdout.readline()
-        monkeypatch.setattr(ssh, "PORTS_FOR", 0.0)
+        monkeypatch.setattr(ssh, "PORTS_MAX_AGE_SECONDS", 0.0)
         assert servers.ports([]) == {22, 2022}
         server.communicate()
     socket_of_systemd.close()
@@ -348,8 +348,10 @@ def test_a_foreign_source_address_does_not_hide_the_route() -> None:
     world()
     run("ip route add 198.51.100.1 via 192.0.2.9")
     with netlink.Connection() as kernel:
-        far, own = ipaddress.ip_address("198.51.100.1"), ipaddress.ip_address("203.0.113.77")
+        remote, local = ipaddress.ip_address("198.51.100.1"), ipaddress.ip_address("203.0.113.77")
         index = socket.if_nametoindex("nic2")
-        assert routes.Routes(kernel).way(routes.Query(far, own)) == {index}
-        assert routes.Routes(kernel).way(routes.Query(far, own, own_port=22, far_port=40000)) == {index}
-        assert routes.Routes(kernel).way(routes.Query(own)) == set()
+        assert routes.Routes(kernel).outgoing_links(routes.Query(remote, local)) == {index}
+        assert routes.Routes(kernel).outgoing_links(routes.Query(remote, local, local_port=22, remote_port=40000)) == {
+            index
+        }
+        assert routes.Routes(kernel).outgoing_links(routes.Query(local)) == set()

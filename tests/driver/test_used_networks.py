@@ -22,15 +22,17 @@ def test_addresses_and_routes_of_the_node_are_found() -> None:
     nodes.run("ip link add other type bridge; ip link set other up; ip route add 10.245.0.0/16 dev other table 77")
     nodes.run("ip address add fd00:244::1/64 dev cni0")
     assert found("10.100.0.0/16", "fd00:100::/64") == []
-    own = "the pool 10.244.0.0/16 has 10.244.3.1, an address of cni0"
+    own = "the pool 10.244.0.0/16 contains 10.244.3.1, an address of cni0"
     assert found("10.244.0.0/16") == [
         own,
-        "the pool 10.244.0.0/16 overlaps 10.244.3.0/24, to which a route leads by cni0",
+        "the pool 10.244.0.0/16 overlaps 10.244.3.0/24, to which a route leads through cni0",
     ]
     assert found("10.244.3.128/25") == [
-        "the pool 10.244.3.128/25 overlaps 10.244.3.0/24, to which a route leads by cni0"
+        "the pool 10.244.3.128/25 overlaps 10.244.3.0/24, to which a route leads through cni0"
     ]
-    assert found("10.245.9.0/24") == ["the pool 10.245.9.0/24 overlaps 10.245.0.0/16, to which a route leads by other"]
+    assert found("10.245.9.0/24") == [
+        "the pool 10.245.9.0/24 overlaps 10.245.0.0/16, to which a route leads through other"
+    ]
     assert any("fd00:244::1, an address of cni0" in one for one in found("fd00:244::/60"))
     problems: list[str] = []
     check_addresses(["10.244.0.0/16"], problems)

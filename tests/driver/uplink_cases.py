@@ -423,7 +423,7 @@ CASES: dict[str, Case] = {
             "tun0": DEFAULT,
             **dict.fromkeys(
                 ("nic0", "nic1", "nic2"),
-                f"tun0 may send through it, as the kernel does not report where its packets go: {DEFAULT}",
+                f"tun0 may send through it, as the kernel does not report where the tunnel's packets go: {DEFAULT}",
             ),
         },
     ),

@@ -40,11 +40,11 @@ def test_values_that_the_device_does_not_support_are_refused():
     def refusal(group: str, **asked) -> str:
         return refusals(Ethtool, {"rail0": {"ethtool": {group: asked}}})[0]
 
-    assert "5 is more than rail0 supports (ask for 4 at most)" in refusal("channels", rx=5)
+    assert "5 is more than rail0 supports (request at most 4)" in refusal("channels", rx=5)
     assert "has no ring rx" in refusal("rings", rx=512)
     assert "has no coalesce rx_usecs" in refusal("coalesce", rx_usecs=8)
     assert "has no feature no-such-feature" in refusal("features", **{"no-such-feature": True})
-    assert "does not allow a change of it" in refusal("features", **{"vlan-challenged": True})
+    assert "does not allow changing it" in refusal("features", **{"vlan-challenged": True})
     assert "has no private_flag x" in refusal("private_flags", x=True)
 
 

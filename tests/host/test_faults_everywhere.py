@@ -83,7 +83,7 @@ ELSEWHERE = {"ethtool", "mtu", "interface_sysctls", "rail_routes"}
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for kubelet: on this node it runs at once or never."""
-    monkeypatch.setattr(kubelet, "_SECONDS", 0.0)
+    monkeypatch.setattr(kubelet, "_START_TIMEOUT_SECONDS", 0.0)
 
 
 @pytest.fixture

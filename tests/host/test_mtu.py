@@ -24,6 +24,6 @@ def test_an_mtu_is_set_and_a_second_run_changes_nothing():
 def test_an_mtu_outside_the_limits_of_the_driver_is_refused():
     pair("rail0")
     refused = refusals(Mtu, {"rail0": {"mtu": 70000}})
-    assert refused == ["rail0: mtu: the driver of rail0 does not accept 70000 (ask for 68 to 65535)"]
+    assert refused == ["rail0: mtu: the driver of rail0 does not accept 70000 (request 68 to 65535)"]
     assert "mtu 1500" in run("ip link show rail0")
     assert refusals(Mtu, {"rail0": {"mtu": 60}})

@@ -309,7 +309,7 @@ def test_a_network_file_of_two_interfaces_needs_the_same_mtu_for_both(running: c
     until(lambda: owner.NETWORKD in managers("rail10"))
     assert refused() == [
         "rail0: mtu: systemd-networkd sets 1500 again, because of /etc/systemd/network/10-rail.network, which is for "
-        "rail10 too (give rail0 a file of its own, or ask for 9000 there too)"
+        "rail10 too (give rail0 a separate file, or request 9000 for them too)"
     ]
     apply("rail0", "rail10")
     reconfigure()

@@ -100,7 +100,7 @@ class Stored:
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
     made = Stored(tmp_path / "node")
     monkeypatch.setattr(memlock.resource, "prlimit", made.world.prlimit)
-    monkeypatch.setattr(kubelet, "_SECONDS", 0.0)
+    monkeypatch.setattr(kubelet, "_START_TIMEOUT_SECONDS", 0.0)
     return made
 
 
@@ -207,9 +207,9 @@ def test_a_damaged_origin_file_is_an_error(stored: Stored, text: str) -> None:
         ('{"format": 2, "nics": []}', "a newer release wrote it: its format is 2, and this release knows up to 1"),
         ("{", "it is damaged: Expecting"),
         ("[]", "it is damaged: it is not a mapping with a format"),
-        ('{"nics": {}}', "it is damaged: it must have rules"),
-        ('{"nics": [{"name": "a"}]}', "it is damaged: it must have rules"),
-        ('{"node": []}', "it is damaged: it must have rules"),
+        ('{"nics": {}}', "it is damaged: it must contain rules"),
+        ('{"nics": [{"name": "a"}]}', "it is damaged: it must contain rules"),
+        ('{"node": []}', "it is damaged: it must contain rules"),
     ],
 )
 def test_the_boot_program_reports_settings_that_it_cannot_read(

@@ -124,7 +124,7 @@ def test_the_mtu_is_raised_on_the_pf_first_and_lowered_on_the_vf_first(vm: Node,
     changes = converge_checked(vm, [MTU], both)
     assert [text.split(":")[0:3] for text in changes] == [nic.address.split(":"), vf.split(":")]
     result = converge(vm, [MTU], {nic.address: {"mtu": 9999}})
-    assert "ask for 68 to 9216" in result["refusals"][0]
+    assert "request 68 to 9216" in result["refusals"][0]
     down = {nic.address: {"mtu": 1500}, vf: {"mtu": 1500}}
     assert [text.split(" ")[0] for text in converge_checked(vm, [MTU], down)] == [f"{vf}:", f"{nic.address}:"]
 
@@ -139,7 +139,7 @@ def test_rings_channels_and_flags_of_a_real_driver_are_set(vm: Node, nic: Device
     vm.ssh(f"ip link set {name} up")
     converge_checked(vm, [ETHTOOL], {nic.address: {"ethtool": settings}})
     result = converge(vm, [ETHTOOL], {nic.address: {"ethtool": {"rings": {"rx": 100000}}}})
-    assert "ask for 4096 at most" in result["refusals"][0]
+    assert "request at most 4096" in result["refusals"][0]
     flags = converge(vm, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": True}}}})
     assert flags["changes"] == [f"{nic.address}: private_flags.legacy-rx false -> true"]
     converge_checked(vm, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": False}}}})
@@ -236,7 +236,7 @@ def test_the_switch_mode_is_read_and_set(vm: Node) -> None:
 import sys; sys.path.insert(0, "{FOLDER}")
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access import devlink
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
-devlink._of = lambda address: [("DEVLINK_ATTR_BUS_NAME", "netdevsim"), ("DEVLINK_ATTR_DEV_NAME", address)]
+devlink._device_attributes = lambda name: [("DEVLINK_ATTR_BUS_NAME", "netdevsim"), ("DEVLINK_ATTR_DEV_NAME", name)]
 system = System()
 print(devlink.eswitch_mode(system, "netdevsim8"))
 devlink.set_eswitch_mode(system, "netdevsim8", "switchdev", "set it", "")

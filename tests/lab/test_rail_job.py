@@ -155,7 +155,8 @@ def test_a_job_sends_by_rail_and_the_check_names_a_broken_rail(job: Job) -> None
     one.run_in_pod(f"ip rule del from {one.addresses['rail1']}")
     one.run_in_pod("ip route replace 10.101.0.0/16 dev rail0")
     state, below = one.check_rails()
-    assert state == "wrong" and any("of rail 1 leaves by rail0, not by rail1" in line for line in below), below
+    misrouted = "of rail 1 leaves through rail0, not through rail1"
+    assert state == "wrong" and any(misrouted in line for line in below), below
     assert all("claim team-a/job: " in line and "rail 1" in line for line in below), below
     assert other.check_rails() == ("ok", [])
     assert [member.run("end") for member in job.members] == [[], []]

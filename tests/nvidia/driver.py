@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NVIDIA's DRA driver as a process beside a control plane, with an administrator's rights."""
+"""NVIDIA's DRA driver as a process beside a control plane, with an administrator's permissions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 IMAGE = "lanewise.dev/mps:1"
 
 
-#: The driver's options, as the site states them, and as the driver takes them.
-WAYS: dict[str, tuple[Object, Object]] = {
+#: Modes of the driver: its options in a site's `dra_claims_drivers`, and the arguments of NvidiaDriver.
+MODES: dict[str, tuple[Object, Object]] = {
     "plain": ({}, {}),
     "mig": ({"feature_gates": {"DynamicMIG": True}}, {"gates": {"DynamicMIG": True}}),
     "memory": ({"consumable_shares": "memory"}, {"gates": {"ConsumableShares": True}, "shares": "memory"}),
@@ -35,13 +35,15 @@ WAYS: dict[str, tuple[Object, Object]] = {
         {"gates": {"DynamicMIG": True, "ConsumableShares": True}, "shares": "memory"},
     ),
 }
-RUNS = [(way, version) for way in WAYS for version in NVIDIA if version == "0.5.0" or way in ("plain", "mig")]
-#: Those whose driver only reads when it starts. With DynamicMIG it turns MIG mode off on each GPU without instances.
-READING_RUNS = [(way, version) for way, version in RUNS if "mig" not in way]
+#: The modes that are tested with each version of the driver.
+RUNS = [(mode, version) for mode in MODES for version in NVIDIA if version == "0.5.0" or mode in ("plain", "mig")]
+#: The runs in which the driver changes nothing when it starts. With DynamicMIG, the driver switches MIG mode off on
+#: each GPU without instances.
+READING_RUNS = [(mode, version) for mode, version in RUNS if "mig" not in mode]
 
 
 def arguments(node: str, kubeconfig: Path, root: Path, kubelet: Path, cdi: Path) -> list[str]:
-    """The driver's, with a driver root. `kubelet` and `cdi` are as NvidiaDriver has them."""
+    """The driver's command-line arguments. `root` is its driver root; for `kubelet` and `cdi` see NvidiaDriver."""
     return [
         f"--kubeconfig={kubeconfig}",
         f"--node-name={node}",
@@ -57,11 +59,11 @@ def arguments(node: str, kubeconfig: Path, root: Path, kubelet: Path, cdi: Path)
 
 
 class NvidiaDriver:
-    """The driver of a release (`version`, such as 0.5.0) on a node that exists already.
+    """The driver of a release (`version`, such as 0.5.0) on an existing node.
 
-    `kubelet` is where kubelet has its plugins and their registrations, `cdi` where the container runtime reads CDI
-    specifications. `gates` are the driver's feature gates, `shares` its --consumable-shares. Raises environment.Missing
-    without the program.
+    `kubelet` is kubelet's folder with plugins and their registrations, `cdi` the folder where the container runtime
+    reads CDI specifications. `gates` are the driver's feature gates, `shares` its --consumable-shares. Raises
+    environment.Missing if the program is missing.
     """
 
     def __init__(
@@ -84,31 +86,33 @@ class NvidiaDriver:
         self._arguments += [f"--feature-gates={on}"] if on else []
         self._arguments += [f"--consumable-shares={shares}"] if shares else []
         if (gates or {}).get("FabricManagerPartitioning") and not (gates or {}).get("PassthroughSupport"):
-            self._arguments.append("--host-root=/none")  # there it looks for a fabric manager, which cannot run here
+            # the driver looks for a fabric manager below this folder; a fabric manager cannot run here
+            self._arguments.append("--host-root=/none")
         for folder in (kubelet / "plugins_registry", kubelet / "plugins", cdi):
             folder.mkdir(parents=True, exist_ok=True)
         self.start()
 
     def start(self) -> None:
-        """Start it, without waiting for it."""
+        """Start the driver, without waiting until it has published slices."""
         variables = [f"{name}={value}" for name, value in self.root.variables.items()]
         self.plane.run("nvidia", ["env", *variables, *self.root.on_machine(), str(self._program), *self._arguments])
 
     def stop(self) -> None:
-        """kill -9."""
+        """Kill the driver with SIGKILL."""
         self.plane.stop("nvidia")
 
     def log(self) -> str:
         return self.plane.log("nvidia").read_text(errors="replace")
 
     def wait(self, count: int = 1) -> list[Object]:
-        """The driver's slices, once each pool is complete and there are `count` or more. Raises Failed with its log."""
+        """Wait until the pool is complete and has at least `count` slices. Returns the slices. Raises Failed with the
+        driver's log."""
 
         def published() -> list[Object] | None:
             self.plane.check()
-            found = self.slices()
-            whole = found and len(found) >= max(count, found[0]["spec"]["pool"]["resourceSliceCount"])
-            return found if whole else None
+            listed = self.slices()
+            complete = listed and len(listed) >= max(count, listed[0]["spec"]["pool"]["resourceSliceCount"])
+            return listed if complete else None
 
         try:
             return t.cast("list[Object]", self.plane.wait_for(published, "slices of gpu.nvidia.com", 60))
@@ -116,6 +120,6 @@ class NvidiaDriver:
             raise Failed(f"{failure}\n{self.log()[-6000:]}") from None
 
     def slices(self) -> list[Object]:
-        """What it has published for its node."""
-        found = self.plane.expect("GET", SLICES)["items"]
-        return [one for one in found if one["spec"]["driver"] == NAME and one["spec"].get("nodeName") == self.node]
+        """The slices that the driver has published for its node."""
+        listed = self.plane.expect("GET", SLICES)["items"]
+        return [one for one in listed if one["spec"]["driver"] == NAME and one["spec"].get("nodeName") == self.node]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The NVIDIA driver that this machine has, for machines with a GPU: what NVIDIA's DRA driver takes as its root."""
+"""The NVIDIA driver that is installed on this machine, as a driver root for NVIDIA's DRA driver."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 
 
 class Installed:
-    """The driver that this machine has, as a driver root below `folder`: copies of its libraries and programs. Device
-    nodes are the machine's. Raises Missing without its libraries."""
+    """The installed driver as a driver root below `folder`, with copies of its libraries and programs. Device nodes are
+    the machine's. Raises Missing if libraries or programs are missing."""
 
     variables: t.ClassVar[dict[str, str]] = {}
 
@@ -38,7 +38,7 @@ class Installed:
 
     @staticmethod
     def library(name: str) -> Path:
-        """One of the driver's libraries, which the loader finds; its file's name ends in the driver's version."""
+        """The file of one of the driver's libraries that the loader finds. Its name ends with the driver's version."""
         try:
             ctypes.CDLL(f"{name}.so.1")
         except OSError as error:
@@ -47,5 +47,5 @@ class Installed:
             return next(Path(path) for path in (line.split()[-1] for line in maps) if f"/{name}.so" in path)
 
     def on_machine(self) -> list[str]:
-        """Nothing stands in for this machine's /sys."""
+        """The command prefix for the driver; empty, because it uses this machine's own /sys."""
         return []

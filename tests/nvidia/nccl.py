@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NCCL on this machine, as PyTorch has it: one rank on the first GPU."""
+"""Runs PyTorch's NCCL on this machine: one rank on the first GPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
-#: Its argument is a file for PyTorch's own store, which does not exist.
-_SUM = """
+#: The argument is a file for PyTorch's own store, which must not exist.
+_ALL_REDUCE = """
 import sys, torch, torch.distributed
 torch.distributed.init_process_group("nccl", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
 ones = torch.ones(1 << 20, device="cuda")
@@ -26,13 +26,13 @@ torch.distributed.destroy_process_group()
 
 
 class Failed(Exception):
-    """NCCL did not start; the text is its log."""
+    """NCCL did not start. The message is its log."""
 
 
 def topology(file: Path | None = None) -> str:
-    """The topology that NCCL uses, as XML: what it finds, or what it makes of a file (NCCL_TOPO_FILE).
+    """The topology that NCCL uses, as XML: the detected one, or the one that it reads from `file` (NCCL_TOPO_FILE).
 
-    Raises Missing without PyTorch, Failed.
+    Raises Missing if PyTorch is missing, and Failed.
     """
     if importlib.util.find_spec("torch") is None:
         raise Missing("PyTorch, whose NCCL is used, is not installed")
@@ -41,7 +41,7 @@ def topology(file: Path | None = None) -> str:
         variables = {**os.environ, "NCCL_DEBUG": "INFO", "NCCL_TOPO_DUMP_FILE": str(dump)}
         if file:
             variables["NCCL_TOPO_FILE"] = str(file)
-        command = [sys.executable, "-c", _SUM, str(Path(folder, "store"))]
+        command = [sys.executable, "-c", _ALL_REDUCE, str(Path(folder, "store"))]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
         if done.returncode or not dump.exists():
             raise Failed(done.stdout + done.stderr)

@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Record a machine with NVIDIA GPUs: its sysfs and procfs, what NVML answers, what NVIDIA's DRA driver publishes there.
+"""Record a machine with NVIDIA GPUs: its sysfs and procfs, results of NVML, and the slices of NVIDIA's DRA driver.
 
     python -m tests.nvidia.record MACHINE.json [--nccl] [--slices]
 
-tests/nvidia/recorded holds such files. tests/cluster/test_nvidia_recorded.py compares nvml.c and our predictions with
-them. Nothing on the machine is changed. `--slices` needs root and the programs that tools/cluster.py builds.
+tests/nvidia/recorded contains such files. tests/cluster/test_nvidia_recorded.py compares them with nvml.c, and
+tests/cluster/test_nvidia_slices.py with our predictions. Nothing on the machine is changed. `--slices` needs root and
+the programs that tools/cluster.py builds.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ import pynvml as nvml
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.nvidia import nccl
 from ansible_collections.lanewise.dra.tests.nvidia.answers import answers
-from ansible_collections.lanewise.dra.tests.nvidia.driver import READING_RUNS, WAYS, NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.driver import MODES, READING_RUNS, NvidiaDriver
 from ansible_collections.lanewise.dra.tests.nvidia.installed import Installed
 
-# the tree
+# the files of /sys and /proc
 
-#: Links to devices, which are followed once each: what a machine has.
+#: Folders with links to devices. Each device is recorded once.
 _DEVICES = ("bus/pci/devices", "class/infiniband", "class/net")
-#: What is read whole.
+#: Folders that are recorded with all subfolders.
 _FOLDERS = ("devices/system/cpu", "devices/system/node", "kernel/iommu_groups", "module/nvidia", "bus/pci/slots")
 _PROC = ("cpuinfo", "devices", "meminfo", "modules", "net/if_inet6", "net/ipv6_route", "net/route")
 _DMI = ("board_name", "board_vendor", "bios_vendor", "product_family", "product_name", "sys_vendor")
-#: Files that are no state of a device: large ones, those that act when they are read, and numbers that change.
+#: Files that do not describe a device: large files, files whose reading has effects, and numbers that change.
 _SKIPPED = frozenset("autosuspend_delay_ms crash_notes crash_notes_size numastat reset rom vmstat vpd".split())
 _SKIPPED_STARTS = ("resource", "trace")
 _SKIPPED_FOLDERS = frozenset("cpufreq cpuidle crash_hotplug hotplug holders msi_irqs power sections statistics".split())
-_MOST = 4096  # bytes of a file
+_MAX_FILE_BYTES = 4096
 
 
 class Tree:
-    """A part of /sys and /proc: `files` by path (bytes that are no text as base64 in a list), `links` with their
-    targets, `folders` that are empty."""
+    """A part of /sys and /proc: `files` are contents by path (binary contents are base64 in a list), `links` are
+    targets by path, `folders` are the empty folders."""
 
     def __init__(self) -> None:
         self.files: dict[str, str | list[str]] = {}
@@ -63,7 +64,8 @@ class Tree:
             self.file(Path("/proc", name))
 
     def devices(self, top: Path) -> None:
-        """The links of a class or bus, and the device that each leads to. A bridge holds what is below it."""
+        """Record the links of a class or bus, and the folder of each device. The folder of a bridge contains the
+        devices below it."""
         for link in sorted(top.iterdir()) if top.is_dir() else ():
             if link.is_symlink():
                 self.link(link)
@@ -84,16 +86,16 @@ class Tree:
         self.links[str(path)[1:]] = os.readlink(path)
 
     def file(self, path: Path) -> None:
-        """A file that cannot be read is left out: the kernel answers so for what a device lacks."""
+        """Record a file, unless it cannot be read: the kernel returns an error if a device lacks a property."""
         if path.name in _SKIPPED or path.name.startswith(_SKIPPED_STARTS) or str(path)[1:] in self.files:
             return
         if path.name == "uevent" and path.is_relative_to("/sys/devices/system"):
-            return  # the flags of a processor, once for each
+            return  # repeats the flags of the processor for each CPU
         try:
             if not path.stat().st_mode & (stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH):
                 return
             with path.open("rb", buffering=0) as file:
-                data = file.read(_MOST) if path.is_relative_to("/sys") else file.readall()
+                data = file.read(_MAX_FILE_BYTES) if path.is_relative_to("/sys") else file.readall()
         except OSError:
             return
         try:
@@ -102,28 +104,28 @@ class Tree:
             self.files[str(path)[1:]] = [base64.b64encode(data).decode()]
 
 
-# what NVIDIA's driver publishes
+# the slices of NVIDIA's driver
 
 
 def slices() -> dict[str, list[t.Any]]:
-    """What each release of the driver publishes here with each of its options that change nothing, by both: the specs
-    of its slices."""
-    found = {}
+    """The specs of the slices that each release of the driver publishes here in each mode that changes nothing, by
+    `MODE VERSION`."""
+    specs = {}
     with tempfile.TemporaryDirectory(prefix="nv-", dir="/tmp") as folder:
         root = Installed(Path(folder, "driver"))
         with ControlPlane(scheduler=False, controller_manager=False) as plane:
-            for number, (way, version) in enumerate(READING_RUNS):
+            for number, (mode, version) in enumerate(READING_RUNS):
                 node = f"node-{number}"
                 plane.add_node(node)
-                places = {"kubelet": Path(folder, node), "cdi": Path(folder, node, "cdi")}
-                driver = NvidiaDriver(plane, node, root, version, **places, **WAYS[way][1])
+                folders = {"kubelet": Path(folder, node), "cdi": Path(folder, node, "cdi")}
+                driver = NvidiaDriver(plane, node, root, version, **folders, **MODES[mode][1])
                 try:
-                    found[f"{way} {version}"] = [one["spec"] for one in driver.wait()]
+                    specs[f"{mode} {version}"] = [one["spec"] for one in driver.wait()]
                 except Failed as failure:
-                    print(f"{way} {version}: {failure}", file=sys.stderr)
+                    print(f"{mode} {version}: {failure}", file=sys.stderr)
                 finally:
                     driver.stop()
-    return found
+    return specs
 
 
 def main() -> int:
@@ -135,7 +137,7 @@ def main() -> int:
     try:
         recording: dict[str, t.Any] = {"nvml": answers(), "tree": vars(Tree())}
     except nvml.NVMLError as error:
-        print(f"NVML does not answer ({error}): run this on a machine with an NVIDIA driver and a GPU", file=sys.stderr)
+        print(f"NVML does not work ({error}): run this on a machine with an NVIDIA driver and a GPU", file=sys.stderr)
         return 1
     if arguments.nccl:
         recording["nccl"] = nccl.topology()

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """The root of an NVIDIA driver installation for an example machine: the library nvml.c with its table, programs that
-only record how they are called, device nodes.
+only record their calls, and device nodes.
 
-A machine's own tree names its GPUs: addresses, models, UUIDs and minor numbers. What NVML reports of a model beyond
-that comes from plugins/module_utils/dra/vendors/nvidia_gpus.py. So another machine is one file in
+Addresses, models, UUIDs and minor numbers of the GPUs come from the machine's tree. All other facts that NVML reports
+about a model come from plugins/module_utils/dra/vendors/nvidia_gpus.py. So another machine needs only one file in
 tests/machines/descriptions.
 """
 
@@ -28,25 +28,25 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 HERE = Path(__file__).parent
 #: NVML's numbers of architectures (nvml.h, NVML_DEVICE_ARCH_*).
 _ARCHITECTURES = {"Ampere": 7, "Ada Lovelace": 8, "Hopper": 9, "Blackwell": 10}
-#: The CUDA version of a driver branch, as NVML has it.
+#: The CUDA version of a driver branch, as NVML reports it.
 _CUDA = {"535": 12020, "550": 12040, "570": 12080, "580": 13000}
-#: What NVML says of a model that the table lacks: as much as a description needs to be tried.
-_OTHER = Model("Hopper", "9.0", 81559)
+#: The facts for a model that the table lacks, enough to test the description of a machine.
+_UNKNOWN_MODEL = Model("Hopper", "9.0", 81559)
 _ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS
-#: The addressing mode of a GPU that has none, by driver branch: not supported, or NVML_DEVICE_ADDRESSING_MODE_NONE.
-_WITHOUT = {"535": -1, "550": -1, "570": -1, "580": 0}
+#: The addressing mode of a GPU without ATS, by driver branch: not supported (-1), or NVML_DEVICE_ADDRESSING_MODE_NONE.
+_WITHOUT_ATS = {"535": -1, "550": -1, "570": -1, "580": 0}
 _PASSTHROUGH = 1  # NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
-#: Major numbers: that of /dev/nvidiaN is registered (Documentation/admin-guide/devices.txt), the other one is dynamic.
+#: Major numbers: the one of /dev/nvidiaN is registered (Documentation/admin-guide/devices.txt), the other is dynamic.
 MAJOR, CAPABILITIES_MAJOR = 195, 511
 
 
-#: MIG instances that exist: (profile ID, start) by the minor number of their GPU.
+#: Existing MIG instances: (profile ID, start) by the minor number of the GPU.
 Instances = t.Mapping[int, t.Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of a machine's tree. `uuid` is NVML's."""
+    """A GPU of a machine's tree. `uuid` is the UUID that NVML reports."""
 
     address: str
     minor: int
@@ -57,34 +57,33 @@ class Gpu:
 
     @property
     def model(self) -> Model:
-        return MODELS.get(self.device_id, _OTHER)
+        return MODELS.get(self.device_id, _UNKNOWN_MODEL)
 
 
 def gpus(tree: Path) -> list[Gpu]:
-    """The GPUs that NVIDIA's driver has on a machine, by minor number."""
-    found = []
+    """The GPUs of NVIDIA's kernel module in a machine's tree, sorted by minor number."""
+    result = []
     for folder in (tree / "proc/driver/nvidia/gpus").iterdir():
         lines = (folder / "information").read_text().splitlines()
         reported = {key.strip(): value.strip() for key, _colon, value in (line.partition(":") for line in lines)}
-        own = tree / "sys/bus/pci/devices" / folder.name
-        read = {name: (own / name).read_text().strip()[2:] for name in _IDS}
-        found.append(
+        device = tree / "sys/bus/pci/devices" / folder.name
+        ids = {name: (device / name).read_text().strip()[2:] for name in _IDS}
+        result.append(
             Gpu(
                 folder.name,
                 int(reported["Device Minor"]),
                 reported["GPU UUID"],
                 reported["Model"],
-                read["device"],
-                read["subsystem_device"] + read["subsystem_vendor"],
+                ids["device"],
+                ids["subsystem_device"] + ids["subsystem_vendor"],
             )
         )
-    return sorted(found, key=lambda gpu: gpu.minor)
+    return sorted(result, key=lambda gpu: gpu.minor)
 
 
 _IDS = ("device", "subsystem_device", "subsystem_vendor")
 
-#: Programs of the root. The daemon of MPS leaves a mark where its clients look for it, and records its commands in its
-#: log, which ends with it.
+#: Programs of the root. The MPS daemon creates the files that clients look for, and records its commands in its log.
 _PROGRAMS = {
     "nvidia-cdi-hook": "exit 0",
     "nvidia-smi": '[ -z "$LANEWISE_NVML" ] || echo "$*" >> "$LANEWISE_NVML/nvidia-smi"',
@@ -101,25 +100,25 @@ fi""",
 
 
 def version(tree: Path) -> str:
-    """Of the driver, as the machine's kernel module has it."""
+    """The version of the machine's NVIDIA driver, according to the kernel module."""
     return (tree / "sys/module/nvidia/version").read_text().strip()
 
 
 def table(tree: Path, instances: Instances | None = None) -> str:
     """The table of nvml.c for a machine. GPUs with `instances` are in MIG mode."""
-    given = instances or {}
-    running = version(tree)
-    branch = running.split(".")[0]
-    passed = _PASSTHROUGH if "hypervisor" in (tree / "proc/cpuinfo").read_text().split() else 0
-    lines = [f"driver {running} {_CUDA[branch]} {passed}"]
+    instances = instances or {}
+    driver_version = version(tree)
+    branch = driver_version.split(".")[0]
+    virtualization = _PASSTHROUGH if "hypervisor" in (tree / "proc/cpuinfo").read_text().split() else 0
+    lines = [f"driver {driver_version} {_CUDA[branch]} {virtualization}"]
     for gpu in gpus(tree):
         model = gpu.model
         values = [gpu.minor, gpu.uuid, gpu.address, f"{gpu.device_id}10de", gpu.subsystem, model.memory_mib << 20]
         values += [model.compute_capability, _ARCHITECTURES[model.architecture], gpu.minor + 1]
         values += [
-            _ATS if model.coherent else _WITHOUT[branch],
+            _ATS if model.coherent else _WITHOUT_ATS[branch],
             int(bool(model.mig)),
-            int(gpu.minor in given),
+            int(gpu.minor in instances),
             gpu.name,
         ]
         lines.append("gpu " + " ".join(map(str, values)))
@@ -127,13 +126,14 @@ def table(tree: Path, instances: Instances | None = None) -> str:
             numbers = [one.index, one.id, one.slices, one.instances, one.multiprocessors, one.copy_engines]
             numbers += [one.decoders, one.encoders, one.jpeg_engines, one.ofa_engines, one.memory_mib, one.size]
             lines.append(f"profile {' '.join(map(str, numbers))} {','.join(map(str, one.starts))}")
-        lines += [f"instance {profile} {start}" for profile, start in given.get(gpu.minor, ())]
+        lines += [f"instance {profile} {start}" for profile, start in instances.get(gpu.minor, ())]
     return "".join(f"{line}\n" for line in lines)
 
 
 @functools.lru_cache(None)
 def _source(name: str, file: str, minor: str = "0.5") -> Path:
-    """The folder of a file, in a Go module that the driver of a release is built with. Raises Missing."""
+    """The folder of a file in a Go module that the driver of a release is built with. Raises Missing if the file is
+    missing."""
     answer = subprocess.run(
         ["go", "list", "-m", "-f", "{{.Dir}}", name],
         cwd=MODULES / "nvidia" / minor,
@@ -154,7 +154,7 @@ def _source(name: str, file: str, minor: str = "0.5") -> Path:
 def library(target: Path, minor: str = "0.5") -> None:
     """Compile nvml.c and nvml_events.c with the header of a driver release, such as 0.5.
 
-    Raises Missing without a compiler or header.
+    Raises Missing if the compiler or the header is missing.
     """
     compiler = shutil.which("gcc") or shutil.which("clang")
     if not compiler or not shutil.which("go"):
@@ -166,22 +166,22 @@ def library(target: Path, minor: str = "0.5") -> None:
 
 
 class Root:
-    """A driver root below `folder`. `devices`: with device nodes, which needs root."""
+    """A driver root below `folder`. With `devices`, it has device nodes, which needs root permissions."""
 
     def __init__(self, tree: Path, folder: Path, devices: bool = False) -> None:
         self.tree, self.folder = tree, folder
         self.nvml = folder / "nvml"
         self.nvml.mkdir(parents=True)
-        self.variables = {"LANEWISE_NVML": str(self.nvml)}  #: of the driver's process
-        self.shared = ""
+        self.variables = {"LANEWISE_NVML": str(self.nvml)}  #: environment variables for the driver's process
+        self.shared = ""  #: a folder of the node in which the driver's mounts are visible to the node
         libraries, programs = folder / "root/usr/lib64", folder / "root/usr/bin"
         for one in (libraries, programs):
             one.mkdir(parents=True)
-        running = version(tree)
-        library(libraries / f"libnvidia-ml.so.{running}")
-        (libraries / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{running}")
-        # the version is read from this file's name, and pods get it mounted
-        (libraries / f"libcuda.so.{running}").write_bytes(b"")
+        driver_version = version(tree)
+        library(libraries / f"libnvidia-ml.so.{driver_version}")
+        (libraries / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{driver_version}")
+        # the DRA driver reads the version from this file's name, and mounts the file in pods
+        (libraries / f"libcuda.so.{driver_version}").write_bytes(b"")
         for name, script in _PROGRAMS.items():
             (programs / name).write_text(f"#!/bin/sh\n{script}\n")
             (programs / name).chmod(0o755)
@@ -190,7 +190,7 @@ class Root:
             self._device_nodes()
 
     def set(self, instances: Instances | None = None) -> None:
-        """Write the table, with these MIG instances; what a driver has made before is gone."""
+        """Write the table, with these MIG instances. Removes the state and the calls of earlier drivers."""
         (self.nvml / "table").write_text(table(self.tree, instances))
         for name in ("state", "calls", "nvidia-smi"):
             (self.nvml / name).unlink(missing_ok=True)
@@ -205,36 +205,39 @@ class Root:
             os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
             (folder / name).chmod(0o666)
 
-    def calls(self, of: str = "calls") -> list[str]:
-        """The calls of the library that changed something, in their order; or those of the program nvidia-smi."""
-        path = self.nvml / of
+    def calls(self, source: str = "calls") -> list[str]:
+        """The calls of the library that changed something, in order. With `nvidia-smi`, the calls of that program."""
+        path = self.nvml / source
         return path.read_text().splitlines() if path.exists() else []
 
     def on_machine(self) -> list[str]:
-        """The command that runs another one with the machine's tree as /sys, and with kernel modules to load, as every
-        machine has them. Not every release of the driver has a variable for /sys, and none has it for all that it reads
-        there. What it mounts below `self.shared` is mounted on the node, too."""
+        """The prefix of a command that runs with the machine's tree as /sys, and with a modprobe that always succeeds.
+
+        Not every release of the driver has a variable for the path of /sys, and no release uses it for all files there.
+        Mounts below `self.shared` also appear on the node.
+        """
         user = [] if os.geteuid() == 0 else ["--map-root-user"]
-        own = self.folder / "usr"
-        (own / "lib" / "modules" / os.uname().release).mkdir(parents=True, exist_ok=True)
-        (own / "lib" / "modules" / os.uname().release / "modules.alias").write_text("alias vfio_pci:v*d* vfio_pci\n")
-        (own / "sbin").mkdir(exist_ok=True)
-        (own / "sbin" / "modprobe").write_text("#!/bin/sh\nexit 0\n")
-        (own / "sbin" / "modprobe").chmod(0o755)
+        added = self.folder / "usr"
+        (added / "lib" / "modules" / os.uname().release).mkdir(parents=True, exist_ok=True)
+        (added / "lib" / "modules" / os.uname().release / "modules.alias").write_text("alias vfio_pci:v*d* vfio_pci\n")
+        (added / "sbin").mkdir(exist_ok=True)
+        (added / "sbin" / "modprobe").write_text("#!/bin/sh\nexit 0\n")
+        (added / "sbin" / "modprobe").chmod(0o755)
         (self.folder / "new").mkdir(exist_ok=True)
         templates = _source("sigs.k8s.io/dra-driver-nvidia-gpu", "templates/mps-control-daemon.tmpl.yaml")
-        given = [str(self.folder / "new"), str(own), str(self.tree / "sys"), str(templates), self.shared]
+        values = [str(self.folder / "new"), str(added), str(self.tree / "sys"), str(templates), self.shared]
         begin = ["unshare", "--mount", "--propagation", "unchanged" if self.shared else "private", *user]
-        return [*begin, "sh", "-ec", _ON_MACHINE, "sh", *given]
+        return [*begin, "sh", "-ec", _ON_MACHINE, "sh", *values]
 
 
-#: In a mount namespace: a root folder with all that / has, but for /sys, /usr, /host-root, in which a DaemonSet has the
-#: node, and /templates, which the driver's image has. Arguments: the new root, what is added to /usr, the machine's
-#: /sys, the templates, a mount that stays shared with the node, the command.
+#: Runs in a mount namespace. Creates a root folder with the contents of /, except for four folders: /sys is the
+#: machine's, /usr has more files, /host-root is the node as in a DaemonSet, and /templates is the one of the driver's
+#: image. Arguments: the new root, the files added to /usr, the machine's /sys, the templates, a mount that stays shared
+#: with the node, and the command.
 _ON_MACHINE = """
-new=$1 own=$2 sys=$3 templates=$4 shared=$5; shift 5
-[ -z "$shared" ] || while read -r _ _ _ _ place _; do
-  [ "$place" = "$shared" ] || mount --make-private "$place"
+new=$1 added=$2 sys=$3 templates=$4 shared=$5; shift 5
+[ -z "$shared" ] || while read -r _ _ _ _ point _; do
+  [ "$point" = "$shared" ] || mount --make-private "$point"
 done < /proc/self/mountinfo
 mount -t tmpfs -o mode=755 tmpfs "$new"
 for one in /*; do
@@ -242,7 +245,7 @@ for one in /*; do
   elif [ -d "$one" ]; then mkdir "$new$one"; mount --rbind "$one" "$new$one"; fi
 done
 mount --bind "$sys" "$new/sys"
-mount -t overlay overlay -o "lowerdir=$own:/usr" "$new/usr"
+mount -t overlay overlay -o "lowerdir=$added:/usr" "$new/usr"
 ln -s / "$new/host-root"
 ln -s "$templates" "$new/templates"
 exec chroot "$new" "$@"

@@ -32,7 +32,7 @@ RULES = {
     "id-without-file": "hwloc reads ids from their own files only; the probe also from uevent and config space",
     "revision-without-config": "hwloc reads the revision from config space only and reports ff without it",
     "unreadable-is-zero": "hwloc writes 0 if a file is missing; the probe reports null",
-    "coding-from-text": "hwloc takes the text '5.0 GT/s' for 128b/130b and '64.0 GT/s' for no FLIT",
+    "encoding-from-text": "hwloc takes the text '5.0 GT/s' for 128b/130b and '64.0 GT/s' for no FLIT",
     "no-locality": "a function without local CPUs belongs to the whole machine in hwloc; the probe reports unknown",
     "locality-from-list": "hwloc reads local_cpus only; the probe also local_cpulist",
     "locality-of-host-bridge": "hwloc places a whole host bridge by the CPUs of its first function",
@@ -231,7 +231,7 @@ class _Comparer:
         speed, width = self.text_of_link(function.address)
         if _near(ours, speed * _coding(speed) * width / 8):  # the kernel's text, with the coding of that generation
             if from_config is None and _near(theirs.speed, speed * 128 / 130 * width / 8):
-                rule = "coding-from-text"
+                rule = "encoding-from-text"
         same = _near(ours, theirs.speed)
         self.check(f"{function.address} GB/s", theirs.speed if same else ours, theirs.speed, rule)
 

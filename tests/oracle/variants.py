@@ -88,7 +88,7 @@ def ids_in_config_only(tree: Tree) -> None:
 
 
 @_variant(
-    "unreadable-is-zero", "revision-without-config", "bridge-without-config", "host-bridge-by-bus", "coding-from-text"
+    "unreadable-is-zero", "revision-without-config", "bridge-without-config", "host-bridge-by-bus", "encoding-from-text"
 )
 def ids_nowhere(tree: Tree) -> None:
     _drop(tree, "modalias", "uevent", "config", "revision", *_IDS)
@@ -97,12 +97,12 @@ def ids_nowhere(tree: Tree) -> None:
 # The tree of bridges
 
 
-@_variant("revision-without-config", "bridge-without-config", "host-bridge-by-bus", "coding-from-text")
+@_variant("revision-without-config", "bridge-without-config", "host-bridge-by-bus", "encoding-from-text")
 def no_config(tree: Tree) -> None:
     _drop(tree, "config")
 
 
-@_variant("coding-from-text")
+@_variant("encoding-from-text")
 def config_of_64_bytes(tree: Tree) -> None:
     for path in tree.of("sys/devices/pci*/config"):
         tree.files[path] = tree.files[path][:64]
@@ -177,7 +177,7 @@ def links_that_config_contradicts(tree: Tree) -> None:
         tree.put(path, "2.5 GT/s PCIe")
 
 
-@_variant("coding-from-text")
+@_variant("encoding-from-text")
 def links_of_second_generation(tree: Tree) -> None:
     _drop(tree, "max_link_*")
     for path in tree.of("sys/devices/pci*/config"):

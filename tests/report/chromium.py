@@ -19,7 +19,7 @@ from pathlib import Path
 
 import websocket
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -34,7 +34,7 @@ FLAGS = [
     "--remote-allow-origins=*",
 ]
 
-#: Texts on the page whose contrast with their background is lower than WCAG 2 level AA requires (1.4.3).
+#: Finds texts on the page with less contrast to their background than WCAG 2 level AA requires (1.4.3).
 CONTRAST = """(() => {
   const rgb = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
   const linear = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -71,7 +71,7 @@ CONTRAST = """(() => {
   return { seen, bad: [...new Set(bad)].slice(0, 20) };
 })()"""
 
-#: Boxes that extend beyond the page and are not inside a scrollable region.
+#: Finds boxes that extend beyond the page and are not inside a scrollable region.
 OVERFLOWING_BOXES = """[...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, .skip, head, script")
   && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className).slice(0, 10)"""
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Facts for the report's tests: example machines, read by the collection's probe."""
+"""Fixtures for the report's tests: the facts of example machines, reports and a browser."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Re
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.machines.description import names
 
-from .chromium import PROGRAM, Browser
+from .chromium import CHROMIUM, Browser
 
 TEMPLATES = Path(report_site.__file__).parents[2] / "roles" / "topology" / "templates" / "report"
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
-    if not PROGRAM:
+    if not CHROMIUM:
         pytest.skip("Chromium is not installed")
-    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
+    started = Browser(str(CHROMIUM), tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="session")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t.Any]]:
-    """The facts of every machine that tests/machines describes, by its name."""
+    """The facts of every machine that tests/machines describes, by name."""
     top = tmp_path_factory.mktemp("machines")
     facts = {}
     for name in names():
@@ -70,7 +70,7 @@ def fleet(machines: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
 
 
 class Report:
-    """A report folder and what its last run returned."""
+    """A report's folder, and the result of the last run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -113,6 +113,6 @@ def report(tmp_path: Path) -> Report:
 @pytest.fixture(scope="session")
 def built(fleet: dict[str, t.Any], tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The report of the small site, with one unreachable node. Tests only read it."""
-    made = Report(tmp_path_factory.mktemp("site"))
-    made.run(fleet, play={*fleet, "h100-11"}, unreachable={"h100-11"})
-    return made
+    result = Report(tmp_path_factory.mktemp("site"))
+    result.run(fleet, play={*fleet, "h100-11"}, unreachable={"h100-11"})
+    return result

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Make the pictures of docs/planning.md in Chromium: the page of a plan, and a fleet before and after pods are moved.
+"""Create the pictures of docs/planning.md with Chromium: a plan's page, and a fleet before and after pods are moved.
 
 Run `python -m tests.report.picture` in the collection's folder, in the developers' environment.
 """
@@ -17,12 +17,12 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import P
 from ansible_collections.lanewise.dra.tests.common.moves import ExampleMoves, example_moves
 from ansible_collections.lanewise.dra.tests.common.plans import example_plan
 
-from tests.report.chromium import PROGRAM, Browser
+from tests.report.chromium import CHROMIUM, Browser
 
 COLLECTION = Path(__file__).resolve().parents[2]
 IMAGES = COLLECTION / "docs" / "images"
 FOLDERS = [str(COLLECTION / "roles" / role / "templates" / "report") for role in ("alignment", "topology")]
-#: By picture, its width and height.
+#: Width and height of each picture, in pixels.
 SIZES = {"plan.png": (1100, 1180), "moves.png": (760, 300)}
 _STYLE = """
 body { padding: 16px; } h2 { font-size: 15px; margin: 0 0 10px; } section { display: inline-block; width: 235px;
@@ -41,8 +41,8 @@ def moves_page(moved: ExampleMoves) -> str:
             f"<p>{one['node']}</p>{plan_pages.drawing([list(one['states'])], one['node'])}" for one in found["nodes"]
         ]
         parts.append(f"<section><h2>{title}</h2>{''.join(rows)}</section>")
-    words = "".join(f"<p>{line}</p>" for line in moved.lines)
-    return f"<!doctype html><meta charset=utf-8><style>{style}{_STYLE}</style>{''.join(parts)}{words}"
+    lines = "".join(f"<p>{line}</p>" for line in moved.lines)
+    return f"<!doctype html><meta charset=utf-8><style>{style}{_STYLE}</style>{''.join(parts)}{lines}"
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         "moves.png": moves_page(example_moves()),
     }
     with tempfile.TemporaryDirectory() as folder:
-        browser = Browser(str(PROGRAM), Path(folder) / "profile")
+        browser = Browser(str(CHROMIUM), Path(folder) / "profile")
         try:
             for name, text in pages.items():
                 page = Path(folder) / f"{name}.html"

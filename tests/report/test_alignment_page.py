@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The alignment report: what is on the page, and the page in a real browser, light and dark, narrow and wide."""
+"""The alignment report: the contents of the page, and the page in a real browser, light and dark, narrow and wide."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("alignment", 
 EVIL = "</title><script>window.pwned = 1</script>\u202e\x1b[31m<img src=x onerror=pwned=2>"
 
 
-def found() -> dict[str, t.Any]:
+def example_result() -> dict[str, t.Any]:
     """A cluster with every verdict, a prediction, measurements and a comparison."""
     world = World("hgx-h100")
     pairs = []
@@ -39,8 +39,8 @@ def found() -> dict[str, t.Any]:
         world.claim(
             {"gpu": gpu, "nic": nic}, match("gpu", "nic"), name=("kept", "broken", "unknown", "long" * 60)[index]
         )
-    for place in (world.published(pairs[1][1])["attributes"], world.facts["functions"][pairs[1][1]]["kubernetes"]):
-        place.update({PCIE_ROOT: {"string": "pci0000:ff"}, "pcieRoot": "pci0000:ff"})
+    for attributes in (world.published(pairs[1][1])["attributes"], world.facts["functions"][pairs[1][1]]["kubernetes"]):
+        attributes.update({PCIE_ROOT: {"string": "pci0000:ff"}, "pcieRoot": "pci0000:ff"})
     world.published(pairs[2][1])["attributes"].pop(PCIE_ROOT)
     world.claim({"gpu": pairs[4][0], "nic": pairs[0][1]}, name="chance")
     answer = world.check()
@@ -64,7 +64,7 @@ def found() -> dict[str, t.Any]:
 
 @pytest.fixture(scope="module", name="checked")
 def _checked() -> dict[str, t.Any]:
-    return found()
+    return example_result()
 
 
 def page(checked: dict[str, t.Any], title: str = "Alignment of claims") -> str:
@@ -83,13 +83,13 @@ def test_the_page_shows_every_verdict(checked):
     assert page(checked) == text
 
 
-def test_a_page_without_claims_says_so_and_has_no_plot():
+def test_a_page_without_claims_has_a_message_and_no_plot():
     empty = {"kept": 0, "broken": 0, "unknown": 0, "none": 0, "claims": 0, "pending": 0, "unproven": 0}
     text = page({"summary": empty, "claims": [], "comparisons": [], "notes": []})
     assert "No claim is allocated." in text and '<svg class="plot"' not in text
 
 
-def test_a_page_leaves_out_most_of_thousands_of_claims(checked):
+def test_a_page_shows_only_some_of_thousands_of_claims(checked):
     many = copy.deepcopy(checked)
     one = many["claims"][0]
     many["claims"] = [{**one, "claim": f"ml/{index}", "node": f"node-{index}"} for index in range(3000)]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The page of a plan: what is on it, its size, and the page in a real browser, light and dark, narrow and wide."""
+"""The page of a plan: its contents and size, and the page in a real browser, light and dark, narrow and wide."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_every_state_and_count_is_on_the_page(plan):
 
 def test_the_map_has_a_square_for_each_device():
     rows = [list("ufsdhx"), list("u")]
-    made = plan_pages.drawing(rows, "n: <b>")
-    assert made.count("M") == 7 and "<b>" not in made
-    assert made.count("<path") == 6
+    drawing = plan_pages.drawing(rows, "n: <b>")
+    assert drawing.count("M") == 7 and "<b>" not in drawing
+    assert drawing.count("<path") == 6
 
 
 def test_hostile_text_is_escaped(plan):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The pages about queues: what is on them, hostile names, and the pages in a real browser, light and dark."""
+"""The pages about queues: their contents, hostile names, and the pages in a real browser, light and dark."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ EVIL = "</title><script>window.pwned = 1</script>\u202e<img src=x onerror=pwned=
 
 def usage(team: str = "red") -> str:
     start = datetime(2026, 11, 25, tzinfo=timezone.utc)
-    some = []
-    for turn, minutes in enumerate((0, 10, 20, 90, 100)):
-        shares = {team: Share(4, turn), "blue": Share(4, 4 + turn % 3)}
-        some.append(
+    samples = []
+    for number, minutes in enumerate((0, 10, 20, 90, 100)):
+        shares = {team: Share(4, number), "blue": Share(4, 4 + number % 3)}
+        samples.append(
             Sample(start + timedelta(minutes=minutes), {"gpus": shares}, {}, {team: {team: 2}}, [f"{team} lends"])
         )
-    return queue_pages.usage_page(FOLDERS, team, totals(some), some, 900).decode()
+    return queue_pages.usage_page(FOLDERS, team, totals(samples), samples, 900).decode()
 
 
 def replay(name: str = "fixed") -> str:
@@ -71,9 +71,9 @@ kueue_cluster_queue_resource_usage{cluster_queue="red",cohort="",flavor="g",reso
             kueue_metrics.charges(text)
 
 
-def test_a_line_of_a_plot_breaks_where_a_value_is_missing() -> None:
-    made = str(plot("t", [Curve("a", [(0, 1), (1, 2), None, (5, 1), (6, 0)])], "h", steps=True))
-    assert made.count("M") == 4  # two lines, the axes and the legend
+def test_the_curve_of_a_plot_is_interrupted_where_a_value_is_missing() -> None:
+    svg = str(plot("t", [Curve("a", [(0, 1), (1, 2), None, (5, 1), (6, 0)])], "h", steps=True))
+    assert svg.count("M") == 4  # two parts of the curve, the axes and the legend
     assert plot("t", [Curve("a", [])], "h") == ""
 
 

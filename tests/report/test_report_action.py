@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
-PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 
 pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists() or COLLECTIONS.joinpath("ansible_collections").resolve() == COLLECTIONS,
+    not ANSIBLE_PLAYBOOK.exists() or COLLECTIONS.joinpath("ansible_collections").resolve() == COLLECTIONS,
     reason="needs ansible-core beside this Python, and the collection in an ansible_collections tree",
 )
 
@@ -58,7 +58,7 @@ class Site:
         self.hosts = {"a1": "hgx-h100", "a2": "hgx-h100", "a3": "degraded", "b<1>": "vmd", "bare": ""}
 
     def play(self, *arguments: str, rc: int = 0, **options: t.Any) -> tuple[dict[str, t.Any], str]:
-        # nothing answers at this address, so a plugin that connected would fail
+        # this address never responds, so a plugin that connected to the host would fail
         hosts: dict[str, dict[str, str]] = {host: {"ansible_host": "192.0.2.1"} for host in self.hosts}
         for host, name in self.hosts.items():
             if name:
@@ -69,7 +69,15 @@ class Site:
         result.unlink(missing_ok=True)
         extra = {"options": {"dest": str(self.report), "title": "Lab", **options}, "result_file": str(result)}
         done = subprocess.run(
-            [str(PROGRAM), "-i", str(inventory), str(self.folder / "play.yml"), "-e", json.dumps(extra), *arguments],
+            [
+                str(ANSIBLE_PLAYBOOK),
+                "-i",
+                str(inventory),
+                str(self.folder / "play.yml"),
+                "-e",
+                json.dumps(extra),
+                *arguments,
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -120,7 +128,7 @@ def test_nodes_and_states_can_be_given_as_arguments(site, machines):
     assert {"unreachable: a1", "failed: a2"} <= set(result["summary"])
 
 
-def test_relative_folder_is_below_the_playbook(site):
+def test_a_relative_folder_is_below_the_playbooks_folder(site):
     result, _output = site.play(dest="out/site")
     assert Path(result["path"]) == site.folder / "out/site/index.html" and Path(result["path"]).exists()
 

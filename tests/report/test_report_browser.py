@@ -10,10 +10,10 @@ import copy
 
 import pytest
 
-from .chromium import CONTRAST, OVERFLOWING_BOXES, PROGRAM, Browser
+from .chromium import CHROMIUM, CONTRAST, OVERFLOWING_BOXES, Browser
 from .test_report_site import EVIL, evil
 
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="Chromium is not installed")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
 
 PAGES = ["index", "nodes/h100-04", "nodes/h100-09", "nodes/vmd-1", "nodes/sriov-1", "nodes/gb300-1", "nodes/azure-vm-1"]
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which claims give which pairs: on the nodes' pages, in a browser, and in the files of the report."""
+"""The pairs that claims can get, as marked on the nodes' pages, in a browser, and in the files of the report."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def uses(nodes: Values, *names: str) -> list[Values]:
         {"name": name, "namespace": "training", "align": "nearest", "at_least": "NODE", "devices": devices}
         for name in names
     ]
-    made = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, nodes)
-    return [dataclasses.asdict(one) for one in made.boards]
+    compiled = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, nodes)
+    return [dataclasses.asdict(one) for one in compiled.boards]
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,14 @@ def site(machines: Values) -> Values:
 
 
 @pytest.fixture(scope="module")
-def given(site: Values) -> list[Values]:
+def rendered(site: Values) -> list[Values]:
     return uses({name: site[name] for name in ("own", "shared", "gb300")}, "pair", "other")
 
 
-def expected(given: list[Values], host: str) -> dict[tuple[str, str], set[str]]:
+def expected(rendered: list[Values], host: str) -> dict[tuple[str, str], set[str]]:
     """The templates that give each pair of a host, from the result of rendering."""
     found: dict[tuple[str, str], set[str]] = {}
-    for use in given:
+    for use in rendered:
         for board, _level, gpu, nic in use["pairs"]:
             if host in use["boards"][board]:
                 found.setdefault((gpu, nic), set()).add(f"training/{use['name']}")
@@ -75,19 +75,19 @@ def expected(given: list[Values], host: str) -> dict[tuple[str, str], set[str]]:
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("host", ["own", "shared", "gb300", "cpu"])
 def test_the_matrix_marks_each_pair_and_no_other(
-    browser: Browser, report: Report, site: Values, given: list[Values], host: str, width: int
+    browser: Browser, report: Report, site: Values, rendered: list[Values], host: str, width: int
 ) -> None:
-    report.run(site, claims={"default": given})
+    report.run(site, claims={"default": rendered})
     browser.open(report.folder / f"nodes/{host}.html", width, dark=width == 360)
-    wanted = expected(given, host)
-    assert bool(wanted) is (host != "cpu")
-    both = {pair[:: 1 if turned else -1]: names for pair, names in wanted.items() for turned in (True, False)}
+    by_pair = expected(rendered, host)
+    assert bool(by_pair) is (host != "cpu")
+    both = {pair[:: 1 if turned else -1]: names for pair, names in by_pair.items() for turned in (True, False)}
     marked = {(row, column): set(title.split(", ")) for row, column, title, _text in browser.evaluate(MARKED)}
     assert marked == both
     assert all(text.endswith(" •") for *_rest, text in browser.evaluate(MARKED))
-    lines = dict(browser.evaluate(GIVEN)) if wanted else {}
+    lines = dict(browser.evaluate(GIVEN)) if by_pair else {}
     for gpu, reported in lines.items():
-        names = {nic: sorted(names) for (mine, nic), names in wanted.items() if mine == gpu}
+        names = {nic: sorted(names) for (mine, nic), names in by_pair.items() if mine == gpu}
         assert len(reported) == len(names)
         assert all(any(line.endswith(": " + ", ".join(one)) for line in reported) for one in names.values())
     assert browser.problems == []
@@ -95,34 +95,39 @@ def test_the_matrix_marks_each_pair_and_no_other(
     assert browser.evaluate(OVERFLOWING_BOXES) == [] and browser.evaluate(CONTRAST)["bad"] == []
 
 
-def test_the_report_keeps_claims_until_they_are_replaced(report: Report, site: Values, given: list[Values]) -> None:
+def test_the_report_keeps_claims_until_they_are_replaced(report: Report, site: Values, rendered: list[Values]) -> None:
     report.run(site)
     bare = report.text("nodes/own.html")
     assert not (report.folder / FILE).exists() and "•" not in bare
-    assert report.run(site, claims={"default": given}).changed
+    assert report.run(site, claims={"default": rendered}).changed
     marked = report.text("nodes/own.html")
     assert "training/pair" in marked and "training/other" in marked
-    assert not report.run(site, claims={"default": given}).changed
+    assert not report.run(site, claims={"default": rendered}).changed
     assert not report.run(site).changed, "a probe keeps the claims of the report"
-    assert report.run({}, play=set(), inventory=set(site), prune=False, claims={"more": given[:1]}).changed
+    assert report.run({}, play=set(), inventory=set(site), prune=False, claims={"more": rendered[:1]}).changed
     assert set(json.loads(report.text(FILE))["sites"]) == {"default", "more"}
     report.run(site, claims={"default": [], "more": []})
     assert report.text("nodes/own.html") == bare
     assert not report.run(site, claims={"default": []}).changed
 
 
-def test_a_node_whose_map_has_changed_is_reported(report: Report, site: Values, given: list[Values]) -> None:
-    report.run(site, claims={"default": given})
+def test_a_node_whose_map_has_changed_is_reported(report: Report, site: Values, rendered: list[Values]) -> None:
+    report.run(site, claims={"default": rendered})
     report.run({"own": site["shared"]}, inventory=set(site))
     page = report.text("nodes/own.html")
     assert "were rendered for another map of this node: training/other" in page and "•" not in page
     assert "another map" not in report.text("nodes/shared.html")
 
 
-def test_unusable_boards_change_nothing(report: Report, site: Values, given: list[Values]) -> None:
-    report.run(site, claims={"default": given})
+def test_unusable_boards_change_nothing(report: Report, site: Values, rendered: list[Values]) -> None:
+    report.run(site, claims={"default": rendered})
     before = report.files()
-    wrong: list[object] = ["pair", [{"name": "x"}], [{**given[0], "pairs": [["a", "b"]]}], [{**given[0], "boards": []}]]
+    wrong: list[object] = [
+        "pair",
+        [{"name": "x"}],
+        [{**rendered[0], "pairs": [["a", "b"]]}],
+        [{**rendered[0], "boards": []}],
+    ]
     for one in wrong:
         with pytest.raises(Unusable, match=r"claims.default: this is not the `boards` that dra_render returns"):
             report.run(site, claims={"default": one})
@@ -139,8 +144,8 @@ def test_unusable_boards_change_nothing(report: Report, site: Values, given: lis
     assert report.run(site).changed
 
 
-def test_hostile_names_of_claims_are_escaped(report: Report, site: Values, given: list[Values]) -> None:
-    evil = [{**given[0], "name": "<script>alert(1)</script>", "claim": '"><img src=x>/pair'}]
+def test_hostile_names_of_claims_are_escaped(report: Report, site: Values, rendered: list[Values]) -> None:
+    evil = [{**rendered[0], "name": "<script>alert(1)</script>", "claim": '"><img src=x>/pair'}]
     report.run(site, claims={"default": evil})
     pages = [content.decode() for name, content in report.files().items() if name.endswith(".html")]
     assert any("&lt;script&gt;alert" in page for page in pages)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Drawing and matrix agree: devices in the box of one switch are PIX, in nested boxes of switches PXB."""
+"""Drawing and matrix agree: devices in the box of the same switch are PIX, and devices in nested boxes PXB."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def contradictions(view: View) -> list[str]:
 
 
 def data_direct_nics(view: View) -> set[str]:
-    """NICs that are near a GPU by another function than the one that is drawn."""
+    """NICs whose function near a GPU is not the one that is drawn."""
     return {nic.address for nic in view.topology.nics if nic.data_direct}
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A report's folder across releases: each release reads what the other stored, and keeps what it cannot read."""
+"""A report's folder across releases: each release reads the files of the other, and keeps files that it cannot read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import (
 
 from .conftest import Report
 from .releases import report_1_0_0
-from .test_report_action import COLLECTIONS, PROGRAM
+from .test_report_action import ANSIBLE_PLAYBOOK, COLLECTIONS
 from .test_report_action import pytestmark as ansible_playbook
 
 OLD = Path(__file__).parent / "releases" / "1.0.0"
@@ -48,8 +48,8 @@ def data(report: Report) -> dict[str, bytes]:
     return {name: content for name, content in report.files().items() if name.endswith(".json")}
 
 
-def test_what_1_0_0_stored_is_used_and_kept(old: Report) -> None:
-    """A run that reaches no node draws all nodes from the store, and shows which one was unreachable."""
+def test_files_of_1_0_0_are_used_and_kept(old: Report) -> None:
+    """A run that reaches no node draws all nodes from the stored facts, and shows which one was unreachable."""
     assert dict(stored_facts(str(old.folder))) == report_1_0_0.stored_facts(str(OLD))
     site = old.run({}, play=set(), inventory={*HOSTS, "lost-1"})
     assert not site.store.warnings and old.result["counts"]["probed"] == 2 and old.result["counts"]["absent"] == 1
@@ -59,7 +59,7 @@ def test_what_1_0_0_stored_is_used_and_kept(old: Report) -> None:
     assert json.loads((old.folder / "site.json").read_text())["absent"] == {"lost-1": "unreachable"}
 
 
-def test_1_0_0_reads_what_is_stored_now(old: Report) -> None:
+def test_1_0_0_reads_the_current_files(old: Report) -> None:
     facts = dict(stored_facts(str(old.folder)))
     shutil.rmtree(old.folder)
     old.run(facts, play={*HOSTS, "lost-1"}, unreachable={"lost-1"})
@@ -79,7 +79,7 @@ def newer(report: Report, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["site.json", "nodes/vmd-1.json"])
-def test_a_report_of_a_newer_release_is_left_alone(old: Report, name: str) -> None:
+def test_a_report_of_a_newer_release_is_not_changed(old: Report, name: str) -> None:
     facts = dict(stored_facts(str(old.folder)))
     newer(old, name)
     before = old.files()
@@ -101,7 +101,7 @@ def test_facts_of_a_newer_release_are_not_misread(old: Report) -> None:
     later_facts(old, "vmd-1")
     before = old.files()
     with pytest.raises(
-        Unusable, match=r"vmd-1 \(.*\): a newer release of lanewise.dra probed it.*probe the node again"
+        Unusable, match=r"vmd-1 \(.*\): a newer release of lanewise.dra probed this node.*probe the node again"
     ):
         old.run({"cpu-rdma-1": facts["cpu-rdma-1"]}, play=HOSTS, inventory=HOSTS)
     with pytest.raises(ValueError, match="vmd-1 .* a newer release"):
@@ -109,7 +109,7 @@ def test_facts_of_a_newer_release_are_not_misread(old: Report) -> None:
     with pytest.raises(Unusable, match="vmd-1: a newer release"):
         old.run({"vmd-1": {**facts["vmd-1"], "schema_version": "2.1"}}, inventory=HOSTS)
     assert old.files() == before
-    # the fix that the message names
+    # the fix in the message
     old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
     assert dict(stored_facts(str(old.folder))) == facts
 
@@ -129,7 +129,7 @@ def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, co
     with pytest.raises(Unusable, match=r"site.json is damaged: .*remove it and index.html"):
         old.run({"vmd-1": facts["vmd-1"]}, source="a")
     assert old.files() == before
-    # the fix that the message names
+    # the fix in the message
     (old.folder / "site.json").unlink()
     old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
     assert set(dict(stored_facts(str(old.folder)))) == HOSTS
@@ -155,7 +155,7 @@ def test_modules_refuse_reports_of_a_newer_release(old: Report, tmp_path: Path) 
 
     def play() -> tuple[int, str]:
         done = subprocess.run(
-            [str(PROGRAM), "-i", ",".join([*HOSTS, "lost-1", ""]), str(tmp_path / "play.yml")],
+            [str(ANSIBLE_PLAYBOOK), "-i", ",".join([*HOSTS, "lost-1", ""]), str(tmp_path / "play.yml")],
             capture_output=True,
             text=True,
             check=False,

@@ -88,14 +88,14 @@ def test_same_facts_write_the_same_bytes(built, fleet, report):
 
 def test_key_order_of_facts_does_not_matter(fleet, report):
     report.run(fleet)
-    turned = {host: dict(reversed(list(facts.items()))) for host, facts in reversed(list(fleet.items()))}
-    assert not report.run(turned).changed
+    reordered = {host: dict(reversed(list(facts.items()))) for host, facts in reversed(list(fleet.items()))}
+    assert not report.run(reordered).changed
 
 
 def test_an_outlier_is_described(built):
     text = built.text()
-    place = text.index('id="outliers"')
-    assert "1 GPU fewer (7 instead of 8) under switch 0000:46:00.0, NUMA node 0: NVIDIA H100 80GB HBM3" in text[place:]
+    start = text.index('id="outliers"')
+    assert "1 GPU fewer (7 instead of 8) under switch 0000:46:00.0, NUMA node 0: NVIDIA H100 80GB HBM3" in text[start:]
     assert "GPU-NIC groups: 7 × PIX instead of 8 × PIX" in text
     assert "Differs from its peers" in built.text("nodes/h100-09.html")
     assert "Differs from its peers" not in built.text("nodes/h100-01.html")
@@ -142,7 +142,7 @@ def test_nodes_are_compared_only_if_their_product_or_cpu_is_the_same(machines, r
     assert "it is unknown which one is right" not in report.text()
 
 
-def test_another_makers_machine_of_the_same_name_is_not_compared(machines, report):
+def test_another_vendors_machine_of_the_same_name_is_not_compared(machines, report):
     facts = {f"a{number}": copy.deepcopy(machines["hgx-h100"]) for number in range(4)}
     facts["b0"] = without_gpu(machines["hgx-h100"], 3)
     facts["b0"]["system"]["vendor"] = "Other"
@@ -188,7 +188,7 @@ def test_long_cpu_lists_do_not_stretch_the_drawing(machines):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "expected"),
     [
         (
             lambda f, a: f["functions"][a]["link"].update(width=8),
@@ -200,11 +200,11 @@ def test_long_cpu_lists_do_not_stretch_the_drawing(machines):
         (lambda f, a: f["numa_nodes"].pop(), "1 NUMA nodes instead of 2"),
     ],
 )
-def test_differences_are_described_in_words(machines, change, words):
+def test_differences_are_described(machines, change, expected):
     facts = copy.deepcopy(machines["hgx-h100"])
     change(facts, facts["gpus"][2]["address"])
     found = differences(View(read_facts(facts)), View(read_facts(machines["hgx-h100"])))
-    assert any(words in line for line in found), found
+    assert any(expected in line for line in found), found
     assert differences(View(read_facts(facts)), View(read_facts(facts))) == []
 
 
@@ -286,7 +286,7 @@ def test_check_mode_predicts_the_changes_and_writes_nothing(fleet, machines, rep
     assert report.run(rest, dry=True).changed and (report.folder / "nodes/vmd-1.json").exists()
 
 
-def test_diff_is_short_and_names_the_change(fleet, machines, report):
+def test_the_diff_is_short_and_describes_the_change(fleet, machines, report):
     report.run(fleet)
     report.run({**fleet, "h100-01": machines["degraded"], "h100-02": without_gpu(machines["hgx-h100"], 0)})
     text = "\n".join(report.site.diff)
@@ -341,7 +341,7 @@ def test_an_interrupted_run_leaves_complete_files(fleet, machines, report, monke
     assert not report.run(newer).changed and report.files() == other
 
 
-def test_foreign_and_corrupt_store_files_are_left_alone(fleet, report):
+def test_foreign_and_corrupt_stored_files_are_not_changed(fleet, report):
     report.run(fleet)
     for name, text in {"mine.json": "{}", "h100-01.json": '{"format": 1', "bad.json": "\x00\xff"}.items():
         (report.folder / "nodes" / name).write_text(text)

@@ -19,9 +19,9 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COL
 def run_playbook(
     folder: Path, hosts: dict[str, dict[str, t.Any]], playbook: str, *options: str, rc: int = 0, **environment: str
 ) -> str:
-    """Run a playbook, given by name or by path without its suffix, and return its whole output.
+    """Run a playbook, and return its whole output. `playbook` is its name, or its path without the suffix.
 
-    Fails if its exit status is not `rc`. Inventory and report are written to `folder`.
+    Fails if the exit status is not `rc`. Inventory and report are written to `folder`.
     """
     shared = {
         "ansible_connection": "local",
@@ -32,7 +32,7 @@ def run_playbook(
     }
     inventory = folder / "inventory.json"
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}), encoding="utf-8")
-    own = {
+    variables = {
         "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # prints every task and host
@@ -42,7 +42,7 @@ def run_playbook(
     done = subprocess.run(
         [program, "-i", str(inventory), str(COLLECTION / "playbooks" / f"{playbook}.yml"), *options],
         cwd=COLLECTION,
-        env={**os.environ, **own},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

@@ -24,14 +24,15 @@ PLAN: dict[str, t.Any] = {
 
 
 def host(index: object = None, **more: t.Any) -> dict[str, t.Any]:
-    own = {"dra_driver_rail_addresses": PLAN, **more}
-    return own if index is None else {**own, "dra_driver_rail_index": index}
+    """The variables of a host with the plan, and with this index unless it is None."""
+    variables = {"dra_driver_rail_addresses": PLAN, **more}
+    return variables if index is None else {**variables, "dra_driver_rail_index": index}
 
 
 def test_the_plan_is_shown_and_exported(tmp_path: Path) -> None:
     hosts = {"gpu-01": host(0), "gpu-02": host("{{ 1 + 6 }}"), "storage": {}}
     reported = run_playbook(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
-    assert "rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024" in reported
+    assert "rail 0, 10.100.0.0/16: 64 addresses per node, 2 nodes, room for 1024" in reported
     assert "10.101.0.224/27" in reported and "storage" not in reported
     with (tmp_path / "out/addresses.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -52,14 +53,14 @@ def test_a_site_without_a_plan_is_referred_to_the_docs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("playbook", ["addresses", "driver", "rollout"])
-def test_an_error_between_two_nodes_stops_the_run(tmp_path: Path, playbook: str) -> None:
+def test_a_conflict_between_nodes_stops_the_run(tmp_path: Path, playbook: str) -> None:
     hosts = {
         "gpu-01": host(3, dra_driver_kubeconfig="/nowhere"),
         "gpu-02": host(3),
         "gpu-03": host(),
         "gpu-04": host(4, ansible_host="10.100.9.9"),
     }
-    # errors of other nodes count although the run is limited to one good node
+    # errors of other nodes count, although the run is limited to one valid node
     limit = [] if playbook == "addresses" else ["--limit", "gpu-01", "-e", "driver_become=false"]
     reported = run_playbook(tmp_path, hosts, playbook, *limit, rc=2)
     assert "gpu-02: dra_driver_rail_index: 3 is already the index of gpu-01" in reported
@@ -68,7 +69,7 @@ def test_an_error_between_two_nodes_stops_the_run(tmp_path: Path, playbook: str)
     assert "Build the driver's wheel" not in reported
 
 
-def test_the_index_of_a_node_gives_its_ranges() -> None:
+def test_the_ranges_of_a_node_follow_from_its_index() -> None:
     assert rail_ranges(PLAN, 7) == [
         {"rail": 0, "range": "10.100.1.192/26", "pool": "10.100.0.0/16", "prefix": 16, "reach": "rail"},
         {"rail": 1, "range": "10.101.0.224/27", "pool": "10.101.0.0/16", "prefix": 16, "reach": "rail"},
@@ -93,10 +94,14 @@ SETTINGS = """
 
 def test_the_role_writes_the_ranges_into_the_settings_of_the_driver(tmp_path: Path) -> None:
     (tmp_path / "settings.yml").write_text(SETTINGS.format(collection=COLLECTION, folder=tmp_path))
-    given = {"dra_driver_kubeconfig": "", "dra_driver_settings": {"log_level": "debug"}, "dra_driver_node_name": "n"}
-    hosts = {"gpu-01": host(7, **given), "plain": {}}
+    variables = {
+        "dra_driver_kubeconfig": "",
+        "dra_driver_settings": {"log_level": "debug"},
+        "dra_driver_node_name": "n",
+    }
+    hosts = {"gpu-01": host(7, **variables), "plain": {}}
     run_playbook(tmp_path, hosts, str(tmp_path / "settings"))
-    found = yaml.safe_load((tmp_path / "gpu-01.yml").read_text())
-    assert found["rail_addresses"] == rail_ranges(PLAN, 7)
-    assert found["log_level"] == "debug"
+    settings = yaml.safe_load((tmp_path / "gpu-01.yml").read_text())
+    assert settings["rail_addresses"] == rail_ranges(PLAN, 7)
+    assert settings["log_level"] == "debug"
     assert "rail_addresses" not in yaml.safe_load((tmp_path / "plain.yml").read_text())

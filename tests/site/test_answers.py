@@ -69,8 +69,8 @@ def test_every_module_that_runs_on_a_node_is_checked():
 @pytest.mark.parametrize("module", CHECKED)
 def test_the_schema_has_every_documented_key(module):
     returned = yaml.safe_load(importlib.import_module(f"{PACKAGE}.modules.{module}").RETURN)
-    own = importlib.import_module(f"{PACKAGE}.action.{module}").ActionModule.ADDED
-    assert set(returned) <= set(t.get_type_hints(schema_of(module))) | own
+    added = importlib.import_module(f"{PACKAGE}.action.{module}").ActionModule.ADDED
+    assert set(returned) <= set(t.get_type_hints(schema_of(module))) | added
 
 
 def test_a_key_that_the_plugin_adds_cannot_be_taken_from_a_node():
@@ -117,11 +117,11 @@ BAD: dict[str, t.Any] = {
 }
 
 
-@given(place=st.integers(0, 10**6), bad=st.sampled_from(sorted(BAD)))
-def test_values_that_exceed_the_bounds_are_rejected(facts, place, bad):
+@given(number=st.integers(0, 10**6), bad=st.sampled_from(sorted(BAD)))
+def test_values_that_exceed_the_bounds_are_rejected(facts, number, bad):
     hostile = copy.deepcopy(facts)
-    found = list(containers(hostile))
-    container, key = found[place % len(found)]
+    keys = list(containers(hostile))
+    container, key = keys[number % len(keys)]
     container[key] = BAD[bad]
     reported = answers.fault({"topology": hostile}, answers.Probe)
     assert reported.startswith("topology") and len(reported) < 1000
@@ -136,7 +136,7 @@ def test_values_that_exceed_the_bounds_are_rejected(facts, place, bad):
         ({"fingerprint": True}, "topology.fingerprint is not text: True"),
         ({"packages": "x"}, "topology.packages is not a list: x"),
         ({"functions": {"0" * 70000: {}}}, "is a text of 70000 characters"),
-        ({"affinity": {"devices": [], "levels": [["PIX"] * 5000] * 5000}}, "entries and characters in all"),
+        ({"affinity": {"devices": [], "levels": [["PIX"] * 5000] * 5000}}, "entries and characters in total"),
     ],
 )
 def test_the_path_of_a_bad_value_is_reported(facts, change, reported):
@@ -156,21 +156,21 @@ def test_undocumented_keys_are_removed():
         "diff": {"before": "a", "after": 1, "other": "b"},
         "msg": ["no", "text"],
     }
-    found = checked_result(done, answers.Preflight, "gpu-01")
-    assert set(found) == {"changed", "python", "problems", "ansible_facts", "warnings", "diff", "msg"}
-    assert found["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3"}
-    assert len(found["warnings"]) == 20 and len(found["warnings"][0]) == 2000
-    assert found["diff"] == {"before": "a"} and found["msg"] == "a value"
+    result = checked_result(done, answers.Preflight, "gpu-01")
+    assert set(result) == {"changed", "python", "problems", "ansible_facts", "warnings", "diff", "msg"}
+    assert result["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3"}
+    assert len(result["warnings"]) == 20 and len(result["warnings"][0]) == 2000
+    assert result["diff"] == {"before": "a"} and result["msg"] == "a value"
 
 
 @pytest.mark.parametrize("done", [{"changed": "yes"}, {"problems": [1]}, {"problems": ["x"] * 20001}, {"python": None}])
 def test_a_result_that_does_not_match_the_schema_is_a_failure(done):
-    found = checked_result({"failed": False, "changed": False, **done}, answers.Preflight, "gpu-01")
-    assert found["failed"] is True and found["changed"] is False and set(found) == {"failed", "changed", "msg"}
-    assert found["msg"].startswith("gpu-01 returned a result that the module cannot return")
+    result = checked_result({"failed": False, "changed": False, **done}, answers.Preflight, "gpu-01")
+    assert result["failed"] is True and result["changed"] is False and set(result) == {"failed", "changed", "msg"}
+    assert result["msg"].startswith("gpu-01 returned an invalid result")
 
 
 def test_the_result_of_a_large_machine_is_far_below_the_bounds(facts):
     budget = answers._Budget()
     answers._checker(Topology)(facts, budget)
-    assert answers.MAX_TOTAL - budget.left < answers.MAX_TOTAL / 100
+    assert answers.MAX_TOTAL - budget.remaining < answers.MAX_TOTAL / 100

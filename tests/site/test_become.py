@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Work on the controller is done as the user who runs the play, whatever the inventory sets for the nodes."""
+"""Tasks on the controller run as the user who started the playbook, whatever the inventory sets for the nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def on_the_controller(entry: dict[str, t.Any], inherited: dict[str, t.Any]) -> t
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
 def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
-    """The keyword overrides --become. The variable is needed, too, as one of the inventory overrides the keyword."""
+    """The keyword overrides --become. The task also needs the variable, because the inventory's variable overrides the
+    keyword."""
     inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     for task in (one for entry in entries for one in on_the_controller(entry, inherited)):
@@ -58,21 +59,21 @@ def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
 
 @pytest.fixture(name="site")
 def _site(tmp_path: Path) -> Path:
-    """A folder for an inventory whose hosts all become another user, by a program that fails."""
+    """A folder for an inventory whose hosts all become another user, with a program that always fails."""
     (tmp_path / "group_vars").mkdir()
-    # another user than root, as a play of root would not have to become root
+    # not root, because a play that root runs would not have to become root
     shared = {"ansible_become": True, "ansible_become_user": "nobody", "ansible_become_exe": "/bin/false"}
     (tmp_path / "group_vars" / "all.json").write_text(json.dumps(shared), encoding="utf-8")
     return tmp_path
 
 
-def test_a_site_that_becomes_root_on_its_nodes_does_not_on_the_controller(site: Path) -> None:
-    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+def test_a_site_that_becomes_root_on_nodes_does_not_become_root_on_the_controller(site: Path) -> None:
+    unreachable = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     options = ("--become", "-e", f"support_dest={site}")
-    run_playbook(site, {"gone": gone}, "support_bundle", *options)
+    run_playbook(site, {"unreachable": unreachable}, "support_bundle", *options)
     (bundle,) = site.glob("support-*.tar.gz")
     with tarfile.open(bundle) as archive:
-        assert "gone.topology.json" in {Path(one.name).name for one in archive}
+        assert "unreachable.topology.json" in {Path(one.name).name for one in archive}
 
     run_playbook(site, {"idle": {"topology_root": "/nowhere"}}, "drift", "--become")
     assert json.loads((site / "report" / "drift.json").read_text(encoding="utf-8"))["verdict"] == "no drift"

@@ -13,8 +13,8 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 
-def test_settings_that_cannot_be_written_are_the_reason_of_the_failure(tmp_path: Path) -> None:
-    """The release on the node refuses them."""
+def test_settings_that_cannot_be_written_are_reported_as_the_reason(tmp_path: Path) -> None:
+    """The release on the node refuses the settings."""
     program = tmp_path / "releases/1/bin/lanewise-driver"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\necho 'no such setting' >&2\nexit 1\n")
@@ -32,8 +32,8 @@ def test_settings_that_cannot_be_written_are_the_reason_of_the_failure(tmp_path:
     }
     role = {"name": "lanewise.dra.dra_driver", "tasks_from": "service"}
     tasks = [{"ansible.builtin.include_role": role}]
-    place = tmp_path / "play"
-    place.with_suffix(".yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    output = " ".join(run_playbook(tmp_path, {"node": {}}, str(place), "-e", json.dumps(variables), rc=2).split())
+    playbook = tmp_path / "play"
+    playbook.with_suffix(".yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    output = " ".join(run_playbook(tmp_path, {"node": {}}, str(playbook), "-e", json.dumps(variables), rc=2).split())
     assert "The driver did not become healthy with release 1 (Write the settings)" in output
     assert "Nothing was changed before it failed, so there is nothing to restore." in output

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The execution environment as ansible-builder reads it. No image is built here: only what it would be built from."""
+"""The execution environment, as ansible-builder reads it. No image is built here, only its build context."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(name="context", scope="module")
 def _context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that an image would be built from, made as docs/execution-environment.md says."""
+    """The build context of the image, created as docs/execution-environment.md describes."""
     folder = tmp_path_factory.mktemp("image")
     shutil.copytree(COLLECTION / "execution-environment", folder / "definition", ignore=shutil.ignore_patterns("dist"))
     run("ansible-galaxy", "collection", "build", COLLECTION, "--output-path", folder / "definition/dist", cwd=folder)
     reported = run(
-        "ansible-builder", "create", "-f", folder / "definition" / DEFINITION, "-c", folder / "made", cwd=folder
+        "ansible-builder", "create", "-f", folder / "definition" / DEFINITION, "-c", folder / "context", cwd=folder
     )
-    assert "No matches" not in reported, reported  # ansible-builder only warns about a named file that does not exist
-    return folder / "made"
+    assert "No matches" not in reported, reported  # ansible-builder only warns about a listed file that does not exist
+    return folder / "context"
 
 
 @pytest.fixture(name="installed", scope="module")
 def _installed(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The collection as the image's galaxy stage installs it, without what comes from a server."""
+    """The collection as the image's galaxy stage installs it, without collections that come from a server."""
     folder = tmp_path_factory.mktemp("installed")
     # the stage runs in the copy of _build
     install = ("ansible-galaxy", "collection", "install", "-r", "requirements.yml", "--no-deps", "--offline", "--force")
@@ -61,47 +61,48 @@ def _installed(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def written(context: Path) -> str:
+def containerfile(context: Path) -> str:
+    """The text of the Containerfile or Dockerfile."""
     return next(path for name in ("Containerfile", "Dockerfile") if (path := context / name).exists()).read_text()
 
 
 def test_the_base_image_is_a_public_one_that_can_be_replaced(context):
-    text = written(context)
+    text = containerfile(context)
     assert 'ARG EE_BASE_IMAGE="docker.io/redhat/ubi9:latest"' in text and "FROM $EE_BASE_IMAGE AS base" in text
     assert len(re.findall(r"(?m)^FROM (?!\$EE_BASE_IMAGE|base\b)", text)) == 0
 
 
 def test_ansible_core_and_python_are_new_enough(context):
-    text = written(context)
+    text = containerfile(context)
     oldest = yaml.safe_load((COLLECTION / "meta/runtime.yml").read_text(encoding="utf-8"))["requires_ansible"]
     assert f"ansible-core{oldest}" in text
     python = re.search(r'ARG PYCMD="/usr/bin/python3\.(\d+)"', text)
     assert python and 11 <= int(python[1]) <= 14  # ansible-core 2.19 needs 3.11; cel-expr-python has wheels up to 3.14
 
 
-def test_the_image_gets_this_collection_and_a_way_to_the_nodes(context):
+def test_the_image_gets_this_collection_and_an_ssh_client(context):
     galaxy = yaml.safe_load((COLLECTION / "galaxy.yml").read_text(encoding="utf-8"))
-    (asked,) = yaml.safe_load((context / "_build/requirements.yml").read_text(encoding="utf-8"))["collections"]
-    assert asked["name"] == f"dist/lanewise-dra-{galaxy['version']}.tar.gz"
-    built = context.parent / "definition" / asked["name"]
-    copied = (context / "_build" / asked["name"]).read_bytes()
+    (required,) = yaml.safe_load((context / "_build/requirements.yml").read_text(encoding="utf-8"))["collections"]
+    assert required["name"] == f"dist/lanewise-dra-{galaxy['version']}.tar.gz"
+    built = context.parent / "definition" / required["name"]
+    copied = (context / "_build" / required["name"]).read_bytes()
     assert hashlib.sha256(copied).digest() == hashlib.sha256(built.read_bytes()).digest()
     assert "openssh-clients" in (context / "_build/bindep.txt").read_text(encoding="utf-8")
 
 
-def test_the_metadata_names_what_the_collection_needs(installed, context):
+def test_the_metadata_lists_the_packages_that_the_collection_needs(installed, context):
     introspected = run("ansible-builder", "introspect", installed, cwd=context)
-    found = yaml.safe_load(introspected[introspected.index("---") :])
+    listed = yaml.safe_load(introspected[introspected.index("---") :])
     needed = ["cel-expr-python>=0.1.3", "prometheus-client>=0.26.0"]
-    assert [line.split("#")[0].strip() for line in found["python"]] == needed
-    assert {line.split()[0] for line in found["system"]} == {"gzip", "tar"}
-    assert all("from collection lanewise.dra" in line for line in found["python"] + found["system"])
-    # the Python client of Kubernetes comes with the collection that speaks to clusters
+    assert [line.split("#")[0].strip() for line in listed["python"]] == needed
+    assert {line.split()[0] for line in listed["system"]} == {"gzip", "tar"}
+    assert all("from collection lanewise.dra" in line for line in listed["python"] + listed["system"])
+    # the Python client of Kubernetes comes with the collection kubernetes.core
     assert "kubernetes.core" in yaml.safe_load((COLLECTION / "galaxy.yml").read_text(encoding="utf-8"))["dependencies"]
 
 
 def test_every_package_that_plugins_import_comes_with_the_image(installed):
-    """All that runs on the controller: what an image lacks would only show in the first run."""
+    """The check covers all code that runs on the controller. A missing package would show only in the first run."""
     plugins = installed / "ansible_collections/lanewise/dra/plugins"
     on_nodes = ("module_utils/host", "module_utils/topology", "module_utils/uplinks")
     imported: set[str] = set()
@@ -114,5 +115,5 @@ def test_every_package_that_plugins_import_comes_with_the_image(installed):
                     imported.add((node.module or "").partition(".")[0])
     with_core = {"ansible", "ansible_collections", "jinja2", "markupsafe", "yaml"}
     with_kubernetes = {"kubernetes", "urllib3"}
-    own = {"cel_expr_python", "prometheus_client"}
-    assert imported - sys.stdlib_module_names - with_core - with_kubernetes == own
+    listed = {"cel_expr_python", "prometheus_client"}
+    assert imported - sys.stdlib_module_names - with_core - with_kubernetes == listed

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Changes of management interfaces are made on one node at a time: in larger batches, confirming could be too late."""
+"""Management interfaces are changed on one node at a time: in larger batches, a confirmation could come too late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 
 def play(folder: Path, tasks: list[dict[str, t.Any]], hosts: list[str], rc: int = 0) -> str:
-    """Run tasks that change nothing on hosts of one batch, and return the output."""
+    """Run tasks in check mode on hosts of one batch, and return the output."""
     book = folder / "book.yml"
     book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
     return run_playbook(folder, {host: {} for host in hosts}, str(book.with_suffix("")), "--check", rc=rc)
@@ -34,9 +34,9 @@ def play(folder: Path, tasks: list[dict[str, t.Any]], hosts: list[str], rc: int 
 def test_a_management_change_is_refused_in_a_batch_of_several_nodes(
     tmp_path: Path, hosts: list[str], plan: dict[str, t.Any], refused: bool
 ) -> None:
-    whole = {"drain_reasons": [], "reboot_required": False, **plan}
+    full_plan = {"drain_reasons": [], "reboot_required": False, **plan}
     change = {"name": "lanewise.dra.fabric", "tasks_from": "change"}
-    tasks = [{"ansible.builtin.include_role": change, "vars": {"fabric_plan": whole, "fabric_drain": False}}]
+    tasks = [{"ansible.builtin.include_role": change, "vars": {"fabric_plan": full_plan, "fabric_drain": False}}]
     output = play(tmp_path, tasks, hosts, rc=2 if refused else 0)
     assert ("Nothing was changed" in output and "set fabric_serial" in output) is refused
     assert ("fabric : Apply the changes" in output) is not refused

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How rules, boards and profiles combine, and the messages about wrong ones."""
+"""The settings that result from rules, boards and profiles, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
         ({"nics": [{"select": {"rail": ["x"]}}]}, "nics[0].select.rail: ['x'] is not a list of whole numbers"),
     ],
 )
-def test_a_fault_names_rule_index_and_key(args: dict[str, t.Any], message: str) -> None:
+def test_a_message_contains_the_index_and_key_of_the_invalid_value(args: dict[str, t.Any], message: str) -> None:
     assert faults(args) == [message]
 
 
@@ -203,7 +203,7 @@ def test_only_values_that_the_validator_accepts_unchanged_skip_it() -> None:
     assert skipped > len(VALUES)
 
 
-def test_processes_of_tasks_need_not_load_the_filters() -> None:
+def test_task_processes_do_not_have_to_load_the_filters() -> None:
     """Ansible forks from a main process that has imported an action plugin."""
     code = (
         "import ansible_collections.lanewise.dra.plugins.action.fabric, sys; before = set(sys.modules); "
@@ -215,7 +215,7 @@ def test_processes_of_tasks_need_not_load_the_filters() -> None:
     assert done.stdout.split() == ["True"]
 
 
-def test_a_node_gets_the_profiles_that_rules_name() -> None:
+def test_a_node_gets_only_the_profiles_that_its_rules_use() -> None:
     profiles = {"a": {"mtu": 9000}, "b": {"mtu": 1500}}
     sent = without_nulls({"nics": [{"profile": "b"}, {"profile": None}, {}], "profiles": profiles})
     assert sent["profiles"] == {"b": {"mtu": 1500}}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node whose Python returns arbitrary results affects no other node, and nothing on the controller."""
+"""A node whose Python returns arbitrary results affects neither other nodes nor the controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
 
-#: Our action plugins that check the facts themselves.
+#: The collection's action plugins that check the facts themselves.
 CHECKING_ACTIONS = {
     "known_variables",
     "site_report",
@@ -32,7 +32,7 @@ CHECKING_ACTIONS = {
 }
 #: Files whose plays run on nodes. The playbook for a wheelhouse needs no nodes.
 NODE_FILES = [path for path in FILES if path.name not in ("driver_wheelhouse.yml", "wheelhouse.yml")]
-#: Actions that only show something.
+#: Actions that only print something.
 OUTPUT_ACTIONS = {"ansible.builtin.debug", "ansible.builtin.fail", "ansible.builtin.assert"}
 
 # Runs its arguments with the real Python, and merges more values into the result.
@@ -65,14 +65,14 @@ def hostile(folder: Path, **answer: t.Any) -> dict[str, t.Any]:
 
 @pytest.fixture(name="defaults")
 def _defaults(tmp_path: Path) -> dict[str, str]:
-    """An environment with Ansible's default settings instead of those of a checkout: facts become variables."""
+    """Environment variables for Ansible's default settings instead of those of a checkout: facts become variables."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\n", encoding="utf-8")
     return {"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_DEPRECATION_WARNINGS": "false"}
 
 
 def play(folder: Path, text: str, hosts: dict[str, dict[str, t.Any]], rc: int, **environment: str) -> str:
     (folder / "play.yml").write_text(text, encoding="utf-8")
-    # given by path, because the play is not part of the collection
+    # by path, because the play is not part of the collection
     return " ".join(run_playbook(folder, hosts, str(folder / "play"), rc=rc, **environment).split())
 
 
@@ -92,7 +92,7 @@ def test_a_fact_chooses_neither_the_cluster_nor_the_node(tmp_path, defaults):
     output = play(tmp_path, UNCORDON, hosts, 2, **defaults)
     assert "bad returned facts that Ansible uses as variables of the site: 'fabric_node_name', 's" in output
     assert "/taken/from/a/fact" not in output
-    # the run continued with the other node, and failed because its kubeconfig does not exist
+    # the run continued with the other node, and failed because the kubeconfig does not exist
     assert f"Could not find or access '{tmp_path}/nowhere'" in output and "good answered" not in output
 
 
@@ -118,10 +118,10 @@ COLLECTED = """
 """
 
 
-def test_facts_that_ansible_itself_returns_are_ignored(tmp_path, defaults):
-    own = {"ansible_distribution": "Debian", "packages": {}, "facter_os": "Debian"}
-    # without the prefix ansible_ the fact has the name of a variable of the site
-    hosts = {"one": {"distribution": "our own", **hostile(tmp_path, ansible_facts=own)}}
+def test_facts_that_ansible_itself_returns_are_accepted(tmp_path, defaults):
+    facts = {"ansible_distribution": "Debian", "packages": {}, "facter_os": "Debian"}
+    # without the prefix ansible_, the fact has the name of a variable of the site
+    hosts = {"one": {"distribution": "the site's", **hostile(tmp_path, ansible_facts=facts)}}
     assert '"msg": "all passed"' in play(tmp_path, COLLECTED, hosts, 0, **defaults)
 
 
@@ -139,9 +139,9 @@ def test_every_task_on_the_controller_checks_the_facts_first(path):
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     tasks = [one for entry in entries for one in on_the_controller(entry, inherited)]
     for task in tasks:
-        own = {name.removeprefix("lanewise.dra.") for name in task["task"]}
+        keywords = {name.removeprefix("lanewise.dra.") for name in task["task"]}
         checked = any("facts_checked" in one for one in task["when"])
-        assert checked or own & (CHECKING_ACTIONS | OUTPUT_ACTIONS), task["name"]
+        assert checked or keywords & (CHECKING_ACTIONS | OUTPUT_ACTIONS), task["name"]
 
 
 @pytest.fixture(name="tree", scope="module")
@@ -151,20 +151,21 @@ def _tree(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_an_unbounded_result_affects_only_its_own_node(tmp_path, defaults, tree):
+def test_an_out_of_range_result_affects_only_its_own_node(tmp_path, defaults, tree):
     answer = {"topology": {"unreadable_count": 1, "packages": [{"id": 10**320, "cpus": "0"}]}}
     facts = {"topology_report_title": "taken", "site_report_dest": str(tmp_path / "elsewhere")}
     bad = hostile(tmp_path, ansible_facts=facts, **answer)
     hosts = {"bad": {"topology_root": tree, **bad}, "good": {"topology_root": tree}}
     output = " ".join(run_playbook(tmp_path, hosts, "probe", rc=2, **defaults).split())
-    assert "bad returned a result that the module cannot return, so the result was discarded: topology" in output
+    assert "bad returned an invalid result, which was discarded: topology" in output
     site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
     assert {node["name"]: node["status"] for node in site["nodes"]} == {"bad": "failed", "good": "probed"}
     assert "<title>taken" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_an_invalid_stored_number_counts_as_unknown(tmp_path, tree):
+def test_a_stored_number_that_is_out_of_range_counts_as_unknown(tmp_path, tree):
+    """A node's page shows the memory of its NUMA nodes only if it is known."""
     run_playbook(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe")
     store = tmp_path / "report" / "nodes" / "one.json"
     text = store.read_text(encoding="utf-8")
@@ -172,7 +173,10 @@ def test_an_invalid_stored_number_counts_as_unknown(tmp_path, tree):
     assert damaged != text
     store.write_text(damaged, encoding="utf-8")
     run_playbook(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe", "--limit", "two")
-    assert "one" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    one, two = ((tmp_path / f"report/nodes/{name}.html").read_text(encoding="utf-8") for name in ("one", "two"))
+    assert "252 GiB" in two and "252 GiB" not in one and "0" * 320 not in one
+    site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
+    assert {node["name"]: node["status"] for node in site["nodes"]} == {"one": "probed", "two": "probed"}
 
 
 def test_claims_are_not_checked_against_stored_facts_that_exceed_the_bounds(tmp_path, tree):
@@ -187,11 +191,7 @@ def test_claims_are_not_checked_against_stored_facts_that_exceed_the_bounds(tmp_
     }
     output = run_playbook(tmp_path, hosts, "claims", "-e", json.dumps(claims), rc=0)
     reported = " ".join(output.split())
-    assert (
-        "one: its facts in" in reported
-        and "is not a whole number of 64 bits" in reported
-        and "of 1 node(s)" in reported
-    )
+    assert "one: its facts in" in reported and "is not a 64-bit integer" in reported and "of 1 node(s)" in reported
 
 
 REPORTED = """
@@ -205,14 +205,14 @@ REPORTED = """
 
 
 @pytest.mark.parametrize("inject", ["true", "false"])
-def test_a_topology_that_a_fact_holds_is_checked_too(tmp_path, defaults, inject):
-    """A site may keep the topology in a cache of facts. Any module's result can then set it."""
+def test_a_topology_in_a_fact_is_checked_too(tmp_path, defaults, inject):
+    """A site may keep the topology in a fact cache. Then any module's result can set the topology."""
     hosts: dict[str, dict[str, t.Any]] = {"a-good": {"ansible_connection": "local"}}
-    whole = as_dict(Topology(numa_nodes=[NumaNode(id=0, memory_bytes=10**320)]))
-    hosts["bad"] = hostile(tmp_path, ansible_facts={"topology_facts": whole})
-    given = {"topology_report_dest": str(tmp_path / "report")}
+    topology = as_dict(Topology(numa_nodes=[NumaNode(id=0, memory_bytes=10**320)]))
+    hosts["bad"] = hostile(tmp_path, ansible_facts={"topology_facts": topology})
+    variables = {"topology_report_dest": str(tmp_path / "report")}
     for host in hosts.values():
-        host.update(given)
+        host.update(variables)
     play(tmp_path, REPORTED, hosts, 0, **defaults, ANSIBLE_INJECT_FACT_VARS=inject)
     site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
     assert {node["name"]: node["status"] for node in site["nodes"]} == {"a-good": "no facts", "bad": "no facts"}

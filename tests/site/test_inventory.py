@@ -18,16 +18,16 @@ def node(name: str) -> Object:
 
 
 def slice_of(
-    driver: str, pool: str, where: str | None, *devices: Object, generation: int = 1, count: int = 1
+    driver: str, pool: str, node_name: str | None, *devices: Object, generation: int = 1, count: int = 1
 ) -> Object:
-    """A ResourceSlice of a node, or of all nodes."""
-    place = {"nodeName": where} if where else {"allNodes": True}
+    """A ResourceSlice of a node, or of all nodes if `node_name` is None."""
+    nodes = {"nodeName": node_name} if node_name else {"allNodes": True}
     members = {"name": pool, "generation": generation, "resourceSliceCount": count}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{pool}-{driver}-{where}", "annotations": {f"{driver}/version": "1.0.0"}},
-        "spec": {"driver": driver, "pool": members, **place, "devices": list(devices)},
+        "metadata": {"name": f"{pool}-{driver}-{node_name}", "annotations": {f"{driver}/version": "1.0.0"}},
+        "spec": {"driver": driver, "pool": members, **nodes, "devices": list(devices)},
     }
 
 
@@ -37,7 +37,8 @@ def device(name: str, **attributes: t.Any) -> Object:
 
 
 def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
-    """They add nothing that is derived from devices, either. A node with only such drivers has no devices."""
+    """Variables that are derived from devices do not contain them, either. A node with only such drivers has no
+    devices."""
     nodes = [node("both"), node("foreign")]
     tainted = {**device("gpu-0", model="H100", numaNode=1), "taints": [{"key": "x", "effect": "NoSchedule"}]}
     nic = device("nic-0", model="ConnectX-7", numaNode=0, rail=3)
@@ -55,9 +56,9 @@ def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
 
 
 def node_with(name: str, *addresses: tuple[str, str]) -> Object:
-    found = node(name)
-    found["status"]["addresses"] = [{"type": kind, "address": address} for kind, address in addresses]
-    return found
+    result = node(name)
+    result["status"]["addresses"] = [{"type": kind, "address": address} for kind, address in addresses]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def node_with(name: str, *addresses: tuple[str, str]) -> Object:
 )
 @pytest.mark.parametrize("kind", ["InternalIP", "Hostname"])
 def test_an_address_that_is_not_another_machine_is_not_used(address: str, kind: str) -> None:
-    """A node states its addresses itself. SSH would take some as options, others as the controller."""
+    """A node reports its own addresses. SSH would interpret some of these as options, and others as the controller."""
     found = describe([node_with("one", (kind, address))], [], [])["one"]
     assert found["address"] is None
     assert len(found["findings"]) == bool(address) and all(
@@ -86,15 +87,15 @@ def test_an_address_of_a_machine_is_used(address: str) -> None:
 
 @pytest.mark.parametrize("spelt", ["10.0.0.7", "::ffff:10.0.0.7"])
 def test_an_address_that_two_nodes_state_is_used_for_neither(spelt: str) -> None:
-    """Otherwise a change for one node would be made on the other."""
+    """Otherwise a change for one node could be made on the other."""
     stated = [("good", "10.0.0.7"), ("bad", spelt), ("other", "10.0.0.8")]
     found = describe([node_with(name, ("InternalIP", address)) for name, address in stated], [], [])
     assert [found[name]["address"] for name, _address in stated] == [None, None, "10.0.0.8"]
-    assert found["good"]["findings"] == ["its address 10.0.0.7 is also that of bad: not used"]
+    assert found["good"]["findings"] == ["its address 10.0.0.7 is also that of bad, so it is not used"]
 
 
 def test_a_pool_may_have_slices_of_several_nodes() -> None:
-    """It is complete if all its slices exist, and each node has its own devices."""
+    """The pool is complete if all its slices exist. Each node has its own devices."""
     nodes = [node("one"), node("two")]
     slices = [slice_of("fabric.example.com", "rack", name, device(f"nic-{name}"), count=3) for name in ("one", "two")]
     slices.append(slice_of("fabric.example.com", "rack", None, device("switch"), count=3))
@@ -103,7 +104,9 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
         assert [one["name"] for one in found[name]["devices"]] == [f"nic-{name}"] and not found[name]["findings"]
     incomplete = describe(nodes, slices[1:], [])
     assert not incomplete["two"]["devices"] and incomplete["two"]["drivers"] == ["fabric.example.com"]
-    assert incomplete["two"]["findings"] == ["fabric.example.com: pool rack has 2 of 3 slices: none of it is allocated"]
+    assert incomplete["two"]["findings"] == [
+        "fabric.example.com: pool rack has 2 of 3 slices: none of its devices can be allocated"
+    ]
     # the devices of an older generation are not listed
     slices.append(slice_of("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
     newer = describe(nodes, slices, [])
@@ -111,7 +114,7 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
 
 
 def test_a_device_may_have_several_claims() -> None:
-    """All claims that share it are listed, and a claim with two shares of it once."""
+    """All claims that share the device are listed. A claim with two shares is listed once."""
     nic = {**device("nic-0"), "allowMultipleAllocations": True}
     shared = slice_of("lanewise.dev", "one", "one", nic, device("nic-1"))
 

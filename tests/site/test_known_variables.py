@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A misspelt variable is an error, whichever playbook reads it."""
+"""A misspelled variable is an error, whichever playbook reads it."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_every_variable_of_roles_playbooks_and_pages_is_known() -> None:
         assert re.search(rf"\b{name}\b", text) or name == "site_own_variables", f"{name} is read by no playbook"
     page = (COLLECTION / "docs/rollout.md").read_text()
     rows = re.findall(r"^\|((?: `[a-z_*]+`,?)+) \|", page, re.MULTILINE)
-    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
-    assert named and not {name for name in named if name.startswith((*PREFIXES, *NEAR_PREFIXES))} - known
+    listed = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert listed and not {name for name in listed if name.startswith((*PREFIXES, *NEAR_PREFIXES))} - known
 
 
 def test_the_claims_language_and_the_role_have_the_same_variables() -> None:
-    own = {PREFIX + name for name in (*language._VARIABLES, *language._ROLE_VARIABLES)}
-    left = {PREFIX + name for name in ("applied", "rendered")}
-    assert own - left == {name for name in role_options() if name.startswith(PREFIX)}
+    variables = {PREFIX + name for name in (*language._VARIABLES, *language._ROLE_VARIABLES)}
+    results = {PREFIX + name for name in ("applied", "rendered")}
+    assert variables - results == {name for name in role_options() if name.startswith(PREFIX)}
 
 
 @pytest.mark.parametrize("playbook", ["rollout", "drift", "fabric", "driver", "probe", "verify", "rollback", "upgrade"])

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""An ansible-core that is too old is refused by its version; Ansible itself only warns."""
+"""Playbooks refuse an ansible-core that is too old, with its version. Ansible itself only warns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import OLDEST
+from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import MIN_VERSION
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION
 from ansible_collections.lanewise.dra.tools.environment import ensure
@@ -23,13 +23,13 @@ PYTHON = shutil.which("python3.11") or shutil.which("python3.12")
 
 def test_the_oldest_version_is_that_of_the_metadata() -> None:
     text = (COLLECTION / "meta" / "runtime.yml").read_text(encoding="utf-8")
-    assert f'requires_ansible: ">={OLDEST[0]}.{OLDEST[1]}.0"' in text
+    assert f'requires_ansible: ">={MIN_VERSION[0]}.{MIN_VERSION[1]}.0"' in text
 
 
 @pytest.mark.long
 @pytest.mark.skipif(PYTHON is None, reason="no Python 3.11 or 3.12, which old versions of ansible-core run on")
 @pytest.mark.parametrize("playbook", ["site", "claims", "drift"])
-def test_an_old_version_is_refused_by_name(playbook: str, tmp_path: Path) -> None:
+def test_an_old_version_is_refused_with_its_number(playbook: str, tmp_path: Path) -> None:
     old = ensure("old-core", str(PYTHON))
     host = {"topology_root": str(tmp_path), "ansible_connection": "local", "ansible_python_interpreter": PYTHON}
     (tmp_path / "inventory.json").write_text(json.dumps({"all": {"hosts": {"node": host}}}), encoding="utf-8")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The site playbook probes a node and plans its configuration in one call, and errors are still reported."""
+"""The site playbook probes a node and plans its configuration in one call, and still reports errors."""
 
 from __future__ import annotations
 
@@ -50,15 +50,17 @@ def test_tags_and_verbs_decide_whether_the_probe_plans(tmp_path: Path, tree: str
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("variables", "reason"),
     [
         ({"fabric_reboot_timeout": "soon"}, "argument 'fabric_reboot_timeout' is of type str"),
         ({"fabric_nics": [{"name": "rails", "select": {"near_gpu": "PIX"}, "count": 9, "num_vfs": 0}]}, "rails: "),
         ({"fabric_nics": [{"name": "rails", "slect": {}}]}, "slect is not known"),
     ],
 )
-def test_an_error_on_one_node_stops_the_run(tmp_path: Path, tree: str, given: dict[str, object], reason: str) -> None:
-    hosts = {"good": node(tree, NO_CHANGE), "bad": {**node(tree, NO_CHANGE), **given}}
+def test_an_error_on_one_node_stops_the_run(
+    tmp_path: Path, tree: str, variables: dict[str, object], reason: str
+) -> None:
+    hosts = {"good": node(tree, NO_CHANGE), "bad": {**node(tree, NO_CHANGE), **variables}}
     output = run_playbook(tmp_path, hosts, "site", rc=2)
     assert reason in output
     assert (tmp_path / "report" / "nodes" / "bad.json").exists()  # its probe succeeded
@@ -72,7 +74,7 @@ def test_a_node_that_cannot_be_probed_does_not_hide_the_others(tmp_path: Path, t
     assert (tmp_path / "report" / "nodes" / "good.json").exists()
 
 
-def test_packed_facts_are_unpacked_and_anything_else_gives_none() -> None:
+def test_packed_facts_are_unpacked_and_any_other_value_gives_none() -> None:
     facts = {"gpus": [{"address": "0000:1b:00.0", "numa": None}] * 300}
     assert unpacked(packed(facts)) == facts
     assert len(packed(facts)) < len(json.dumps(facts)) / 10

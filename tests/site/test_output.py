@@ -24,7 +24,7 @@ def _tree(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
     return {"topology_root": str(folder)}
 
 
-def test_a_checkout_is_quiet_and_stops_for_a_source_that_cannot_be_read():
+def test_a_checkout_is_quiet_and_stops_if_an_inventory_source_cannot_be_read():
     settings = configparser.ConfigParser()
     settings.read(COLLECTION / "ansible.cfg")
     assert settings["defaults"]["stdout_callback"] == "lanewise.dra.quiet"
@@ -33,8 +33,8 @@ def test_a_checkout_is_quiet_and_stops_for_a_source_that_cannot_be_read():
 
 def test_a_healthy_site_prints_a_few_lines(tree, tmp_path):
     hosts = {f"node-{number}": tree for number in range(6)}
-    place = ("-e", f"site_claims_dest={tmp_path}/kubernetes")
-    first = run_playbook(tmp_path, hosts, "site", *place, **QUIET)
+    options = ("-e", f"site_claims_dest={tmp_path}/kubernetes")
+    first = run_playbook(tmp_path, hosts, "site", *options, **QUIET)
     lines = [line for line in first.splitlines() if line]
     assert len(lines) < 40 and "ok: [" not in first and "skipping: " not in first and "included: " not in first
     assert "TASK [Show the summary]" in first and "\n6 nodes, " in first  # a list is printed as plain lines
@@ -42,7 +42,7 @@ def test_a_healthy_site_prints_a_few_lines(tree, tmp_path):
     assert "nothing applied: dra_claims_kubeconfig is not set" in first
     assert "changed: [node-0]" in first and "5 hosts: nothing changed, nothing failed" in first
     assert "PLAY [Roll out]" not in first
-    again = run_playbook(tmp_path, hosts, "site", *place, **QUIET)
+    again = run_playbook(tmp_path, hosts, "site", *options, **QUIET)
     assert "\n6 hosts: nothing changed, nothing failed" in again and "changed: [" not in again
 
 
@@ -112,15 +112,15 @@ def test_an_inventory_without_hosts_fails(tmp_path):
     assert "The inventory has no host" in " ".join(reported.split())
 
 
-def test_a_collection_that_is_missing_is_named_with_its_fix(tree, tmp_path):
-    """Where only this collection is installed, kubernetes.core is missing."""
+def test_a_missing_collection_is_reported_with_the_fix(tree, tmp_path):
+    """If only this collection is installed, kubernetes.core is missing."""
     alone = tmp_path / "alone" / "ansible_collections" / "lanewise"
     alone.mkdir(parents=True)
     (alone / "dra").symlink_to(COLLECTION)
-    place = {"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "alone"), "PYTHONPATH": str(tmp_path / "alone")}
+    environment = {"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "alone"), "PYTHONPATH": str(tmp_path / "alone")}
     (tmp_path / "kubeconfig").write_text("{}", encoding="utf-8")
     options = ("-e", f"alignment_kubeconfig={tmp_path}/kubeconfig")
-    reported = " ".join(run_playbook(tmp_path, {"one": tree}, "verify", *options, rc=2, **QUIET, **place).split())
+    reported = " ".join(run_playbook(tmp_path, {"one": tree}, "verify", *options, rc=2, **QUIET, **environment).split())
     assert "The collection kubernetes.core is not installed on the controller. Install it: ansible-galaxy" in reported
     assert "misspelling" not in reported
 
@@ -133,8 +133,6 @@ def test_an_inventory_of_slices_names_the_missing_package(tmp_path):
     source.write_text("plugin: lanewise.dra.slices\n", encoding="utf-8")
     path = f"{hidden}:{COLLECTIONS}"
     reported = run_playbook(tmp_path, {}, "probe", "-i", str(source), rc=1, **QUIET, PYTHONPATH=path)
-    words = " ".join(reported.split())
-    assert (
-        "the controller's Python lacks the package kubernetes or a part of it" in words
-        and "-m pip install kubernetes" in words
-    )
+    text = " ".join(reported.split())
+    assert "the controller's Python lacks the package kubernetes or a part of it" in text
+    assert "-m pip install kubernetes" in text

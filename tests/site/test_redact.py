@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A support bundle contains no secret, and equal values have equal names in it."""
+"""A support bundle contains no secrets. In it, a hardware or IP address has the same placeholder everywhere."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def test_no_secret_is_left_of_addresses_options_and_blocks(secret, form):
     ],
 )
 def test_no_secret_is_left_in_any_form(text, redacted):
-    given = redact(text, "salt")
-    assert "S3" not in given and "cret" not in given.replace("secret_", "")
-    assert redacted.split("<ip>")[0] in given and given.startswith(text[:3])
+    result = redact(text, "salt")
+    assert "S3" not in result and "cret" not in result.replace("secret_", "")
+    assert redacted.split("<ip>")[0] in result and result.startswith(text[:3])
 
 
 FORMS = [
@@ -247,8 +247,8 @@ def test_no_secret_is_left_in_json_that_stays_json(form, depth):
     assert value["message"] == f'said {{"password": "{REDACTED}"}} and password: {REDACTED}'
     assert json.loads(value["annotation"])["spec"]["token"] is None
     assert value["pin"] == {"password": REDACTED, "tokens": 3, "tokenValue": None}
-    turned = json.dumps([{"value": "S3cret", "name": "TOKEN"}, {"serial": 12345678}])
-    assert json.loads(redact(turned, "salt"))[0]["value"] == REDACTED
+    value_first = json.dumps([{"value": "S3cret", "name": "TOKEN"}, {"serial": 12345678}])
+    assert json.loads(redact(value_first, "salt"))[0]["value"] == REDACTED
 
 
 keys = st.sampled_from(
@@ -300,7 +300,7 @@ def test_json_stays_json(value, indent, ascii_alone):
         ),
     ],
 )
-def test_no_text_takes_long(nasty):
+def test_no_text_takes_more_than_two_seconds(nasty):
     start = time.process_time()
     redact(f"token: {nasty * (10**5 // len(nasty))}!", "salt")
     assert time.process_time() - start < 2
@@ -333,7 +333,7 @@ def test_a_mac_address_has_one_name_wherever_it_stands(mac, line, between, upper
 @given(
     macs, st.sampled_from(["en", "wl", "ib"]), st.sampled_from(["3: {}: <UP>", "10-{}.link", "\\n{}.100@{}", "dev {}"])
 )
-def test_a_mac_address_in_a_name_is_the_same(mac, prefix, line):
+def test_a_mac_address_in_an_interface_name_has_the_same_name(mac, prefix, line):
     redacted = redact(line.format(*[f"{prefix}x{mac.hex()}"] * 2), "salt")
     assert mac.hex() not in redacted and f"{prefix}x{redact(mac.hex(':'), 'salt')}" in redacted
 

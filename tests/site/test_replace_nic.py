@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Replacing a card, on recorded machines: what is reported before the swap, and what the new card must be."""
+"""Replacing a card, on recorded machines: the report before the replacement, and the requirements for the new card."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 pytestmark = pytest.mark.long
 
 SLOT, STORAGE, RAIL, OTHER_RAIL = "9", "0000:59:00.0", "0000:49:00.0", "0000:da:00.0"
-#: A card of the same model by its own serial number; its MAC addresses and GUIDs have another maker's prefix.
+#: A card of the same model with another serial number. Its MAC addresses and GUIDs have another prefix.
 NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}
-#: The machine with an empty port in the place of that card.
+#: The machine with an empty port instead of the card at RAIL.
 WITHOUT_RAIL: dict[str, t.Any] = {
     "like": "hgx-h100",
     "roots": {
@@ -48,7 +48,7 @@ RULES = [
 
 
 class Site:
-    """One node, whose tree can be exchanged, and the report of its site."""
+    """A site with a node whose machine tree can be exchanged, and another node that `--limit` excludes."""
 
     def __init__(self, folder: Path, machine: str) -> None:
         self.folder = folder
@@ -57,10 +57,10 @@ class Site:
         self.tree = self.exchange({})
 
     def exchange(self, override: dict[str, t.Any], machine: str | dict[str, t.Any] = "") -> Path:
-        """Replace the node's tree by one of the machine with other options by PCI address, and return it."""
+        """Replace the node's tree with one of the machine that has other options for some PCI addresses. Returns it."""
         base = machine if isinstance(machine, dict) else {"like": machine or self.machine}
         number = len(list(self.folder.glob("tree*")))
-        # made-up identities follow from the name, so all others stay as they were
+        # made-up serial numbers and addresses are derived from the name, so all others stay the same
         self.tree = build({**base, "name": self.machine, "override": override}, self.folder / f"tree{number}")
         return self.tree
 
@@ -69,9 +69,9 @@ class Site:
         hosts = {"gpu-01": node, "other": {**node, "topology_root": "/nowhere"}}
         limit = [] if "--limit" in options or "all" in options else ["--limit", "gpu-01"]
         chosen = [option for option in options if option != "all"]
-        # prints each line of a list on a line of its own
-        form = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-        return run_playbook(self.folder, hosts, playbook, *limit, *chosen, rc=rc, **form)
+        # prints each item of a list on a separate line
+        settings = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        return run_playbook(self.folder, hosts, playbook, *limit, *chosen, rc=rc, **settings)
 
     def before(self, *options: str, rc: int = 0, slot: str = f"slot={SLOT}") -> str:
         return self.play("-e", f"replace_nic_{slot}", *options, rc=rc)
@@ -117,9 +117,8 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     }
 
     output = site.before("--check")
-    assert (
-        f"serial {old}" in output and "Check mode" not in output
-    )  # no cluster is set that check mode would leave alone
+    assert f"serial {old}" in output
+    assert "Check mode" not in output  # the note about the cluster is not shown, because no cluster is configured
     assert not (site.folder / "report" / "replaced").exists()
 
     output = site.before()
@@ -129,9 +128,9 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     assert "fabric_nics: rails" not in output  # this rule selects NICs near GPUs
     assert f"dra_driver_settings.exclude[0] selects {STORAGE}, 0000:59:00.1 by model, slot" in output
     assert "dra_driver_settings.exclude[1]" not in output
-    assert "dhcp.leases[0].mac names its MAC address" in output
-    assert "dhcp.leases[1].guid names its GUID" in output
-    assert f"dra_driver_settings.aliases.{STORAGE} names its PCI address" in output
+    assert "dhcp.leases[0].mac contains its MAC address" in output
+    assert "dhcp.leases[1].guid contains its GUID" in output
+    assert f"dra_driver_settings.aliases.{STORAGE} contains its PCI address" in output
     assert "fabric_kubeconfig is not set, so the node was not drained" in output
     assert "--limit gpu-01 -e replace_nic_phase=after" in output
     assert site.record()["state"] == "out" and site.record()["card"]["serial"] == old
@@ -157,10 +156,10 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
 
     files_before = site.files()
     output = site.after()
-    assert "changed=0" in output and "It was replaced already" in output and site.files() == files_before
+    assert "changed=0" in output and "The card was already replaced" in output and site.files() == files_before
 
 
-def test_a_card_without_a_slot_is_named_by_its_address_or_serial_number(site):
+def test_a_card_without_a_slot_is_selected_by_address_or_serial_number(site):
     site.before(slot=f"address={RAIL}")
     serial = site.record()["card"]["serial"]
     assert [one["address"] for one in site.record()["card"]["functions"]] == [RAIL]
@@ -204,10 +203,10 @@ def test_vfs_and_their_users_are_reported(tmp_path):
     state = site.tree / "var/lib/kubelet/plugins/lanewise.dev/state"
     state.mkdir(parents=True)
     (state / "7d0c.json").write_text(json.dumps({"devices": [{"address": "0000:16:00.3"}]}), encoding="utf-8")
-    output = site.before(slot="address=0000:16:00.5")  # one of its VFs
+    output = site.before(slot="address=0000:16:00.5")  # a VF of the card
     assert "its VFs: 0000:16:00.2, 0000:16:00.3," in output
     assert "in use: 0000:16:00.3: a pod has it through the resource claim with UID 7d0c" in output
-    assert "Before you remove the card, end what uses it: 0000:16:00.3: a pod has it" in output
+    assert "Before you remove the card, stop everything that uses it: 0000:16:00.3: a pod has it" in output
     assert site.record()["card"]["slots"] == ["2"]
 
 
@@ -218,11 +217,11 @@ def test_another_model_is_refused_unless_it_is_allowed(site):
     files_before = site.files()
     output = site.after(rc=2)
     assert "the new card is NVIDIA ConnectX-7 (MCX755106AC-HEAT)" in output and "replace_nic_other_model=true" in output
-    assert "Nothing was changed:" in output and "stays cordoned" not in output  # no cluster is set to look at
+    assert "Nothing was changed:" in output and "stays cordoned" not in output  # no cluster is configured
     assert site.files() == files_before
     site.after("-e", "replace_nic_other_model=true")
     assert site.record()["card"]["part_number"] == "MCX755106AC-HEAT"
-    site.after()  # the new card is recorded as the node's own
+    site.after()  # the record now has the other model as the node's card
 
 
 def facts(tree: Path) -> dict[str, t.Any]:
@@ -257,7 +256,7 @@ def test_a_new_card_must_be_as_fast_as_the_old_one(site, override, message, allo
     assert same_card(old, new) is False and same_card(new, new) is True
     found = replacement.replacement_problems(old, new)
     assert len(found) == bool(message) and message in " ".join(found)
-    # another model may be slower, but must reach what it is capable of in this slot
+    # another model may be slower, but must reach the speed that it can have in this slot
     found = replacement.replacement_problems(old, new, other_model=True)
     assert len(found) == bool(allowed) and allowed in " ".join(found)
 
@@ -330,7 +329,7 @@ def test_another_replacement_is_refused_until_the_first_has_ended(site):
 
 
 def cluster(now: dict[str, t.Any], *claims: tuple[str, str]) -> dict[str, t.Any]:
-    """A cluster's objects: what the driver publishes of a node, and a claim for each namespace and device."""
+    """A cluster's objects: the driver's slice of the node gpu-01, and a claim for each namespace and device."""
     pool = {"name": "gpu-01", "generation": 1, "resourceSliceCount": 1}
     spec = {"nodeName": "gpu-01", "driver": DRIVER, "pool": pool, "devices": publication(now).devices}
     found = []
@@ -371,7 +370,7 @@ def test_devices_of_the_old_card_are_distinguished_from_those_of_the_new(site):
     (device,) = replacement.published_devices(old, "gpu-01", cluster(before))
     assert device["address"] == RAIL
     assert replacement.counterparts(old, new, [RAIL, "0000:ff:00.0"]) == [RAIL]
-    left = replacement.stale_identifiers(old, new)
-    assert old["functions"][0]["rdma"][0]["guid"] in left
-    assert [one for one in left if one in json.dumps(cluster(before)["slices"])]
-    assert not [one for one in left if one in json.dumps(cluster(after)["slices"])]
+    stale = replacement.stale_identifiers(old, new)
+    assert old["functions"][0]["rdma"][0]["guid"] in stale
+    assert [one for one in stale if one in json.dumps(cluster(before)["slices"])]
+    assert not [one for one in stale if one in json.dumps(cluster(after)["slices"])]

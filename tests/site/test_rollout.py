@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The plan of a rollout, on recorded machines: what is reported before anything is changed, and what stops it."""
+"""The plan of a rollout, on recorded machines, the errors that stop a rollout, and drift."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ steps = st.one_of(st.integers(0, 30), st.integers(0, 120).map("{}%".format))
 
 
 @given(st.lists(st.integers().map(str), max_size=60, unique=True), st.lists(steps, max_size=4))
-def test_batches_are_those_that_ansible_makes(hosts, serial):
+def test_batches_equal_those_of_ansible(hosts, serial):
     play = types.SimpleNamespace(hosts="all", serial=serial, order=None)
     inventory = types.SimpleNamespace(get_hosts=lambda *_unused, **_also: list(hosts))
     executor = types.SimpleNamespace(_inventory=inventory)
@@ -75,9 +75,14 @@ def test_nodes_with_the_same_plan_are_listed_together():
 
 
 def test_the_state_of_a_rollout_lists_failures_first():
-    states = {"a": (DONE, ""), "b": (FAILED, "set num_vfs: EBUSY\ndrain it"), "c": (LOST, "gone"), "d": (WAITING, "")}
+    states = {
+        "a": (DONE, ""),
+        "b": (FAILED, "set num_vfs: EBUSY\ndrain it"),
+        "c": (LOST, "unreachable"),
+        "d": (WAITING, ""),
+    }
     assert state_lines(states) == [
-        *("failed: 1 node", "    b: set num_vfs: EBUSY", "    b: drain it", "lost: 1 node", "    c: gone"),
+        *("failed: 1 node", "    b: set num_vfs: EBUSY", "    b: drain it", "lost: 1 node", "    c: unreachable"),
         *("done: 1 node", "    a", "waiting: 1 node", "    d"),
     ]
     assert too_many(states, 49.9) and not too_many(states, 50) and not too_many({}, 0)
@@ -103,20 +108,22 @@ def test_all_errors_of_all_nodes_are_reported_together(machines, tmp_path):
         "good": {**tree, "fabric_nics": RAILS},
         "two": {**tree, "fabric_nics": [{**RAILS[0], "count": 9, "num_vfs": 4000}, {**RAILS[0], "profile": "none"}]},
         "other": {"topology_root": str(machines / "cpu-rdma"), "fabric_nics": [{**RAILS[0], "count": 8}]},
-        "gone": {**UNREACHABLE, "fabric_nics": RAILS},
-        "silent": tree,
+        "unreachable": {**UNREACHABLE, "fabric_nics": RAILS},
+        "unconfigured": tree,
     }
     output = play(tmp_path, hosts, rc=2)
     problems = output[output.index("because of these blockers:") :]
     assert "other: rails: chooses 0 NICs of this node, not 8" in problems
     assert "two: rails: the profile 'none' is not defined" in problems
-    assert re.search("gone: .*reached over (ssh|SSH)", problems)
-    assert "good: " not in problems and "silent: " not in problems
+    assert re.search("unreachable: .*reached over (ssh|SSH)", problems)
+    assert "good: " not in problems and "unconfigured: " not in problems
     assert "Roll out" not in output
-    # each error counts as a failure of its node, and the output tells how to go on without these nodes
+    # each error counts as a failure of its node, and the output shows how to continue without these nodes
     recap = dict(re.findall(r"^(\w+) +: .*failed=(\d)", output, re.MULTILINE))
-    assert recap == {"good": "0", "two": "1", "other": "1", "gone": "1", "silent": "0"}
-    assert "add --limit 'all,!two,!other,!gone'" in output and "The other 1 node (good) has no blockers" in output
+    assert recap == {"good": "0", "two": "1", "other": "1", "unreachable": "1", "unconfigured": "0"}
+    assert (
+        "add --limit 'all,!two,!other,!unreachable'" in output and "The other 1 node (good) has no blockers" in output
+    )
     # the plan is shown nevertheless
     assert "planned only (recorded machines): 1 node" in output
 
@@ -129,8 +136,8 @@ def test_a_site_without_settings_is_not_changed(machines, tmp_path):
 
 def test_limit_checks_no_other_node(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS}
-    output = play(tmp_path, {"one": tree, "two": tree, "gone": UNREACHABLE}, "--limit", "two", "--check")
-    assert "[one]" not in output and "gone" not in output and "    - '    two'" in output
+    output = play(tmp_path, {"one": tree, "two": tree, "offline": UNREACHABLE}, "--limit", "two", "--check")
+    assert "[one]" not in output and "offline" not in output and "    - '    two'" in output
 
 
 BATCHES = """
@@ -175,7 +182,7 @@ def test_a_batch_without_remaining_nodes_ends_the_rollout_with_a_message(tmp_pat
 
 
 def batch_messages(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], message: str) -> list[str]:
-    """The message of each batch of a playbook, of which only the tasks that choose hosts are run."""
+    """The message of each batch of a playbook. Only the playbook's tasks that choose hosts are run."""
     plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
     for one in plays:
         message_task = {"debug": {"msg": f"has {message}"}, "run_once": True}
@@ -188,14 +195,14 @@ def batch_messages(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]]
 
 
 def test_a_rollback_selects_only_nodes_that_may_have_the_driver(tmp_path):
-    asked = {"dra_driver_kubeconfig": "/nowhere"}
+    with_driver = {"dra_driver_kubeconfig": "/nowhere"}
     hosts = {
         "switch": {},
-        "d": asked,
-        "recorded": {**asked, "topology_root": "/elsewhere"},
+        "d": with_driver,
+        "recorded": {**with_driver, "topology_root": "/elsewhere"},
         "b": {"dra_driver_settings": {"kubeconfig": "/etc/kubernetes/own"}},
         "fabric-only": {"fabric_nics": RAILS, "dra_driver_settings": {"log_level": "debug"}},
-        "a": asked,
+        "a": with_driver,
     }
     shown = "{{ ansible_play_batch | join(' ') }}"
     assert batch_messages(tmp_path, "rollback", hosts, shown) == ["d", "b", "a"]
@@ -204,11 +211,11 @@ def test_a_rollback_selects_only_nodes_that_may_have_the_driver(tmp_path):
 
 @pytest.mark.long
 def test_batches_may_be_set_in_the_inventory(tmp_path):
-    """Ansible templates keywords of a play without the variables of hosts."""
+    """The play must look up the hosts' variable: Ansible templates a play's keywords without host variables."""
     for name, owner in {"remove": "site", "rollback": "site", "driver": "driver", "fabric": "fabric"}.items():
         hosts = {host: {f"{owner}_serial": [2], "dra_driver_kubeconfig": "/nowhere"} for host in "abc"}
         assert batch_messages(tmp_path, name, hosts, "{{ ansible_play_batch | length }}") == ["2", "1"]
-        # the first host need not be one of those for which it is set
+        # the batch size need not be set for the first host
         batched = batch_messages(tmp_path, name, {"switch": {}, **hosts}, "{{ ansible_play_batch | length }}")
         assert batched == (["2", "1"] if name == "rollback" else ["2", "2"])
 
@@ -243,7 +250,7 @@ DRIVER = [{"dra_driver_kubeconfig": "/nowhere"}, {"dra_driver_settings": {"kubec
 
 @pytest.mark.long
 @pytest.mark.parametrize("driver", DRIVER, ids=["role", "own"])
-def test_a_partial_removal_leaves_the_cluster_alone(machines, tmp_path, driver):
+def test_a_partial_removal_does_not_change_the_cluster(machines, tmp_path, driver):
     tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere"), **driver}
     confirmed = ("-e", "remove_confirm=default")
     for part in (("-e", "site_hosts=one"), ("--limit", "one")):
@@ -287,7 +294,7 @@ def test_claims_that_are_not_applied_are_not_compared(tmp_path):
 
 def test_an_overdue_hold_is_drift(tmp_path):
     """The line is one that lanewise.dra.dra_holds_info returns."""
-    late = "swap gold has no hold, 1 rule still ends pods: give it back with lanewise.dra.swap"
+    late = "swap gold has no hold, 1 rule still evicts pods: return it with lanewise.dra.swap"
     (tmp_path / "claims.yml").write_text(CLAIMS, encoding="utf-8")
     for overdue, verdict in (([late], "drifted; drifted"), ([], "no drift; not compared")):
         reported = play(tmp_path, {"a": {"site_holds": {"overdue": overdue}}}, playbook=str(tmp_path / "claims"))
@@ -296,7 +303,7 @@ def test_an_overdue_hold_is_drift(tmp_path):
         assert "lanewise.dra.reserve" not in reported
 
 
-def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
+def test_drift_lists_templates_that_no_longer_fit_their_boards(tmp_path):
     names = ["ResourceClaimTemplate ml/pair", "DeviceClass gpu"]
     applied = {"changed": True, "differing": names, "replaced": names[:1], "pruned": []}
     hosts = {"a": {"dra_claims_applied": applied}}
@@ -313,12 +320,18 @@ def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
 
 
 def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_path):
-    """Such as after a change that broke the node. The probe before the change succeeded."""
+    """As after a change that broke the node: the probe before the change succeeded."""
     tree = {"topology_root": str(machines / "cpu-rdma")}
     hosts = {
         "well": {**tree, "then": tree["topology_root"], "by": "local"},
-        "torn": {**tree, "then": "/nonexistent", "by": "local"},
-        "gone": {**tree, "then": tree["topology_root"], "by": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1},
+        "broken": {**tree, "then": "/nonexistent", "by": "local"},
+        "unreachable": {
+            **tree,
+            "then": tree["topology_root"],
+            "by": "ssh",
+            "ansible_host": "127.0.0.1",
+            "ansible_port": 1,
+        },
     }
     again = {"topology_root": "{{ then }}", "ansible_connection": "{{ by }}"}
     probe = {"ansible.builtin.import_playbook": "lanewise.dra.probe"}
@@ -326,25 +339,25 @@ def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_pat
     play(tmp_path, hosts, rc=2, playbook=str(tmp_path / "twice"))
     site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
     status = {node["name"]: node["status"] for node in site["nodes"]}
-    assert status == {"well": "probed", "torn": "failed", "gone": "unreachable"}
+    assert status == {"well": "probed", "broken": "failed", "unreachable": "unreachable"}
 
 
 @pytest.mark.long
 def test_drift_sets_the_exit_status(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100")}
-    wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
+    configured = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
     drifted = {**tree, "fabric_nics": RAILS}
     unknown = {**tree, "fabric_nics": [{**RAILS[0], "count": 9}]}
 
     def drift_report() -> dict[str, t.Any]:
         return json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
 
-    output = play(tmp_path, {"same": wanted, "silent": tree}, playbook="drift")
+    output = play(tmp_path, {"same": configured, "unconfigured": tree}, playbook="drift")
     assert (
         "changed=0" in output and drift_report()["verdict"] == "no drift" and list(drift_report()["nodes"]) == ["same"]
     )
 
-    output = play(tmp_path, {"same": wanted, "other": drifted}, playbook="drift", rc=1)
+    output = play(tmp_path, {"same": configured, "other": drifted}, playbook="drift", rc=1)
     assert "num_vfs: 0 -> 4" in output and "1 node without drift" in output
     assert {name: node["state"] for name, node in drift_report()["nodes"].items()} == {
         "same": "no drift",
@@ -353,11 +366,11 @@ def test_drift_sets_the_exit_status(machines, tmp_path):
     page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
     assert "num_vfs: 0 -&gt; 4" in page and "same" not in page.split("<h2>Nodes</h2>")[1]
 
-    hosts = {"other": drifted, "<b>unknown": unknown, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
+    hosts = {"other": drifted, "<b>unknown": unknown, "unreachable": {**UNREACHABLE, "fabric_nics": RAILS}}
     output = play(tmp_path, hosts, playbook="drift", rc=2)
     assert "Could not check" in output and "THE_SITE_HAS_DRIFTED" not in output
     states = {name: node["state"] for name, node in drift_report()["nodes"].items()}
-    assert states == {"other": "drifted", "<b>unknown": "unknown", "gone": "unknown"}
+    assert states == {"other": "drifted", "<b>unknown": "unknown", "unreachable": "unknown"}
     page = (tmp_path / "report" / "drift.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;unknown" in page and "<b>" not in page
 
@@ -365,8 +378,13 @@ def test_drift_sets_the_exit_status(machines, tmp_path):
 @pytest.mark.long
 def test_a_failure_for_all_nodes_keeps_the_state_of_each(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere")}
-    wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
-    play(tmp_path, {"same": wanted, "other": {**tree, "fabric_nics": RAILS}, "third": wanted}, playbook="drift", rc=2)
+    configured = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
+    play(
+        tmp_path,
+        {"same": configured, "other": {**tree, "fabric_nics": RAILS}, "third": configured},
+        playbook="drift",
+        rc=2,
+    )
     report = json.loads((tmp_path / "report" / "drift.json").read_text(encoding="utf-8"))
     states = {name: node["state"] for name, node in report["nodes"].items()}
     assert states == {"same": "no drift", "other": "drifted", "third": "no drift"}
@@ -391,17 +409,20 @@ def test_drift_is_unknown_if_no_node_was_checked(tmp_path, hosts, site_hosts, op
 
 
 @pytest.mark.long
-def test_a_support_bundle_names_no_address(machines, tmp_path):
+def test_a_support_bundle_contains_no_address(machines, tmp_path):
     tree = machines / "hgx-h100"
-    hosts = {"node": {"topology_root": str(tree), "fabric_nics": RAILS}, "gone": {**UNREACHABLE, "fabric_nics": RAILS}}
+    hosts = {
+        "node": {"topology_root": str(tree), "fabric_nics": RAILS},
+        "unreachable": {**UNREACHABLE, "fabric_nics": RAILS},
+    }
     output = play(tmp_path, hosts, "-e", f"support_dest={tmp_path}", playbook="support_bundle")
     (bundle,) = tmp_path.glob("support-*.tar.gz")
     assert str(bundle) in output and bundle.stat().st_mode & 0o077 == 0
     with tarfile.open(bundle) as archive:
-        held = {Path(one.name).name: archive.extractfile(one).read().decode() for one in archive if one.isfile()}
-    assert set(held) == {f"{host}.{kind}" for host in hosts for kind in ("topology.json", "plan.json", "log.txt")}
-    assert "over ssh" in held["gone.topology.json"].lower()
+        files = {Path(one.name).name: archive.extractfile(one).read().decode() for one in archive if one.isfile()}
+    assert set(files) == {f"{host}.{kind}" for host in hosts for kind in ("topology.json", "plan.json", "log.txt")}
+    assert "over ssh" in files["unreachable.topology.json"].lower()
     addresses = [path.read_text().strip() for path in tree.glob("sys/class/net/*/address")]
-    assert len(addresses) >= 8 and not [one for one in addresses if one in held["node.topology.json"]]
-    assert len(set(re.findall("<mac-[0-9a-f]+>", held["node.topology.json"]))) == len(set(addresses))
-    assert len(json.loads(held["node.plan.json"])["fabric"]["changes"]) == 12
+    assert len(addresses) >= 8 and not [one for one in addresses if one in files["node.topology.json"]]
+    assert len(set(re.findall("<mac-[0-9a-f]+>", files["node.topology.json"]))) == len(set(addresses))
+    assert len(json.loads(files["node.plan.json"])["fabric"]["changes"]) == 12

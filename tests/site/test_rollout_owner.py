@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The annotation that records which run has cordoned a Node, as other releases wrote it."""
+"""The annotation that records which run has cordoned a Node, in the formats of this and other releases."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OTHER = Owner("eva", "elsewhere", 7, "123", "pid:[1]")
 
 
 def test_annotations_of_earlier_releases_are_read() -> None:
-    own = this_run()
-    assert state("true", own) == ENDED  # what 1.0.0 wrote
-    assert state(None, own) == NOBODY and rollout_owner("")["state"] == NOBODY
-    unnumbered = {name: value for name, value in json.loads(own.text).items() if name != "format"}
-    assert len(unnumbered) == 5 and state(json.dumps(unnumbered), own) == OURS
+    run = this_run()
+    assert state("true", run) == ENDED  # the format of 1.0.0
+    assert state(None, run) == NOBODY and rollout_owner("")["state"] == NOBODY
+    unnumbered = {name: value for name, value in json.loads(run.text).items() if name != "format"}
+    assert len(unnumbered) == 5 and state(json.dumps(unnumbered), run) == OURS
 
 
 def test_an_annotation_has_a_format_number_and_may_have_more_fields() -> None:
@@ -40,9 +40,9 @@ def test_an_annotation_has_a_format_number_and_may_have_more_fields() -> None:
 
 
 def test_a_run_of_a_newer_release_is_not_taken_for_one_that_ended() -> None:
-    note = json.dumps({"format": 2, "run": {"id": 7}})
-    assert parse(note) is None and state(note, this_run()) == UNKNOWN
-    answer = rollout_owner(note)
+    annotation = json.dumps({"format": 2, "run": {"id": 7}})
+    assert parse(annotation) is None and state(annotation, this_run()) == UNKNOWN
+    answer = rollout_owner(annotation)
     assert (answer["state"], answer["name"]) == (UNKNOWN, "of a newer release of lanewise.dra")
     # an annotation that allows older readers is read
     assert parse(json.dumps({**json.loads(OTHER.text), "format": 2, "readable_by": 1})) == OTHER

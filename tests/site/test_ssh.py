@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The site playbook over SSH, against an sshd on loopback, like a user's first run on real nodes."""
+"""The site playbook over SSH to an sshd on loopback, like a user's first run on real nodes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
     )
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd needs this folder to separate privileges
-    # ssh's sockets need a path of at most 108 bytes, more than what %C and a test's own folder leave
+    # the path of an ssh control socket has at most 108 bytes, and %C in the test's folder would be longer
     sockets = Path(tempfile.mkdtemp(prefix="ssh-", dir="/tmp"))
     with open(folder / "log", "wb") as log:
         server = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
@@ -74,13 +74,14 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
 
 
 class Site:
-    """An inventory of two hosts that are this machine over SSH, and one on whose port nothing answers."""
+    """An inventory of two hosts that are this machine over SSH, and an unreachable host with a port where nothing
+    listens."""
 
     def __init__(self, folder: Path, port: int, sockets: Path) -> None:
         self.folder = folder
         self.report = folder / "report"
         hosts = {name: {"ansible_port": port} for name in ("node-a", "node-b")}
-        hosts["gone"] = {"ansible_port": _free_port()}
+        hosts["unreachable"] = {"ansible_port": _free_port()}
         variables = {
             "ansible_host": "127.0.0.1",
             "ansible_user": getpass.getuser(),
@@ -119,22 +120,22 @@ def test_check_mode_writes_nothing(site: Site) -> None:
     assert not site.report.exists()
 
 
-def test_hosts_are_read_and_the_missing_one_is_named(site: Site) -> None:
-    site.run(rc=2)  # the report is written, and the exit status shows that a host is missing
-    assert site.status() == {"node-a": "probed", "node-b": "probed", "gone": "unreachable"}
+def test_hosts_are_probed_and_an_unreachable_one_is_reported(site: Site) -> None:
+    site.run(rc=2)  # the report is written, and the exit status shows that a host could not be probed
+    assert site.status() == {"node-a": "probed", "node-b": "probed", "unreachable": "unreachable"}
     facts = json.loads((site.report / "nodes" / "node-a.json").read_text(encoding="utf-8"))["facts"]
     assert facts["system"]["kernel"] == os.uname().release
     assert {nic["address"] for nic in facts["nics"]} <= set(os.listdir("/sys/bus/pci/devices"))
     assert {one["name"] for one in facts["interfaces"]} == set(os.listdir("/sys/class/net")) - {"bonding_masters"}
 
 
-def test_second_run_changes_nothing(site: Site) -> None:
+def test_a_second_run_changes_nothing(site: Site) -> None:
     before = _files(site.report)
     assert "changed=1" not in site.run(rc=2)
     assert _files(site.report) == before
 
 
-def test_limit_keeps_the_others(site: Site) -> None:
+def test_a_limited_run_keeps_the_facts_of_other_nodes(site: Site) -> None:
     before = _files(site.report)
     output = site.run("--limit", "node-b")
     assert "node-a " not in output
@@ -143,7 +144,7 @@ def test_limit_keeps_the_others(site: Site) -> None:
     assert after["nodes/node-a.json"] == before["nodes/node-a.json"]
 
 
-def test_node_whose_probe_fails_is_reported_even_if_it_is_the_only_one(site: Site) -> None:
+def test_a_failed_probe_is_reported_even_if_the_run_has_no_other_node(site: Site) -> None:
     output = site.run("--limit", "node-b", "-e", "topology_root=/nonexistent", rc=2)
     assert "has no folder 'sys'" in output
     assert site.status()["node-b"] == "failed"
@@ -157,7 +158,7 @@ def test_a_subset_of_the_facts_does_not_replace_complete_ones(site: Site) -> Non
     assert _files(site.report)["nodes/node-a.json"] == before["nodes/node-a.json"]
 
 
-def test_folder_with_another_page_is_refused(site: Site, tmp_path: Path) -> None:
+def test_a_folder_with_another_page_is_refused(site: Site, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("mine", encoding="utf-8")
     site.run("--limit", "node-a", "-e", f"site_report_dest={tmp_path}", rc=2)
     assert (tmp_path / "index.html").read_text(encoding="utf-8") == "mine"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Exchange data with the other pod of a job over each named interface, until this program is ended.
+"""Exchange data with the other pod of a job over each interface in the arguments, until this program is stopped.
 
 The pod with index 1 finds index 0 by multicast and opens one connection, which stays open. The number of exchanges is
 written to /tmp/INTERFACE. If a connection breaks, the pod ends with status 1.
@@ -23,8 +23,8 @@ import traceback
 
 INDEX = int(os.environ["JOB_COMPLETION_INDEX"])
 DISCOVERY_PORT, DATA_PORT = 7001, 7002
-SIZE, SECONDS = 10_000, 5  # bytes of an exchange, and seconds between exchanges
-PINGS, PAUSE = 10, 15  # pings of an rping, and seconds between its runs
+EXCHANGE_BYTES, EXCHANGE_INTERVAL_SECONDS = 10_000, 5
+PINGS_PER_RUN, RPING_INTERVAL_SECONDS = 10, 15
 
 
 def listen(interface):
@@ -91,12 +91,12 @@ def serve_pings(address):
 
 
 def ping(interface, address):
-    """Ping by the RDMA connection manager, which finds the devices. Each ping is a send, a read and a write."""
-    command = ["rping", "-c", "-V", "-v", "-C", str(PINGS), "-a", f"{address}%{interface}"]
+    """Ping through the RDMA connection manager, which finds the devices. Each ping is a send, a read and a write."""
+    command = ["rping", "-c", "-V", "-v", "-C", str(PINGS_PER_RUN), "-a", f"{address}%{interface}"]
     pings = 0
     while True:
         try:
-            # it fails while the other pod does not serve yet
+            # rping fails until the other pod's server runs
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
             print(interface, "rping", done.returncode, done.stderr, flush=True)
             if done.returncode == 0:
@@ -104,7 +104,7 @@ def ping(interface, address):
                 write_result(f"{interface}.rdma", peer=address, pings=pings)
         except subprocess.TimeoutExpired as error:
             print(interface, error, flush=True)
-        time.sleep(PAUSE)
+        time.sleep(RPING_INTERVAL_SECONDS)
 
 
 def start(function, *arguments):
@@ -116,18 +116,18 @@ def exchange(interface):
     connection.settimeout(600)
     address = address.partition("%")[0]
     if has_rdma(interface):
-        own = connection.getsockname()[0].partition("%")[0]
-        start(serve_pings, f"{own}%{interface}")
+        local_address = connection.getsockname()[0].partition("%")[0]
+        start(serve_pings, f"{local_address}%{interface}")
         start(ping, interface, address)
     for count in range(1, sys.maxsize):
         if INDEX:
-            data = os.urandom(SIZE)
+            data = os.urandom(EXCHANGE_BYTES)
             connection.sendall(data)
             if receive(connection, 32) != hashlib.sha256(data).digest():
                 raise OSError("the other pod received other data than was sent")
-            time.sleep(SECONDS)
+            time.sleep(EXCHANGE_INTERVAL_SECONDS)
         else:
-            connection.sendall(hashlib.sha256(receive(connection, SIZE)).digest())
+            connection.sendall(hashlib.sha256(receive(connection, EXCHANGE_BYTES)).digest())
         write_result(interface, peer=address, port=connection.getsockname()[1], exchanged=count)
 
 

@@ -19,10 +19,10 @@ CTR = "/opt/lab/bin/ctr --address /run/containerd/containerd.sock --namespace k8
 
 @pytest.fixture(name="get", scope="session")
 def _get():
-    """Objects of the cluster, by arguments of `kubectl get`."""
+    """A function that takes arguments of `kubectl get` and returns the listed objects."""
 
-    def get(*words):
-        command = [str(FOLDER / "kubectl"), "get", "--output=json", *words]
+    def get(*arguments):
+        command = [str(FOLDER / "kubectl"), "get", "--output=json", *arguments]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["items"]
 
     return get
@@ -35,11 +35,11 @@ def _name(host):
 
 @pytest.fixture(name="inside")
 def _inside(host):
-    """The output of a command in the container of the node's only pod in a namespace."""
+    """A function that runs a command in the container of the node's only pod in a namespace, and returns its output."""
 
     def run(command, namespace="exchange"):
-        chosen = f'labels."io.kubernetes.pod.namespace"=={namespace},labels."io.cri-containerd.kind"==container'
-        (container,) = host.check_output(f"{CTR} containers ls -q %s", chosen).split()
+        selector = f'labels."io.kubernetes.pod.namespace"=={namespace},labels."io.cri-containerd.kind"==container'
+        (container,) = host.check_output(f"{CTR} containers ls -q %s", selector).split()
         return host.check_output(f"{CTR} tasks exec --exec-id look-$$ {container} {command}")
 
     return run

@@ -28,7 +28,7 @@ def read(host, path):
         ("unknown", "unknown", {"h100-01": "no drift", "h100-05": "unknown"}),
     ],
 )
-def test_drift_is_reported_to_programs_and_people(host, folder, verdict, nodes):
+def test_drift_is_reported_as_json_and_as_a_page(host, folder, verdict, nodes):
     drift = read(host, f"{folder}/drift.json")
     assert drift["verdict"] == verdict
     assert {name: node["state"] for name, node in drift["nodes"].items()} == nodes
@@ -46,22 +46,22 @@ def test_the_bundle_describes_nodes_without_their_addresses(host):
     text = host.check_output(f"tar --extract --to-stdout --file {bundle}").lower()
     assert "0000:59:00.0" in text and "connectx-7" in text  # the card is identified
     assert "=== ip -details link" in text  # of this machine
-    found = f"cat {OLD}/class/net/*/address /sys/class/net/*/address; cat {OLD}/class/infiniband/*/node_guid"
-    own = {one for one in host.check_output(found).lower().split() if set(one) - set("0:")}
-    assert len(own) > 8 and not [one for one in own - {"ff:ff:ff:ff:ff:ff"} if one in text]
+    command = f"cat {OLD}/class/net/*/address /sys/class/net/*/address; cat {OLD}/class/infiniband/*/node_guid"
+    addresses = {one for one in host.check_output(command).lower().split() if set(one) - set("0:")}
+    assert len(addresses) > 8 and not [one for one in addresses - {"ff:ff:ff:ff:ff:ff"} if one in text]
     (serial,) = {one["serial"] for one in [read(host, "replaced/h100-02.json")["old"]]}
     assert serial and serial.lower() not in text
 
 
-def test_the_record_of_the_card_has_the_old_and_the_new_one(host):
+def test_the_record_contains_the_old_and_the_new_card(host):
     record = read(host, "replaced/h100-02.json")
     assert (record["state"], record["host"]) == ("done", "h100-02")
     assert record["card"]["serial"] == "MT2646X00001" != record["old"]["serial"]
     for card, tree in ((record["old"], "hgx-h100"), (record["card"], "exchanged")):
         (port, _other) = card["functions"]
         (interface,) = port["interfaces"]
-        place = f"{FOLDER}/machines/{tree}/sys/bus/pci/devices/{port['address']}/net/{interface['name']}/address"
-        assert host.file(place).content_string.strip() == interface["mac"]
+        path = f"{FOLDER}/machines/{tree}/sys/bus/pci/devices/{port['address']}/net/{interface['name']}/address"
+        assert host.file(path).content_string.strip() == interface["mac"]
 
 
 def test_the_report_has_the_new_card(host):

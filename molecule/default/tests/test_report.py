@@ -49,7 +49,7 @@ def test_each_gpu_of_the_hgx_node_has_a_rail_and_a_nearest_nic(site):
     assert {gpu["nearest_nics"]["level"] for gpu in facts["gpus"]} == {"PIX"}
 
 
-def test_degraded_node_is_found(site):
+def test_the_degraded_node_has_findings(site):
     assert not [one for one in site["h100-01"]["findings"] if one["severity"] == "error"]
     assert {"link-degraded", "rdma-port-down"} <= {one["id"] for one in site["h100-04"]["findings"]}
 
@@ -60,7 +60,7 @@ def test_node_with_a_missing_card_is_the_outlier(host, site):
     assert "h100-05" in host.file(f"{REPORT}/index.html").content_string.partition('id="findings"')[0]
 
 
-def test_stated_locality_is_used_and_marked(site):
+def test_overridden_locality_is_used_and_reported(site):
     facts = site["azure-01"]
     assert {gpu["nearest_nics"]["level"] for gpu in facts["gpus"]} == {"PIX"}
     assert "override-applied" in {one["id"] for one in facts["findings"]}

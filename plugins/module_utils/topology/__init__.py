@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""A node's PCIe and NUMA topology: sysfs, model, affinity, and what the driver publishes of it.
+"""A node's PCIe and NUMA topology: reading sysfs, the model, affinity, and the devices that the driver publishes.
 
-It imports only the standard library and nothing else of the collection, so that other programs can carry it. Only
-`reader` reads files of the node.
+This package imports only the standard library, and nothing else of the collection, so that other programs can include
+it. Only `reader` reads files of the node.
 """
 
 from __future__ import annotations

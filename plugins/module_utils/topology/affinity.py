@@ -13,9 +13,9 @@ Levels, from near to far:
 `PHB`     the same root complex, through its host bridge
 `NODE`    the same NUMA node, and nothing nearer is known
 `SYS`     different NUMA nodes
-`UNKNOWN` the machine does not say; this is never treated as near
+`UNKNOWN` the machine does not report it; this is never treated as near
 
-The names are those of NVML's nvmlGpuTopologyLevel_t; the rule is applied to the kernel's own device paths.
+The names are those of NVML's nvmlGpuTopologyLevel_t; the rule is applied to the kernel's device paths.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _domain(address: str) -> str:
 
 
 def level(one: PciFunction, other: PciFunction) -> str:
-    """The affinity of two functions; symmetric."""
+    """The level between two functions; it is symmetric."""
     if slot_of(one.address) == slot_of(other.address):
         return "SELF"
     if (one.physfn or one.address) == (other.physfn or other.address):
@@ -57,10 +57,10 @@ def level(one: PciFunction, other: PciFunction) -> str:
 
 
 def whole_switches(root_complex: str | None) -> bool:
-    """Whether each bridge on the way to a function stands for a whole switch rather than for one of its ports.
+    """Whether each bridge above a function represents a whole switch, and not one port of a switch.
 
-    That is the case if bridges are known and the root complex is not: in NCCL's files, which leave out the downstream
-    ports of switches and invent addresses for some. Sysfs has both or neither.
+    That is the case if bridges are known and the root complex is not. NCCL's files are like that: they leave out the
+    downstream ports of switches and invent addresses for some switches. Sysfs has both or neither.
     """
     return root_complex is None
 
@@ -68,15 +68,15 @@ def whole_switches(root_complex: str | None) -> bool:
 def _shared_bridges(one: PciFunction, other: PciFunction) -> int:
     """How many bridges two functions have in common, from the root complex down."""
     shared = 0
-    for mine, its in zip(one.bridges, other.bridges):
-        if mine != its:
+    for bridge, other_bridge in zip(one.bridges, other.bridges):
+        if bridge != other_bridge:
             break
         shared += 1
     return shared
 
 
 def _within_root(one: PciFunction, other: PciFunction) -> str | None:
-    """The level of two functions below one root complex; None where the root is unknown and they share no bridge."""
+    """The level of two functions below one root complex; None if the root is unknown and they share no bridge."""
     ours, theirs = one.bridges, other.bridges
     shared = _shared_bridges(one, other)
     if shared == 0:
@@ -87,8 +87,9 @@ def _within_root(one: PciFunction, other: PciFunction) -> str | None:
     for bridges, address in ((ours, one.address), (theirs, other.address)):
         step = bridges[shared] if len(bridges) > shared else address
         if _domain(step) != _domain(meeting):
-            return "PHB"  # below the meeting point begins another host bridge (Intel VMD)
-    # a switch is an upstream port with downstream ports behind it: one more port on each way is still that switch
+            return "PHB"  # another host bridge begins below the meeting point (Intel VMD)
+    # a switch is an upstream port with downstream ports below it: one more port on each path still belongs to that
+    # switch
     return "PIX" if max(len(ours), len(theirs)) - shared <= 1 else "PXB"
 
 
@@ -117,8 +118,8 @@ class Proximity:
         self.undecided = self._near_unpaired_data_direct()
 
     def _near_unpaired_data_direct(self) -> set[str]:
-        """GPUs near a data-direct function whose NIC is unknown, because its VPD is not readable. The nearest NIC of
-        these GPUs is then unknown, too."""
+        """GPUs near a data-direct function whose NIC is unknown because the function's VPD cannot be read. The nearest
+        NIC of these GPUs is then unknown, too."""
         known = set(self._data_direct.values())
         directs = [one for one in self._functions.values() if one.kind == "data_direct"]
         if all(one.address in known for one in directs):
@@ -131,22 +132,24 @@ class Proximity:
                     undecided.add(gpu.address)
         return undecided
 
-    def _places(self, address: str) -> list[PciFunction]:
-        """The functions that a device is reached by: its own and, for a NIC that has one, its DMA function."""
-        places = [self._functions[address]]
+    def _functions_of(self, address: str) -> list[PciFunction]:
+        """The functions through which a device is reached: its own, and the data-direct DMA function if a NIC has
+        one."""
+        functions = [self._functions[address]]
         if address in self._data_direct:
-            places.append(self._functions[self._data_direct[address]])
-        return places
+            functions.append(self._functions[self._data_direct[address]])
+        return functions
 
     def gpu_to_nic(self, gpu: str, nic: str) -> tuple[str, str]:
-        """The level, and the function of the NIC that it holds for: the NIC itself or its DMA function."""
+        """The level between a GPU and a NIC, and the function to which it applies: the NIC itself or its DMA
+        function."""
         best = ("UNKNOWN", nic)
         if gpu in self.undecided:
             return best
-        for place in self._places(nic):
-            near = level(self._functions[gpu], place)
+        for function in self._functions_of(nic):
+            near = level(self._functions[gpu], function)
             if RANK[near] < RANK[best[0]]:
-                best = (near, place.address)
+                best = (near, function.address)
         return best
 
     def capability(self, address: str) -> float:
@@ -155,11 +158,11 @@ class Proximity:
         return payload_rate(link.max_speed_gts, link.max_width) or 0.0 if link else 0.0
 
     def common(self, gpu: str, nic: str) -> str | None:
-        """The meeting point of a GPU and a NIC on their nearest path."""
+        """The meeting point of a GPU and a NIC on the nearest path between them."""
         return meeting_point(self._functions[gpu], self._functions[self.gpu_to_nic(gpu, nic)[1]])
 
     def matrix(self, gpus: list[str], others: list[str], nics: set[str]) -> Affinity:
-        """The levels of all pairs, each computed once; an empty one beyond `MATRIX_LIMIT` devices."""
+        """The levels of all pairs of devices; without levels if there are more than `MATRIX_LIMIT` devices."""
         devices = gpus + others
         if len(devices) > MATRIX_LIMIT:
             return Affinity(devices=devices)
@@ -176,22 +179,23 @@ class Proximity:
         return Affinity(devices=devices, levels=rows)
 
     def _closest_nodes(self, ends: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-        """Of devices on other NUMA nodes, those at the smallest SLIT distance; all if a distance is unknown."""
-        far: dict[str, int | None] = {}
+        """Of devices on other NUMA nodes, those at the smallest SLIT distance; all if a distance is unknown. `ends` are
+        the two functions that meet, by device."""
+        distances: dict[str, int | None] = {}
         for other, (ours, theirs) in ends.items():
             near, remote = self._functions[ours].numa_node, self._functions[theirs].numa_node
-            far[other] = None if near is None else self._distances.get(near, {}).get(str(remote))
-        stated = [distance for distance in far.values() if distance is not None]
-        if len(stated) < len(far):
+            distances[other] = None if near is None else self._distances.get(near, {}).get(str(remote))
+        known = [distance for distance in distances.values() if distance is not None]
+        if len(known) < len(distances):
             return ends
-        return {other: end for other, end in ends.items() if far[other] == min(stated)}
+        return {other: end for other, end in ends.items() if distances[other] == min(known)}
 
     def neighbours(self, addresses: t.Iterable[str]) -> Neighbours:
-        """An index of devices to find the nearest in; the same index for the same devices."""
+        """The index in which the nearest of these devices is found. It is cached for the same devices."""
         key = tuple(addresses)
         index = self._indexes.get(key)
         if index is None:
-            index = self._indexes[key] = Neighbours({address: self._places(address) for address in key})
+            index = self._indexes[key] = Neighbours({address: self._functions_of(address) for address in key})
         return index
 
     def nearest(self, address: str, among: Neighbours) -> Nearest:
@@ -204,7 +208,7 @@ class Proximity:
     def _nearest(self, address: str, among: Neighbours) -> Nearest:
         if address in self.undecided:
             return Nearest()
-        found, ends = among.nearest(self._places(address))
+        found, ends = among.nearest(self._functions_of(address))
         if found == "SYS":
             ends = self._closest_nodes(ends)
         result = Nearest(level=found, devices=sorted(ends, key=sort_key))
@@ -217,7 +221,7 @@ class Proximity:
 
 
 def _keys(function: PciFunction) -> list[list[tuple[str, str | int]]]:
-    """What a function shares with others at each distance: up to PIX, up to PXB, up to PHB, up to NODE."""
+    """The keys that a function shares with others within each level: PIX, PXB, PHB and NODE."""
     near: list[tuple[str, str | int]] = [("slot", slot_of(function.address))]
     near += [("bridge", bridge) for bridge in function.bridges[-2:]]
     if function.switch_label is not None:
@@ -231,13 +235,13 @@ def _keys(function: PciFunction) -> list[list[tuple[str, str | int]]]:
 
 
 class Neighbours:
-    """Devices by what they share with others, so that the nearest are found without comparing all pairs."""
+    """An index of devices by what they share with others, so that the nearest are found without comparing all pairs."""
 
-    def __init__(self, places: dict[str, list[PciFunction]]) -> None:
-        self.found: dict[str, Nearest] = {}  # earlier answers, by device
-        self._places = places
+    def __init__(self, functions_of: dict[str, list[PciFunction]]) -> None:
+        self.found: dict[str, Nearest] = {}  # earlier results, by device
+        self._functions_of = functions_of
         self._members: dict[tuple[str, str | int], list[str]] = {}
-        for address, functions in places.items():
+        for address, functions in functions_of.items():
             for function in functions:
                 for tier in _keys(function):
                     for key in tier:
@@ -246,35 +250,35 @@ class Neighbours:
                             members.append(address)
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self._functions_of)
 
     @staticmethod
-    def _meeting(places: list[PciFunction], others: list[PciFunction]) -> tuple[str, str, str]:
-        """The nearest level between two devices, and the two functions that it holds for."""
-        one, other = places[0], others[0]
+    def _meeting(functions: list[PciFunction], others: list[PciFunction]) -> tuple[str, str, str]:
+        """The nearest level between two devices, and the two functions to which it applies."""
+        one, other = functions[0], others[0]
         best = (level(one, other), one.address, other.address)
-        if len(places) > 1 or len(others) > 1:
-            for one in places:
+        if len(functions) > 1 or len(others) > 1:
+            for one in functions:
                 for other in others:
                     near = level(one, other)
                     if RANK[near] < RANK[best[0]]:
                         best = (near, one.address, other.address)
         return best
 
-    def nearest(self, places: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
-        """The nearest level of any indexed device to `places`, and the two functions that meet for each device."""
+    def nearest(self, functions: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
+        """The nearest level of any indexed device to `functions`, and for each device the two functions that meet."""
         for tier, bound in enumerate(("PIX", "PXB", "PHB", "NODE", "SYS")):
             candidates: dict[str, None] = {}
             if bound == "SYS":
-                candidates = dict.fromkeys(self._places)
+                candidates = dict.fromkeys(self._functions_of)
             else:
-                for place in places:
-                    for key in _keys(place)[tier]:
+                for function in functions:
+                    for key in _keys(function)[tier]:
                         candidates.update(dict.fromkeys(self._members.get(key, ())))
             best = "UNKNOWN"
             ends: dict[str, tuple[str, str]] = {}
             for address in candidates:
-                near, ours, theirs = self._meeting(places, self._places[address])
+                near, ours, theirs = self._meeting(functions, self._functions_of[address])
                 if near == "UNKNOWN" or RANK[near] > RANK[best]:
                     continue
                 if near != best:
@@ -286,7 +290,8 @@ class Neighbours:
 
 
 def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
-    """Give every GPU its nearest NICs and every NIC its nearest GPUs. VFs are left out: their PF stands for them."""
+    """Set the nearest NICs of every GPU, and the nearest GPUs of every NIC. VFs are left out: they are where their PF
+    is."""
     physical = [nic for nic in nics if nic.physfn is None]
     near_nics = proximity.neighbours(nic.address for nic in physical)
     near_gpus = proximity.neighbours(gpu.address for gpu in gpus if gpu.address not in proximity.undecided)
@@ -297,10 +302,10 @@ def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
 
 
 def fabric_nics(nics: list[Nic]) -> list[Nic]:
-    """The NICs that can carry GPU traffic: PFs with an RDMA device, or all PFs where the node has no RDMA device.
+    """The NICs that can carry GPU traffic: PFs with an RDMA device, or all PFs if the node has no RDMA device.
 
     NICs that carry the default route do not count, unless most NICs do: then routes do not distinguish them.
-    An RDMA device that a pod has counts, so that the result does not depend on who is using a card.
+    An RDMA device that is in a pod counts, so that the result does not depend on who uses a card.
     """
     physical = [nic for nic in nics if nic.physfn is None]
     capable = [nic for nic in physical if nic.rdma_devices or "rdma_device" in nic.elsewhere] or physical
@@ -309,9 +314,9 @@ def fabric_nics(nics: list[Nic]) -> list[Nic]:
 
 
 def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[Group]:
-    """Pairing groups: GPUs and fabric NICs joined where each is among the other's nearest, NODE or nearer.
+    """Pairing groups: GPUs and fabric NICs that are among each other's nearest devices, at level NODE or nearer.
 
-    Both sides have to agree, so that a GPU whose own NIC is missing does not join the pairs of its neighbours.
+    Both sides must agree, so that a GPU whose NIC is missing does not join the pairs of its neighbors.
     """
     fabric = [nic.address for nic in fabric_nics(nics)]
     near_nics = proximity.neighbours(fabric)
@@ -330,7 +335,7 @@ def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[
             if other is not None and other is not group:
                 other.gpus += [one for one in group.gpus if one not in other.gpus]
                 other.nics += [one for one in group.nics if one not in other.nics]
-                groups.pop(id(group), None)  # this GPU ties two groups together
+                groups.pop(id(group), None)  # this GPU joins two groups
                 group = other
         groups[id(group)] = group
         for address in group.nics:
@@ -345,13 +350,12 @@ def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[
 
 
 def number_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], nics: list[Nic]) -> None:
-    """Give NICs and GPUs their rails: those that the site states, or else those derived from the groups.
+    """Number the rails of NICs and GPUs: as the site states them, or else derived from the groups.
 
-    Rails are counted by GPU, so that a rail has the same number on all nodes of one model, even if a NIC is missing:
-    with K NICs per GPU, GPU N has the rails from N*K; with one NIC for S GPUs, GPU N has rail N/S. K and S are those of
-    the group that has the fewest NICs per GPU and the fewest GPUs per NIC. Only a group's NICs with the widest PCIe
-    connector count: what a card can do, whatever its current link. Other NICs (storage) and GPUs outside all groups
-    have no rail.
+    Rails are counted by GPU, so that a rail has the same number on all nodes of one model, even if a NIC is missing.
+    With K NICs per GPU, GPU N has the rails from N*K on. With one NIC for S GPUs, GPU N has rail N/S. K and S are the
+    smallest values of all groups. Of a group's NICs, only those with the highest possible PCIe rate count, whatever
+    their current link. Other NICs (storage) and GPUs outside all groups have no rail.
     """
     if any(nic.rail_source == "override" for nic in nics):
         _follow_stated_rails(proximity, gpus, nics)
@@ -361,7 +365,7 @@ def number_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], nic
 
 
 def _follow_stated_rails(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
-    """Give every GPU the rail of that nearest NIC with a stated rail that serves the fewest GPUs so far."""
+    """Give every GPU the rail of a nearest NIC with a stated rail; of several, the one that serves the fewest GPUs."""
     stated = {nic.address: nic for nic in nics if nic.rail_source == "override" and nic.physfn is None}
     among = proximity.neighbours(stated)
     served = dict.fromkeys(stated, 0)
@@ -382,20 +386,20 @@ def _derive_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], ni
         widest.append([address for address in group.nics if proximity.capability(address) == best])
     nics_per_gpu = max(1, min(len(rail_nics) // len(group.gpus) for group, rail_nics in zip(groups, widest)))
     gpus_per_nic = min(-(-len(group.gpus) // len(rail_nics)) for group, rail_nics in zip(groups, widest))
-    taken: set[int] = set()
+    used: set[int] = set()
     for group, rail_nics in zip(groups, widest):
         for position, address in enumerate(group.gpus):
             start = position // gpus_per_nic * nics_per_gpu
-            own = rail_nics[start : start + nics_per_gpu] or rail_nics[-1:]
+            gpu_nics = rail_nics[start : start + nics_per_gpu] or rail_nics[-1:]
             first = gpu_at[address].index // gpus_per_nic * nics_per_gpu
-            for offset, nic in enumerate(own):
+            for offset, nic in enumerate(gpu_nics):
                 if nic_at[nic].rail is None:
                     rail = first + offset
-                    while rail in taken:  # groups whose GPUs alternate in address order
+                    while rail in used:  # the GPUs of several groups alternate in address order
                         rail += 1
-                    taken.add(rail)
+                    used.add(rail)
                     nic_at[nic].rail, nic_at[nic].rail_source = rail, "derived"
-            gpu_at[address].rail = nic_at[own[0]].rail
+            gpu_at[address].rail = nic_at[gpu_nics[0]].rail
 
 
 def _pass_rails_to_vfs(nics: list[Nic]) -> None:

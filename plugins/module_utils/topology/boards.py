@@ -6,8 +6,8 @@
 """The map of a board: which NICs are near which GPUs, and a short name for the map.
 
 Claims that align a GPU and a NIC without a common attribute are written for one map. The driver publishes the map's
-name (its shape), and the collection selects by it, so both compute it here, from the same facts. The map only depends
-on where devices are, not on who uses them.
+name (the shape), and the collection selects devices by that name. Both compute the name here, from the same facts. The
+map depends only on where devices are, not on who uses them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if t.TYPE_CHECKING:
 
 __all__ = ["Board", "board_map", "nearest"]
 
-#: Levels that say how near two devices are, the nearest first.
-KNOWN = tuple(sorted((level for level in RANK if level != "UNKNOWN"), key=RANK.__getitem__))
+#: All levels but UNKNOWN, the nearest first.
+_KNOWN = tuple(sorted((level for level in RANK if level != "UNKNOWN"), key=RANK.__getitem__))
 
 #: The addresses of a GPU and of a NIC.
 Pair = tuple[str, str]
@@ -37,10 +37,10 @@ class Board:
     """The GPUs and NICs of a node, and how near they are to each other.
 
     `gpus` are the PCI addresses of GPUs and other accelerators, without their VFs, `nics` those of NICs that are not
-    VFs, both in ascending order. `levels` has, for each GPU and NIC, one of SELF, PIX, PXB, PHB, NODE and SYS (see
-    `affinity`); pairs of unknown distance have no entry. `shape` is sixteen hex digits of a SHA-256 over all of that,
-    or "" if the facts have no affinity: only a subset was gathered, or the node has more devices than
-    :data:`affinity.MATRIX_LIMIT`.
+    VFs, both in ascending order. `levels` contains one of SELF, PIX, PXB, PHB, NODE and SYS (see `affinity`) for each
+    GPU and NIC; pairs of unknown distance have no entry. `shape` is sixteen hex digits of a SHA-256 over all of that.
+    It is empty if the facts have no affinity, because only a subset was gathered, or because the node has more devices
+    than :data:`affinity.MATRIX_LIMIT`.
     """
 
     gpus: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Board:
     shape: str = ""
 
     def level(self, gpu: str, nic: str) -> str:
-        """How near a GPU and a NIC are to each other; `UNKNOWN` if the map does not say."""
+        """The level between a GPU and a NIC; `UNKNOWN` if the map does not contain the pair."""
         return self.levels.get((gpu, nic), "UNKNOWN")
 
     def nearest_gpus(self, nic: str) -> tuple[str, tuple[str, ...]]:
@@ -62,7 +62,8 @@ class Board:
 
 
 def nearest(levels: t.Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The nearest of some levels, and the keys that have it, in the order of the mapping; `UNKNOWN` never counts."""
+    """The nearest level of a mapping, and the keys that have it, in their order; no keys if all levels are
+    `UNKNOWN`."""
     best = min(levels.values(), key=RANK.__getitem__, default="UNKNOWN")
     return best, () if best == "UNKNOWN" else tuple(key for key, level in levels.items() if level == best)
 
@@ -76,12 +77,12 @@ def board_map(facts: NodeFacts) -> Board:
     gpus = _physical(facts["gpus"], functions)
     nics = _physical(facts["nics"], functions)
     affinity = facts.get("affinity") or {}
-    place = {address: index for index, address in enumerate(affinity.get("devices") or ())}
+    position = {address: index for index, address in enumerate(affinity.get("devices") or ())}
     rows: t.Sequence[t.Sequence[str]] = affinity.get("levels") or ()
-    if len(rows) < len(place) or not all(address in place for address in (*gpus, *nics)):
+    if len(rows) < len(position) or not all(address in position for address in (*gpus, *nics)):
         return Board(gpus, nics)
-    levels = {(gpu, nic): rows[place[gpu]][place[nic]] for gpu in gpus for nic in nics}
-    known = {pair: level for pair, level in levels.items() if level in KNOWN}
+    levels = {(gpu, nic): rows[position[gpu]][position[nic]] for gpu in gpus for nic in nics}
+    known = {pair: level for pair, level in levels.items() if level in _KNOWN}
     return Board(gpus, nics, known, _shape(gpus, nics, known))
 
 
@@ -96,7 +97,7 @@ def _physical(devices: t.Iterable[GpuFacts | NicFacts], functions: t.Mapping[str
 
 
 def _shape(gpus: t.Sequence[str], nics: t.Sequence[str], levels: t.Mapping[Pair, str]) -> str:
-    """A short name of a map. It is in slices and stored claims, so it must stay the same from release to release."""
+    """A short name of a map. Slices and stored claims contain it, so every release must compute the same name."""
     table = [[levels.get((gpu, nic), "UNKNOWN") for nic in nics] for gpu in gpus]
     text = json.dumps([list(gpus), list(nics), table], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

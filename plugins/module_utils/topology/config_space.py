@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""PCI configuration space and vital product data, from bytes.
+"""Decoding PCI configuration space and vital product data (VPD).
 
-The functions take a `read(offset, size)` callable rather than the whole space: on real hardware each dword is a
+The functions take a `read(offset, size)` callable instead of the whole space: on real hardware, each dword is a
 transaction with the device, and an ordinary user may read the first 64 bytes only.
 """
 
@@ -39,7 +39,8 @@ def _word(data: bytes | None, offset: int, size: int) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def payload_rate(speed_gts: float | None, width: int | None) -> float | None:
-    """GB/s of one direction: lanes times rate, less 8b/10b (2.5, 5 GT/s), 128b/130b (8 to 32) or FLIT coding (64)."""
+    """The payload rate of one direction in GB/s: lanes times rate, less the overhead of 8b/10b (2.5 and 5 GT/s),
+    128b/130b (8 to 32 GT/s) or FLIT coding (64 GT/s)."""
     if not speed_gts or not width:
         return None
     if speed_gts <= 5:
@@ -72,7 +73,7 @@ def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int
 
 
 def read_link(read: Read, header: bytes | None = None) -> Link | None:
-    """The link of a function from its PCI Express capability, or None if it has none or it cannot be read.
+    """The link of a function from its PCI Express capability; None if there is none, or if it cannot be read.
 
     `header` is the first 64 bytes, if they were read already.
     """
@@ -88,8 +89,8 @@ def read_link(read: Read, header: bytes | None = None) -> Link | None:
 
 @functools.lru_cache(maxsize=256)
 def _link(capability: int, status: int) -> Link | None:
-    """The link described by the lowest ten bits of Link Capabilities and Link Status; cached, as many ports are
-    alike."""
+    """The link described by the lowest ten bits of Link Capabilities and Link Status. The result is cached, as many
+    ports have the same values."""
     speed, width = _SPEED_CODES.get(status & 0xF), _width(status)
     best, best_width = _SPEED_CODES.get(capability & 0xF), _width(capability)
     if not (speed or width or best or best_width):
@@ -109,7 +110,7 @@ def _width(register: int) -> int | None:
 
 
 def read_acs(read: Read) -> Acs | None:
-    """The ACS capability, or None if the port has none or extended configuration space cannot be read."""
+    """The ACS capability; None if the port has none, or if the extended configuration space cannot be read."""
     offset = 0x100
     seen = set()
     while offset >= 0x100 and offset not in seen:
@@ -132,10 +133,10 @@ def _acs_names(register: int) -> list[str]:
 
 
 def read_vpd(read: Read) -> Vpd | None:
-    """Name, part and serial number and NVIDIA's V3 UUID, or None if there is no readable VPD.
+    """Name, part number, serial number and NVIDIA's V3 UUID; None if there is no readable VPD.
 
-    Reads the identifier string and the read-only block, and nothing after them: VPD is slow, a mailbox of four bytes
-    per transaction.
+    Only the identifier string and the read-only block are read: VPD is a mailbox with four bytes per transaction, and
+    slow.
     """
     vpd = Vpd()
     offset = 0

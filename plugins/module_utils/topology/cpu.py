@@ -24,9 +24,9 @@ _VIRTUAL_VENDORS = ("QEMU", "Xen", "innotek GmbH", "VMware, Inc.")
 
 
 def _cpus(reader: Reader, folder: Folder, mask_name: str, list_name: str, size: int = 65536) -> int | None:
-    """A CPU set from whichever of its two files exists.
+    """A CPU set from the first of its two files that exists, the mask or the list.
 
-    The kernel writes both from one value. In edited recordings they can differ; hwloc reads the mask, and so do we.
+    The kernel writes both from one value. In edited recordings they can differ. The mask comes first, as in hwloc.
     """
     for name, parse in ((mask_name, cpuset.from_mask), (list_name, cpuset.from_list)):
         text = folder.text(name, whole=True, size=size)
@@ -40,19 +40,19 @@ def _cpus(reader: Reader, folder: Folder, mask_name: str, list_name: str, size: 
 
 
 def local_cpus(reader: Reader, folder: Folder) -> int | None:
-    """The CPUs that a PCI function names as its own, or None."""
+    """The local CPUs of a PCI function; None if they are unknown."""
     return _cpus(reader, folder, "local_cpus", "local_cpulist", 4096)
 
 
 def online_cpus(reader: Reader) -> int | None:
-    """The CPUs that are online, or None where that is unknown."""
+    """The CPUs that are online; None if that is unknown."""
     return cpuset.from_list(reader.text(f"{_CPU}/online", 65536, whole=True) or "") or None
 
 
 def read_packages(reader: Reader) -> list[Package]:
     """Packages (sockets) with their CPUs.
 
-    A CPU lists all CPUs of its package, so one CPU per package is enough to read.
+    Each CPU lists all CPUs of its package, so one CPU per package is read.
     """
     numbers = sorted(int(name[3:]) for name in reader.names(_CPU) if name[:3] == "cpu" and _CPU_NAME.match(name))
     covered = 0
@@ -62,7 +62,7 @@ def read_packages(reader: Reader) -> list[Package]:
             continue
         with reader.folder(f"{_CPU}/cpu{number}/topology") as folder:
             identifier = folder.integer("physical_package_id")
-            if identifier is None or identifier < 0:  # -1: the firmware does not say (arm64 without PPTT)
+            if identifier is None or identifier < 0:  # -1: the firmware does not report it (arm64 without PPTT)
                 continue
             cpus = _cpus(reader, folder, "core_siblings", "core_siblings_list") or 0
         cpus |= 1 << number
@@ -75,7 +75,7 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
     """NUMA nodes, and the CPU set of each node that has one. Distances are SLIT numbers, memory is bytes."""
     numbers = sorted(int(name[4:]) for name in reader.entered(_NODE) if _NODE_NAME.match(name))
     online = cpuset.from_list(reader.text(f"{_NODE}/online", 65536, whole=True) or "")
-    if online:  # an edited recording may have folders of nodes that its own list lacks
+    if online:  # an edited recording may have folders of nodes that are not in the recorded list
         numbers = [number for number in numbers if online >> number & 1]
     names = [str(number) for number in numbers]
     nodes = []
@@ -92,9 +92,9 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
         if memory:
             node.memory_bytes = int(memory.group(1)) * 1024
         if distances:
-            words = distances.split()
-            if len(words) == len(numbers) and _DISTANCES.match(distances):
-                node.distances = dict(zip(names, map(int, words)))
+            values = distances.split()
+            if len(values) == len(numbers) and _DISTANCES.match(distances):
+                node.distances = dict(zip(names, map(int, values)))
             else:
                 reader.report(f"{folder.path}/distance", f"not one distance per node: {distances[:40]!r}")
         nodes.append(node)
@@ -102,7 +102,7 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
 
 
 def join_packages(nodes: list[NumaNode], sets: dict[int, int], packages: list[Package]) -> None:
-    """Set the package of each node and the nodes of each package, if all of a node's CPUs are of one package."""
+    """Set the package of each node, and the nodes of each package, if all CPUs of the node are in one package."""
     for package in packages:
         bits = cpuset.from_list(package.cpus) or 0
         for node in nodes:
@@ -113,9 +113,9 @@ def join_packages(nodes: list[NumaNode], sets: dict[int, int], packages: list[Pa
 
 
 def numa_node_of(cpus: int | None, sets: dict[int, int]) -> int | None:
-    """The one NUMA node that holds a whole CPU set, on a machine that has more than one with CPUs; else None.
+    """The NUMA node that contains a whole CPU set; None if there is none, or if only one node has CPUs.
 
-    With a single node the answer would mean nothing: a VM whose host hides its sockets looks the same.
+    With a single node the result would mean nothing: a VM whose host hides the sockets looks the same.
     """
     with_cpus = {number: bits for number, bits in sets.items() if bits}
     if not cpus or len(with_cpus) < 2:

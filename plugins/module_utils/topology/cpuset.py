@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""CPU sets as Python integers (bit N is CPU N), and the kernel's two text forms of them."""
+"""CPU sets as Python integers (bit N is CPU N), and the kernel's two text formats for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import re
 
 _LIST = re.compile(r"^([0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*)?$")
 _MASK = re.compile(r"^(0x)?[0-9a-fA-F]{1,8}(,(0x)?[0-9a-fA-F]{8})*$")
-_LIMIT = 1 << 16  # far above NR_CPUS; a damaged file must not make a giant integer
+#: Far above NR_CPUS: a damaged file must not result in a giant integer.
+_MAX_CPUS = 1 << 16
 
 
 @functools.lru_cache(maxsize=256)
@@ -25,7 +26,7 @@ def from_list(text: str) -> int | None:
     for part in text.split(",") if text else ():
         first, dash, last = part.partition("-")
         low, high = int(first), int(last if dash else first)
-        if low > high or high >= _LIMIT:
+        if low > high or high >= _MAX_CPUS:
             return None
         bits |= ((1 << (high - low + 1)) - 1) << low
     return bits
@@ -35,10 +36,10 @@ def from_list(text: str) -> int | None:
 def from_mask(text: str) -> int | None:
     """Parse `00000000,0000ffff`, 32-bit words from the highest to the lowest; None if malformed.
 
-    Recordings that were edited by hand have words with `0x`, which hwloc accepts, too.
+    Recordings that were edited by hand contain words with `0x`, which hwloc also accepts.
     """
     text = text.strip()
-    if not _MASK.match(text) or len(text) > _LIMIT // 4:
+    if not _MASK.match(text) or len(text) > _MAX_CPUS // 4:
         return None
     bits = 0
     for word in text.split(","):
@@ -48,7 +49,7 @@ def from_mask(text: str) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def to_list(bits: int) -> str:
-    """Write a set as the kernel's list text."""
+    """A set in the kernel's list format, such as `0-3,8`."""
     parts = []
     cpu = 0
     while bits:

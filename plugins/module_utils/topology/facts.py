@@ -5,8 +5,8 @@
 
 """The types of a node's facts as dictionaries, for JSON and Ansible: the results of :func:`model.as_dict`.
 
-Each class here has the fields of the class of `model` with the same name without `Facts`; see its docstring. No key is
-required, because readers use an empty dictionary for a function, an interface and so on that a probe did not see.
+Each class has the fields of the class of `model` with the same name without `Facts`, which documents them. No key is
+required, because readers use an empty dictionary for a function or interface that a probe did not see.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class SourceFacts(t.TypedDict, total=False):
 
 
 class NodeFacts(t.TypedDict, total=False):
-    """A whole node. The module leaves out the sections that its option `subset` does not name."""
+    """A whole node. The module topology_info leaves out the sections that are not in its option `subset`."""
 
     schema_version: str
     source: SourceFacts

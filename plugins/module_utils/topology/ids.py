@@ -6,7 +6,7 @@
 """What PCI identifiers mean: the kinds of functions, and the names of common parts.
 
 Numbers are from the PCI Code and ID Assignment Specification (classes) and the public PCI ID database (devices). A
-part that is not listed is found by its class all the same; it only has no name.
+part that is not listed is still recognized by its class; it only has no name.
 """
 
 from __future__ import annotations
@@ -149,13 +149,13 @@ DEVICES = {
     ("1af4", "1041"): "virtio-net",
 }
 
-#: AWS Inferentia and Trainium: they have the class of a plain system peripheral.
+#: AWS Inferentia and Trainium, whose class is that of any system peripheral.
 _NEURON = frozenset(("7064", "7065", "7066", "7067", "7164", "7264", "7364"))
 
 #: Compression engines, which have the class of accelerators.
-_NO_ACCELERATORS = frozenset((("19e5", "a250"), ("19e5", "a251")))
+_NOT_ACCELERATORS = frozenset((("19e5", "a250"), ("19e5", "a251")))
 
-#: Vendors whose display controllers belong to management processors (BMC) or hypervisors, and never compute.
+#: Vendors whose display controllers belong to management processors (BMC) or hypervisors, and are never GPUs.
 _MANAGEMENT_GRAPHICS = frozenset(("1a03", "102b", "126f", "18ca", "19e5"))  # ASPEED, Matrox, Silicon Motion, XGI, iBMC
 _VIRTUAL_GRAPHICS = frozenset(
     (
@@ -173,21 +173,20 @@ _VIRTUAL_GRAPHICS = frozenset(
         "fb5d",  # bhyve
     )
 )
-#: Such display controllers of vendors that also make GPUs: Rage XL, Radeon 7000 and ES1000 beside BMCs of older
-#: servers.
-_NO_GPUS = frozenset((("1002", "4752"), ("1002", "5159"), ("1002", "515e"), ("1002", "5965")))
+#: Display controllers for BMCs of older servers, by a vendor that also makes GPUs: Rage XL, Radeon 7000 and ES1000.
+_NOT_GPUS = frozenset((("1002", "4752"), ("1002", "5159"), ("1002", "515e"), ("1002", "5965")))
 
-#: Makers of processors and chipsets with graphics inside, which sit on the root bus.
+#: Vendors of processors and chipsets with integrated graphics, which are on the root bus.
 _INTEGRATED_GRAPHICS = frozenset(("0014", "1106", "1d17", "8086"))
 
-#: Makers of GPUs. A display controller of another vendor counts as a GPU too, with a finding.
+#: Vendors of GPUs. A display controller of another vendor also counts as a GPU, with a finding.
 _GPU_VENDORS = frozenset(
     ("0731", "1002", "10de", "1d94", "1e36", "1e3e", "1ec6", "1ec8", "1ed5", "1ee0", "8086", "9999", "cabc")
 )
 
 
 def device_name(vendor_id: str | None, device_id: str | None) -> str | None:
-    """A short name such as `NVIDIA ConnectX-7`, or None for a part that is not known."""
+    """A short name such as `NVIDIA ConnectX-7`; None for an unknown part."""
     if vendor_id is None or device_id is None:
         return None
     device = DEVICES.get((vendor_id, device_id))
@@ -200,25 +199,25 @@ def is_unlisted_gpu(function: PciFunction) -> bool:
     return function.kind == "gpu" and is_display and function.vendor_id not in (None, *_GPU_VENDORS)
 
 
-def _computes(subclass: str, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> bool:
-    """Whether a display controller is a GPU, and does not just show a console."""
+def _is_gpu(subclass: str, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> bool:
+    """Whether a display controller is a GPU, and not only for a console."""
     if vendor_id is None or vendor_id in _MANAGEMENT_GRAPHICS or vendor_id in _VIRTUAL_GRAPHICS:
         return False
     if on_root_bus and subclass == "0300" and vendor_id in _INTEGRATED_GRAPHICS:
         return False
-    return (vendor_id, device_id) not in _NO_GPUS
+    return (vendor_id, device_id) not in _NOT_GPUS
 
 
 @functools.lru_cache(maxsize=256)
 def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> str:
-    """gpu, accelerator, nic, nvme, bridge, data_direct or other.
+    """The kind of a function: gpu, accelerator, nic, nvme, bridge, data_direct or other.
 
-    Every display controller (class 03) of any maker is a GPU, except those of management processors and hypervisors.
+    Every display controller (class 03) of any vendor is a GPU, except those of management processors and hypervisors.
     `on_root_bus` distinguishes the graphics of a desktop CPU from a card: both are Intel VGA controllers.
     """
     if vendor_id == "15b3" and device_id == "2100":
         return "data_direct"
-    if (vendor_id, device_id) in _NO_ACCELERATORS:
+    if (vendor_id, device_id) in _NOT_ACCELERATORS:
         return "other"
     base, sub = (class_code or "")[:2], (class_code or "")[:4]
     if sub in ("0604", "0609"):
@@ -228,7 +227,7 @@ def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, o
     if sub == "0108":
         return "nvme"
     if base == "03":
-        return "gpu" if _computes(sub, vendor_id, device_id, on_root_bus) else "other"
+        return "gpu" if _is_gpu(sub, vendor_id, device_id, on_root_bus) else "other"
     if base == "12":
         return "gpu" if vendor_id == "1002" else "accelerator"
     if sub == "0b40":  # co-processors; Intel's are mostly QuickAssist (compression and cryptography)

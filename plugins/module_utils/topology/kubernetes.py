@@ -14,7 +14,8 @@ _BUS_ID = re.compile(r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]$")
 
 
 class StandardAttributes(t.TypedDict, total=False):
-    """The standard device attributes as Kubernetes' own helper computes them; those it would not publish are absent."""
+    """The standard device attributes as Kubernetes' helper computes them; attributes that it would not publish are
+    absent."""
 
     pciBusID: str
     pcieRoot: str
@@ -22,12 +23,12 @@ class StandardAttributes(t.TypedDict, total=False):
 
 
 def standard_attributes(address: str, device_path: str | None, numa_node: int | None) -> StandardAttributes:
-    """pciBusID, pcieRoot and numaNode of a PCI function; a key is absent where Kubernetes would not publish it.
+    """pciBusID, pcieRoot and numaNode of a PCI function; a key is absent if Kubernetes would not publish it.
 
-    `device_path` is where /sys/bus/pci/devices/ADDRESS points (None if it is not a link) and `numa_node` the content
-    of the function's numa_node file. The helper accepts domains of four digits only, and a root only from paths that
-    begin with /sys/devices/pci, so functions behind VMD and on Hyper-V get no pcieRoot (pci_linux.go; KEP-6072 for
-    numaNode, where a negative number means unknown).
+    `device_path` is the target of /sys/bus/pci/devices/ADDRESS (None if that is not a link), and `numa_node` the
+    content of the function's numa_node file. Kubernetes' helper accepts domains of four digits only, and roots only
+    from paths that begin with /sys/devices/pci. So functions behind VMD and on Hyper-V get no pcieRoot. Source:
+    pci_linux.go, and KEP-6072 for numaNode, where a negative number means unknown.
     """
     attributes: StandardAttributes = {}
     if _BUS_ID.match(address):

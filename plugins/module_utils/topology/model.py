@@ -6,8 +6,8 @@
 """The model of a node, as plain data.
 
 Every class describes one kind of part. A field that the machine did not report is `None`; no value is guessed. PCI
-addresses are `DDDD:BB:DD.F` strings in lower case as the kernel writes them (the domain has five or more digits behind
-Intel VMD and on some hypervisors). CPU sets are kernel list strings such as `0-15,32-47`.
+addresses are `DDDD:BB:DD.F` strings in lower case, as the kernel writes them. The domain has five or more digits behind
+Intel VMD and on some hypervisors. CPU sets are kernel list strings such as `0-15,32-47`.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from .kubernetes import StandardAttributes
 if t.TYPE_CHECKING:
     from .facts import NodeFacts
 
-#: Version of the dictionaries that :func:`as_dict` writes: the major number grows when a reader of the old form
-#: would break, the minor one when something is added.
+#: Version of the dictionaries that :func:`as_dict` returns. The major number is increased if readers of the old format
+#: would fail, and the minor number if something is added.
 SCHEMA_VERSION = "1.0"
 
 
 class OverrideError(ValueError):
-    """A malformed override; the text names the entry and what is wrong with it."""
+    """A malformed override. The text contains the entry and the problem."""
 
 
 class _LazyFields:
-    """`__dataclass_fields__` of a class of the model, made when it is first read, which never happens on a node."""
+    """`__dataclass_fields__` of a class of the model. It is created when it is first read, which never happens on a
+    node."""
 
     def __get__(self, instance: object, cls: type) -> dict[str, t.Any]:
         if cls is Sheet:
             raise AttributeError("Sheet itself has no fields")
-        dataclasses.dataclass(init=False, eq=False, repr=False)(cls)  # replaces this attribute by the real one
+        dataclasses.dataclass(init=False, eq=False, repr=False)(cls)  # replaces this attribute with the real one
         return t.cast("dict[str, t.Any]", cls.__dict__["__dataclass_fields__"])
 
 
 class Sheet:
     """The base of all classes of the model, with their methods.
 
-    They look like dataclasses. But generating the methods of two dozen dataclasses takes longer than probing a node,
-    and would be repeated in each run of the module.
+    The classes look like dataclasses. But generating the methods of two dozen dataclasses takes longer than probing a
+    node, and would be repeated in each run of the module.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -59,9 +60,9 @@ class Sheet:
             if values:
                 known.update(zip(cls._names, values))
             self.__dict__ = facts = cls._defaults | known
-            for name, make in cls._factories:
+            for name, factory in cls._factories:
                 if name not in known:
-                    facts[name] = make()
+                    facts[name] = factory()
             if len(facts) != cls._count or len(values) > cls._count:
                 raise TypeError(f"{cls.__name__} has the fields {', '.join(cls._names)}, not {', '.join(facts)}")
 
@@ -77,23 +78,25 @@ if t.TYPE_CHECKING:
 else:
 
     def dataclass(**options):
-        """:func:`dataclasses.dataclass` for subclasses of Sheet, which brings the methods."""
+        """Replaces :func:`dataclasses.dataclass` for subclasses of Sheet, which has the methods."""
 
-        def made(cls):
+        def decorate(cls):
             cls._names = tuple(cls.__annotations__)
             cls._count = len(cls._names)
-            given = {name: cls.__dict__[name] for name in cls._names if name in cls.__dict__}
-            factories = {name: one.default_factory for name, one in given.items() if isinstance(one, dataclasses.Field)}
+            values = {name: cls.__dict__[name] for name in cls._names if name in cls.__dict__}
+            factories = {
+                name: value.default_factory for name, value in values.items() if isinstance(value, dataclasses.Field)
+            }
             cls._factories = list(factories.items())
-            cls._defaults = {name: value for name, value in given.items() if name not in factories}
+            cls._defaults = {name: value for name, value in values.items() if name not in factories}
             return cls
 
-        return made
+        return decorate
 
 
 @dataclass(eq=False, repr=False)
 class Link(Sheet):
-    """A PCIe link as one end of it reports it. Speeds are GT/s per lane, widths are lanes."""
+    """A PCIe link as one of its ends reports it. Speeds are in GT/s per lane, widths are numbers of lanes."""
 
     speed_gts: float | None = None
     width: int | None = None
@@ -106,7 +109,7 @@ class Link(Sheet):
 class Acs(Sheet):
     """PCIe Access Control Services of a port (PCIe Base Specification, section 7.7.11).
 
-    Both lists hold the two-letter names that lspci uses: SV, TB, RR, CR, UF, EC, DT.
+    Both lists contain the two-letter names that lspci uses: SV, TB, RR, CR, UF, EC, DT.
     """
 
     capable: list[str] = field(default_factory=list)
@@ -133,7 +136,7 @@ class Vpd(Sheet):
     name: str | None = None
     part_number: str | None = None
     serial_number: str | None = None
-    nvlink_management: bool = False  # a ConnectX function that runs an HGX baseboard's NVLink switches, and no network
+    nvlink_management: bool = False  # a ConnectX function that manages an HGX baseboard's NVLink switches
     uuid: str | None = None  # NVIDIA's V3 field: shared by a ConnectX-8 PF and its data-direct DMA function
 
 
@@ -141,7 +144,7 @@ class Vpd(Sheet):
 class PciFunction(Sheet):
     """One PCI function.
 
-    `bridges` are the addresses from the root complex down to the function itself, which is not included.
+    `bridges` are the addresses of the bridges from the root complex down to the function, which is not included.
     `root_complex` is the kernel's name of the outermost host bridge (`pci0000:17`).
     """
 
@@ -178,7 +181,7 @@ class NumaNode(Sheet):
     """A NUMA node."""
 
     id: int
-    cpus: str | None = None  # "" for a node without CPUs, None if the kernel did not say
+    cpus: str | None = None  # "" for a node without CPUs, None if the kernel does not report them
     memory_bytes: int | None = None
     package: int | None = None
     distances: dict[str, int] = field(default_factory=dict)  # node number (a string, for JSON) -> SLIT distance
@@ -234,7 +237,7 @@ class RdmaPort(Sheet):
 
     port: int
     link_layer: str | None = None  # infiniband, ethernet
-    state: str | None = None  # the kernel's word: ACTIVE, DOWN, INIT, ARMED
+    state: str | None = None  # as the kernel writes it: ACTIVE, DOWN, INIT, ARMED
     phys_state: str | None = None  # LinkUp, Disabled, Polling, ...
     rate_gbps: float | None = None
     lid: str | None = None
@@ -261,7 +264,8 @@ class RdmaDevice(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Nearest(Sheet):
-    """The nearest devices of another kind. `via` maps NICs that a data-direct function makes near to that function."""
+    """The nearest devices of another kind. `via` maps a NIC to its data-direct function if only that function is
+    near."""
 
     level: str = "UNKNOWN"
     devices: list[str] = field(default_factory=list)
@@ -296,7 +300,7 @@ class Nic(Sheet):
     interfaces: list[str] = field(default_factory=list)
     representors: list[str] = field(default_factory=list)
     rdma_devices: list[str] = field(default_factory=list)
-    # interface, rdma_device: what it has in another network namespace, where a probe cannot look
+    # interface, rdma_device: what the function has in another network namespace, which a probe cannot read
     elsewhere: list[str] = field(default_factory=list)
     link_layer: str | None = None
     speed_mbps: int | None = None
@@ -330,7 +334,8 @@ class Affinity(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Group(Sheet):
-    """GPUs and NICs that are each other's nearest. `common` names what they share: a bridge, a root, a NUMA node."""
+    """GPUs and NICs that are each other's nearest devices. `common` is what they share: a bridge, a root or a NUMA
+    node."""
 
     level: str
     common: str | None = None
@@ -340,7 +345,7 @@ class Group(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Finding(Sheet):
-    """Something that an operator should know. `evidence` holds the values that were read."""
+    """A fact that an operator should know. `evidence` contains the values on which it is based."""
 
     id: str
     severity: str  # error, warning, info
@@ -360,7 +365,7 @@ class System(Sheet):
     board: str | None = None
     bios_version: str | None = None
     cpu_model: str | None = None
-    cpu_vendor: str | None = None  # as CPUID has it: GenuineIntel
+    cpu_vendor: str | None = None  # as CPUID reports it, such as GenuineIntel
     cpu_family: int | None = None
     cpu_model_number: int | None = None
     kernel: str | None = None

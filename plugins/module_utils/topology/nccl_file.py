@@ -5,10 +5,10 @@
 
 """A topology file for NCCL (NCCL_TOPO_FILE), from the facts of a node.
 
-The file says where GPUs and NICs are: NUMA nodes, PCIe switches, functions by PCI address. It has no `gpu` and no `net`
-elements: NCCL numbers devices in each process, would use a file's speed, port and GUID of a network instead of asking
-the device, and adds both elements itself below the function of an address. Unknown values are left out too, because
-NCCL then reads sysfs. NCCL removes devices that a process does not have.
+The file contains NUMA nodes, PCIe switches, and GPUs and NICs by PCI address. It contains no `gpu` and no `net`
+elements, because NCCL adds them below the function of an address: NCCL numbers devices in each process, and would use
+the speed, port and GUID of a network from the file instead of reading them from the device. Unknown values are left out
+too, because NCCL then reads sysfs. NCCL removes devices that a process does not have.
 
 Source: NCCL src/graph/xml.cc (xmlGetNode, ncclTopoGetXmlFromSys, ncclTopoFillNet, ncclTopoTrimXml) and topo.cc.
 """
@@ -27,12 +27,12 @@ if t.TYPE_CHECKING:
 
 __all__ = ["nccl_file"]
 
-#: NCCL refuses a file with more than 256 elements (NCCL_TOPO_XML_MAX_NODES), and adds its own for each GPU and NIC.
-MOST_ELEMENTS = 160
+#: NCCL refuses a file with more than 256 elements (NCCL_TOPO_XML_MAX_NODES), and adds elements for each GPU and NIC.
+MAX_ELEMENTS = 160
 #: NCCL's names of architectures (kvDictCpuArch).
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "ppc64": "ppc64"}
 _BRIDGE = "060400"
-#: Of a vendor in CPUID. The kernel removes blanks at the ends, so a shorter one is not what NCCL compares with.
+#: The length of a vendor in CPUID. The kernel removes blanks at both ends, so a shorter text is not what NCCL compares.
 _VENDOR_LENGTH = 12
 _PLAIN = re.compile(r"[0-9A-Za-z:.,/_ -]{1,4096}")
 
@@ -41,15 +41,15 @@ Chain = tuple[str, ...]
 
 
 def nccl_file(facts: NodeFacts) -> str:
-    """The file for a node, from its topology facts (see :func:`model.as_dict`). Raises ValueError for a node without
-    GPU and NIC, or with more devices and switches than a file may have."""
+    """The content of the file for a node, from topology facts (see :func:`model.as_dict`). Raises ValueError for a node
+    without GPU and NIC, or with more devices and switches than a file may contain."""
     if not _devices(facts):
-        raise ValueError("the topology has no GPU and no NIC, so there is nothing to write into a file for NCCL")
+        raise ValueError("the topology has no GPU and no NIC, so there is nothing to write to a file for NCCL")
     tree = _Tree(facts)
     lines = ['<system version="1">', *tree.lines(), "</system>"]
     elements = sum(not line.lstrip().startswith("</") for line in lines)
-    if elements > MOST_ELEMENTS:
-        raise ValueError(f"the topology has {elements} elements, but a file for NCCL may have {MOST_ELEMENTS} at most")
+    if elements > MAX_ELEMENTS:
+        raise ValueError(f"the topology has {elements} elements, but a file for NCCL may have at most {MAX_ELEMENTS}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -61,7 +61,7 @@ class _Tree:
         self._functions: t.Mapping[str, FunctionFacts] = facts["functions"]
         self._labels: dict[str, str] = {}  #: made-up address -> the site's label of a switch
         devices = _devices(facts)
-        chains = self._labelled(self._chains(devices))
+        chains = self._with_stated_switches(self._chains(devices))
         self._below: dict[Chain, list[str]] = {}
         self._switches: dict[Chain, set[str]] = {}
         for address, chain in chains.items():
@@ -75,8 +75,8 @@ class _Tree:
                 self._nodes[outermost] = self._functions[address]["numa_node"]
 
     def _chains(self, devices: t.Sequence[str]) -> dict[str, Chain]:
-        """The switches above each device, as NCCL finds them: every second port on the way, from the device up. If this
-        leaves out a bridge that devices are directly below, that bridge is a switch too."""
+        """The switches above each device, as NCCL finds them: every second port of the path, from the device up. A
+        bridge that this leaves out is a switch, too, if it has several children."""
         paths = {address: _path(self._functions[address]) for address in devices}
         marked: set[str] = set()
         children: dict[str, set[str]] = {}
@@ -88,8 +88,8 @@ class _Tree:
         marked |= {bridge for bridge, below in children.items() if len(below) > 1}
         return {address: tuple(bridge for bridge in path if bridge in marked) for address, path in paths.items()}
 
-    def _labelled(self, chains: dict[str, Chain]) -> dict[str, Chain]:
-        """Put devices that share a switch, as the site states, below one at a made-up address."""
+    def _with_stated_switches(self, chains: dict[str, Chain]) -> dict[str, Chain]:
+        """Put devices that share a switch, according to the site, below a switch at a made-up address."""
         groups: dict[str, list[str]] = {}
         for address in chains:
             label = self._functions[address].get("switch_label")
@@ -116,7 +116,7 @@ class _Tree:
             yield from _element("cpu", values, list(self._inside((), 4, number)), 2)
 
     def _inside(self, chain: Chain, indent: int, number: int | None) -> t.Iterator[str]:
-        """The elements below a switch; at the outermost level, those of one NUMA node."""
+        """The lines of the elements below a switch; at the outermost level, those of one NUMA node."""
         members = [*self._switches.get(chain, ()), *self._below.get(chain, ())]
         for address in sorted(members, key=sort_key):
             if chain or self._nodes[address] == number:
@@ -124,8 +124,8 @@ class _Tree:
                 yield from _element("pci", self._values(address, chain), below, indent)
 
     def _values(self, address: str, chain: Chain) -> dict[str, t.Any]:
-        """The attributes of a function; for a made-up switch, those of the fastest link below it, as NCCL cannot read
-        them."""
+        """The attributes of a function. A made-up switch gets those of the fastest link below it, because NCCL cannot
+        read them."""
         function = self._functions.get(address) or {}
         if address in self._labels:
             inside = (*chain, address)
@@ -142,8 +142,8 @@ class _Tree:
         return values
 
     def _link(self, function: FunctionFacts) -> tuple[float | None, int | None]:
-        """The best speed and width that both ends of a function's link support, in GT/s and lanes. If one end does not
-        state a value, the other's is used; without facts of the other end it is unknown."""
+        """The highest speed and width that both ends of a function's link support, in GT/s and lanes. If one end does
+        not report a value, the value of the other end is used. Without facts about the other end, both are unknown."""
         above = _path(function)[-1:]
         if whole_switches(function["root_complex"]):  # from a file for NCCL, whose values cover both ends
             above = ()
@@ -156,8 +156,8 @@ class _Tree:
 
 
 def _devices(facts: NodeFacts) -> list[str]:
-    """GPUs, NICs and the functions that carry the GPU traffic of NICs, by address. No VFs: NCCL uses the place of the
-    PF for them."""
+    """The addresses of GPUs, NICs and the functions that carry the GPU traffic of NICs. VFs are left out: NCCL uses the
+    location of the PF for them."""
     functions = facts["functions"]
     found = {one["address"] for one in (*facts["gpus"], *facts["nics"])}
     found |= {partner for nic in facts["nics"] if (partner := nic.get("data_direct"))}
@@ -165,7 +165,7 @@ def _devices(facts: NodeFacts) -> list[str]:
 
 
 def _path(function: FunctionFacts) -> Chain:
-    """The bridges above a function in its own PCI domain: NCCL ends where another host bridge begins (Intel VMD)."""
+    """The bridges above a function in its PCI domain: NCCL stops at another host bridge (Intel VMD)."""
     bridges: list[str] = function["bridges"]
     if whole_switches(function["root_complex"]):
         return tuple(bridges)
@@ -174,6 +174,7 @@ def _path(function: FunctionFacts) -> Chain:
 
 
 def _common(chains: t.Sequence[Chain]) -> Chain:
+    """The common start of all chains."""
     shared = 0
     while all(len(chain) > shared and chain[shared] == chains[0][shared] for chain in chains):
         shared += 1
@@ -181,10 +182,11 @@ def _common(chains: t.Sequence[Chain]) -> Chain:
 
 
 def _processor(system: SystemFacts) -> dict[str, t.Any]:
-    """The attributes of a processor. NCCL reads them itself only for the NUMA nodes of its GPUs and NICs. But it puts a
-    network without a PCI function below the first node of the file, and ends if that one has no vendor (x86-64).
+    """The attributes of a processor. NCCL reads them only for the NUMA nodes of its GPUs and NICs. But it puts a
+    network without a PCI function below the first node of the file, and fails if that node has no vendor (x86-64).
 
-    With the vendor it needs both numbers, except of AMD. It counts families above 14 differently from the kernel.
+    With the vendor, NCCL needs family and model, except for AMD. It counts families above 14 differently from the
+    kernel, so these are left out.
     """
     arch = _ARCHITECTURES.get(system["architecture"] or "")
     vendor = system.get("cpu_vendor") or ""
@@ -207,8 +209,8 @@ def _hex(digits: str | None) -> str | None:
 
 
 def _element(tag: str, values: t.Mapping[str, t.Any], inside: list[str], indent: int) -> list[str]:
-    """The lines of an element. NCCL's parser supports neither escapes nor line breaks between attributes, and only one
-    blank."""
+    """The lines of an element. NCCL's parser supports neither escapes nor line breaks between attributes, which must be
+    separated by exactly one blank."""
     texts = [
         f'{name}="{value}"' for name, value in values.items() if _PLAIN.fullmatch(str(value)) and value is not None
     ]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 
 from .model import Interface, PciFunction
-from .pci import USB, address_in, is_anothers
+from .pci import USB, address_in, is_other_device
 from .reader import Folder, Reader
 
 _NET = "/sys/class/net"
 _LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_arp.h
-#: The folder of an interface has at least one of these; sparse recordings may have only one.
+#: The folder of an interface contains at least one of these files; a sparse recording may have only one.
 _ATTRIBUTES = frozenset(("ifindex", "address", "addr_assign_type", "type", "flags", "mtu", "operstate", "dev_port"))
 #: Files that are read in an interface's folder, if it has them.
 _PORT_NAMES = ("phys_port_name", "phys_switch_id")
@@ -35,8 +35,8 @@ _NUMBERS = ("type", "ifindex", "mtu", "carrier", "speed", "dev_port")
 _IFINDEX = re.compile(r"^IFINDEX=([0-9]{1,10})$", re.MULTILINE)
 _DEVTYPE = re.compile(r"^DEVTYPE=(\w+)$", re.MULTILINE)
 _DEVTYPES = ("vlan", "bond", "bridge", "macvlan", "ipvlan", "vxlan", "wlan")
-#: Names of the ports that a switchdev driver gives to the far ends of VFs, SFs and, on a DPU, of the host's PFs
-#: (devlink-port, kernel documentation).
+#: Port names of representors: the ports through which a switchdev driver reaches VFs, SFs and, on a DPU, the host's PFs
+#: (Documentation/networking/devlink/devlink-port.rst).
 _REPRESENTOR = re.compile(r"^(c\d+)?pf\d+((vf|sf)\d+|hpf)?$")
 _RTF_UP, _RTF_REJECT = 0x0001, 0x0200
 
@@ -63,8 +63,8 @@ class _InterfaceReader:
     def read(self) -> list[Interface]:
         found = []
         for name, target in self._reader.links(_NET).items():
-            # bonding_masters is the one plain file there
-            if name == "bonding_masters" or is_anothers(self._reader, f"{_NET}/{name}", target):
+            # bonding_masters is the only plain file in this folder
+            if name == "bonding_masters" or is_other_device(self._reader, f"{_NET}/{name}", target):
                 continue
             with self._reader.folder(target or f"{_NET}/{name}") as folder:
                 interface = self._interface(name, folder)
@@ -78,17 +78,17 @@ class _InterfaceReader:
         names, texts = self._contents(folder, self._functions.get(address or ""))
         if not texts and names.isdisjoint(_ATTRIBUTES):
             if name == "lo":
-                return None  # recordings have only the link of lo: not reported as damaged
+                return None  # recordings contain only the link of lo, which is not damage
             self._reader.report(f"{_NET}/{name}", "not the directory of an interface")
             if names or not address_in(folder.path):
-                return None  # otherwise the link still names the PCI function of the interface
+                return None  # otherwise the link still contains the PCI function of the interface
 
         interface = Interface(name=name, address=address)
         if hardware and address is None and "device" in names:
             interface.address = address_in(folder.link("device"))
         _add_attributes(interface, folder, texts)
         if hardware and folder.number("addr_assign_type", texts.get("addr_assign_type")) == 0:
-            # NET_ADDR_PERM; a VLAN inherits this type with its parent's MAC
+            # NET_ADDR_PERM; a VLAN inherits this type with the parent's MAC
             interface.permanent_mac = interface.mac
         if not names or "master" in names:
             interface.master = (folder.link("master") or "").rpartition("/")[2] or None
@@ -99,8 +99,8 @@ class _InterfaceReader:
     def _contents(self, folder: Folder, function: PciFunction | None) -> tuple[set[str], dict[str, str | None]]:
         """All names in the folder of an interface, and the texts of the relevant files.
 
-        The folder of a VF's interface is not listed (the names are empty): nodes have many, and a VF has no lower
-        interfaces. Whether a VF names its port depends on the driver, so the first VF of a PF stands for the others.
+        The folder of a VF's interface is not listed (the names are empty), because nodes have many VFs, and a VF has no
+        lower interfaces. Whether a VF has a port name depends on the driver, so only the first VF of a PF is checked.
         """
         if function and function.physfn and folder.path.endswith(f"/{function.address}/net/{folder.name}"):
             key = (function.physfn, function.driver)
@@ -155,7 +155,8 @@ def _kind(interface: Interface, folder: str, names: set[str], uevent: str, funct
 
 
 def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
-    """Set the parents of IPoIB children: both have the same PCI function, and only iflink differs."""
+    """Set the parents of IPoIB child interfaces. Parent and child have the same PCI function, and only iflink
+    differs."""
     by_index = {interface.ifindex: interface.name for interface in interfaces if interface.ifindex is not None}
     for interface in interfaces:
         if interface.link_layer != "infiniband" or interface.kind not in ("physical", "vf", "sf"):
@@ -169,7 +170,8 @@ def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
 
 
 def _add_permanent_macs(reader: Reader, interfaces: list[Interface]) -> None:
-    """Fill in the addresses that sysfs does not have: from a bond's list of its ports, and from the running kernel."""
+    """Fill in the permanent addresses that sysfs lacks: from a bond's list of its ports, and from the running
+    kernel."""
     by_name = {interface.name: interface for interface in interfaces}
     for bond in interfaces:
         if bond.kind != "bond":
@@ -223,10 +225,10 @@ def _route_is_up(flags: str) -> bool:
 
 
 def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: list[Interface]) -> dict[str, list[str]]:
-    """What NICs without an interface here have in another network namespace (`interface`, `rdma_device`), by address.
+    """What NICs without a visible interface have in another network namespace (`interface`, `rdma_device`), by address.
 
-    The kernel keeps the folder of a class below a function as long as the function has a device of that class. In it
-    only devices of the reader's namespace are visible (get_device_parent in drivers/base/core.c, namespaces of sysfs).
+    The kernel keeps the folder of a class below a function as long as the function has a device of that class. In that
+    folder, only devices of the reader's namespace are visible (get_device_parent in drivers/base/core.c).
     """
     classes = {"net": "interface", "infiniband": "rdma_device"}
     visible = {interface.address for interface in interfaces}
@@ -234,15 +236,17 @@ def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: lis
     for address, function in functions.items():
         if function.kind == "nic" and function.driver and address not in visible:
             folder = f"/sys/bus/pci/devices/{address}"
-            here = set(reader.names(folder))
-            what = [what for name, what in classes.items() if name in here and not reader.names(f"{folder}/{name}")]
-            if what:
-                found[address] = what
+            entries = set(reader.names(folder))
+            hidden = [
+                what for name, what in classes.items() if name in entries and not reader.names(f"{folder}/{name}")
+            ]
+            if hidden:
+                found[address] = hidden
     return found
 
 
 def below(interfaces: list[Interface], names: set[str]) -> set[str]:
-    """The interfaces in `names` and all below them: the ports of a bond or bridge, a VLAN's parent."""
+    """The interfaces in `names`, and all interfaces below them: the ports of a bond or bridge, the parent of a VLAN."""
     lower = {interface.name: set(interface.lower) for interface in interfaces}
     for interface in interfaces:
         if interface.master:

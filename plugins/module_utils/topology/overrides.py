@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Locality that a site states for machines that report none or a wrong one."""
+"""Overrides: locality that a site states for machines that report none, or a wrong one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEYS = frozenset(("address", "slot", "numa_node", "switch", "rail"))
 
 
 class Override(t.TypedDict, total=False):
-    """One entry: which functions, and what the site states of them."""
+    """One entry: which functions it applies to, and what the site states about them."""
 
     address: str | None
     slot: str | int | None
@@ -30,32 +30,34 @@ class Override(t.TypedDict, total=False):
 def check_overrides(overrides: t.Sequence[t.Mapping[str, object]]) -> list[Override]:
     """Check the form of overrides, and return them.
 
-    Each is a dictionary with `address` or `slot` to choose functions, and at least one of `numa_node` (a node
-    number), `switch` (any name: devices of one name share a switch) and `rail` (a number).
+    Each is a dictionary with `address` or `slot` to select functions, and at least one of `numa_node` (a node number),
+    `switch` (any name: devices with the same name share a switch) and `rail` (a number).
+
     Raises OverrideError for the first entry that is malformed.
     """
     for index, entry in enumerate(overrides):
-        where = f"locality_overrides[{index}]"
+        path = f"locality_overrides[{index}]"
         unknown = sorted(set(entry) - _KEYS)
         if unknown:
-            raise OverrideError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
+            raise OverrideError(f"{path}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
         if (entry.get("address") is None) == (entry.get("slot") is None):
-            raise OverrideError(f"{where}: give either 'address' or 'slot'")
+            raise OverrideError(f"{path}: give either 'address' or 'slot'")
         address = entry.get("address")
         if address is not None and not (isinstance(address, str) and ADDRESS.match(address)):
             raise OverrideError(
-                f"{where}.address: {address!r} is not of the form 0000:1b:00.0 (lower case, quoted in YAML)"
+                f"{path}.address: {address!r} is not of the form 0000:1b:00.0 (lower case, quoted in YAML)"
             )
         if all(entry.get(key) is None for key in ("numa_node", "switch", "rail")):
-            raise OverrideError(f"{where}: sets nothing; give 'numa_node', 'switch' or 'rail'")
+            raise OverrideError(f"{path}: sets nothing; give 'numa_node', 'switch' or 'rail'")
         for key in ("numa_node", "rail"):
             value = entry.get(key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise OverrideError(f"{where}.{key}: {value!r} is not a number from 0")
+                raise OverrideError(f"{path}.{key}: {value!r} is not a number from 0")
     return [t.cast("Override", entry) for entry in overrides]
 
 
-def _chosen(entry: Override, functions: dict[str, PciFunction]) -> list[PciFunction]:
+def _selected(entry: Override, functions: dict[str, PciFunction]) -> list[PciFunction]:
+    """The functions to which an entry applies."""
     address = entry.get("address")
     if address is not None:
         function = functions.get(address)
@@ -64,36 +66,37 @@ def _chosen(entry: Override, functions: dict[str, PciFunction]) -> list[PciFunct
 
 
 def apply_locality(overrides: list[Override], functions: dict[str, PciFunction]) -> list[Finding]:
-    """Set `numa_node` and `switch_label` of the chosen functions; report what was set and what matched nothing."""
+    """Set `numa_node` and `switch_label` of the selected functions. Returns findings about what was set, and about
+    entries that match nothing."""
     findings = []
     stated: dict[str, None] = {}  # addresses, in order
     evidence = []
     for index, entry in enumerate(overrides):
-        chosen = _chosen(entry, functions)
-        wanted = f"address {entry['address']}" if entry.get("address") is not None else f"slot {entry['slot']}"
-        if not chosen:
+        selected = _selected(entry, functions)
+        selector = f"address {entry['address']}" if entry.get("address") is not None else f"slot {entry['slot']}"
+        if not selected:
             findings.append(
                 Finding(
                     id="override-unmatched",
                     severity="warning",
-                    summary=f"A locality override names {wanted}, which this node does not have",
-                    action="Correct the override, or narrow it to the hosts that have the device.",
+                    summary=f"A locality override is for {selector}, which this node does not have",
+                    action="Correct the override, or limit it to the hosts that have the device.",
                     evidence=[f"locality_overrides[{index}]"],
                 )
             )
             continue
-        if entry.get("rail") is not None and all(function.kind != "nic" for function in chosen):
+        if entry.get("rail") is not None and all(function.kind != "nic" for function in selected):
             findings.append(
                 Finding(
                     id="override-unmatched",
                     severity="warning",
-                    summary=f"A locality override gives {wanted} a rail, but it is not a NIC",
-                    action="State rails of NICs; GPUs take the rail of the NIC that serves them.",
-                    devices=[function.address for function in chosen],
+                    summary=f"A locality override sets a rail for {selector}, which is not a NIC",
+                    action="State rails for NICs only; GPUs get the rail of the NIC that serves them.",
+                    devices=[function.address for function in selected],
                     evidence=[f"locality_overrides[{index}]"],
                 )
             )
-        for function in chosen:
+        for function in selected:
             if entry.get("numa_node") is not None:
                 stated[function.address] = None
                 evidence.append(f"{function.address}: NUMA node {function.numa_node} read, {entry['numa_node']} stated")
@@ -122,7 +125,7 @@ def apply_rails(overrides: list[Override], functions: dict[str, PciFunction], ni
     for entry in overrides:
         if entry.get("rail") is None:
             continue
-        for function in _chosen(entry, functions):
+        for function in _selected(entry, functions):
             nic = by_address.get(function.address)
             if nic is not None:
                 nic.rail, nic.rail_source = entry["rail"], "override"

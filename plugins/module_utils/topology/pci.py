@@ -19,21 +19,21 @@ from .reader import Folder, Reader
 
 DEVICES = "/sys/bus/pci/devices"
 ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-#: Real trees are a tenth as deep. Deeper ones are damaged, and would exhaust the programs that walk them.
+#: Real trees are a tenth as deep. Deeper trees are damaged, and programs that walk them would run out of resources.
 MAX_DEPTH = 64
-#: The largest MAX_NUMNODES (CONFIG_NODES_SHIFT): for trees that do not list their nodes.
+#: The largest possible MAX_NUMNODES (CONFIG_NODES_SHIFT), for trees that do not list their nodes.
 _MAX_NODES = 1024
 _HOST_BRIDGE = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _HEX = re.compile(r"^0x[0-9a-f]{1,8}$")
-#: The PCI core's lines of uevent, in order; lines of the driver core may come before them.
+#: The lines that the PCI core writes to uevent, in order; lines of the driver core may come before them.
 _UEVENT = re.compile(
     r"^(PCI_CLASS=[0-9A-F]{4,6}\nPCI_ID=[0-9A-F]{4}:[0-9A-F]{4}\nPCI_SUBSYS_ID=[0-9A-F]{4}:[0-9A-F]{4})\n"
     r"PCI_SLOT_NAME=(\S+)$",
     re.MULTILINE,
 )
 _DRIVER = re.compile(r"^DRIVER=(\S+)$", re.MULTILINE)
-#: Base classes of memory controllers, bridges, communication, system peripherals, serial buses, signal processing: most
-#: of a server's functions, none with relevant SR-IOV or VPD.
+#: Base classes of memory controllers, bridges, communication, system peripherals, serial buses and signal processing:
+#: most of a server's functions, none of which have relevant SR-IOV or VPD.
 _PLAIN = frozenset(("05", "06", "07", "08", "0c", "11"))
 #: A device on a USB bus is below its host controller's PCI function, which is not a NIC.
 USB = re.compile(r"/usb[0-9]+/")
@@ -53,7 +53,7 @@ def address_in(path: str | None) -> str | None:
 
 @functools.lru_cache(maxsize=16384)
 def sort_key(address: str) -> tuple[int, ...]:
-    """Orders addresses as numbers; anything else comes last."""
+    """A sort key that orders addresses as numbers; anything else comes last."""
     if not ADDRESS.match(address):
         return (1 << 32,)
     return tuple(int(part, 16) for part in re.split("[:.]", address))
@@ -68,9 +68,9 @@ def slot_of(address: str) -> str:
 def locate(parent: str) -> tuple[str | None, list[str]]:
     """Root complex and bridges above the functions in the directory `parent` of sysfs.
 
-    The root complex is the outermost host bridge on the path. A host bridge further in (Intel VMD) is not one of the
-    bridges, but the PCI function that it is below is. (None, []) for a path without a host bridge, or with more bridges
-    than any machine has.
+    The root complex is the outermost host bridge on the path. An inner host bridge (Intel VMD) is not one of the
+    bridges, but the PCI function above it is. The result is (None, []) for a path without a host bridge, or with more
+    bridges than any machine has.
     """
     parts = parent.split("/")
     root = next((part for part in parts if _HOST_BRIDGE.match(part)), None)
@@ -80,9 +80,9 @@ def locate(parent: str) -> tuple[str | None, list[str]]:
     return (root, bridges) if len(bridges) <= MAX_DEPTH else (None, [])
 
 
-def is_anothers(reader: Reader, path: str, target: str | None) -> bool:
-    """Whether the link at `path` leads to the folder of another device, whose files do not describe this one. It is
-    reported if so."""
+def is_other_device(reader: Reader, path: str, target: str | None) -> bool:
+    """Whether the link at `path` leads to the folder of another device, whose files do not describe this device. If so,
+    this is reported."""
     if target is None or target.rpartition("/")[2] == path.rpartition("/")[2]:
         return False
     reader.report(path, f"leads to the folder of another device: {target}")
@@ -90,7 +90,8 @@ def is_anothers(reader: Reader, path: str, target: str | None) -> bool:
 
 
 def network_carriers(reader: Reader) -> set[str]:
-    """The functions of interfaces or RDMA devices: NICs, whatever their class. USB devices do not count."""
+    """The functions that have interfaces or RDMA devices, which are NICs, whatever their class. USB devices do not
+    count."""
     found = set()
     for folder in ("/sys/class/net", "/sys/class/infiniband"):
         for name, path in reader.links(folder).items():
@@ -106,7 +107,7 @@ def network_carriers(reader: Reader) -> set[str]:
 
 
 def _identifiers(event: str) -> tuple[str, str, str, str, str]:
-    """Class, vendor, device, subsystem vendor and subsystem device of the part of uevent that names them."""
+    """Class, vendor, device, subsystem vendor and subsystem device, from the lines of uevent that contain them."""
     code, part, subsystem = (line.partition("=")[2].lower() for line in event.split("\n"))
     (vendor, device), (subsystem_vendor, subsystem_device) = part.split(":"), subsystem.split(":")
     return code.zfill(6), vendor, device, subsystem_vendor, subsystem_device
@@ -118,11 +119,11 @@ def _may_have_vfs(function: PciFunction) -> bool:
 
 
 def _contradict(vf: PciFunction, pf: PciFunction) -> bool:
-    """Whether the identifiers of both functions rule out that one is a VF of the other."""
+    """Whether vendors or bridges show that `vf` cannot be a VF of `pf`."""
     if vf.vendor_id and pf.vendor_id and vf.vendor_id != pf.vendor_id:
         return True
-    placed = vf.root_complex is not None and pf.root_complex is not None
-    return placed and (vf.root_complex, vf.bridges) != (pf.root_complex, pf.bridges)
+    located = vf.root_complex is not None and pf.root_complex is not None
+    return located and (vf.root_complex, vf.bridges) != (pf.root_complex, pf.bridges)
 
 
 class PciReader:
@@ -152,10 +153,12 @@ class PciReader:
         self._above: dict[str, tuple[str | None, list[str]]] = {}
         self._slots: dict[str, str] = {}
         self._vf_numbers: dict[str, int] = {}
-        self._identities: dict[str, tuple[str, str, str, str, str]] = {}  # by what uevent holds of them
+        self._identities: dict[str, tuple[str, str, str, str, str]] = {}  # by the lines of uevent that contain them
         self._carriers = network_carriers(reader)
         self._speeds: dict[str, float | None] = {}
-        self._placed: dict[int | None, PciFunction] = {}  # one per NUMA node: bridges there have its local CPUs
+        self._placed: dict[
+            int | None, PciFunction
+        ] = {}  # one function per NUMA node: bridges there have the same local CPUs
         self._first_vfs: dict[tuple[str | None, ...], PciFunction] = {}
 
     def read(self) -> dict[str, PciFunction]:
@@ -177,7 +180,7 @@ class PciReader:
         return functions
 
     def _check_vfs(self, functions: dict[str, PciFunction]) -> None:
-        """Drop PFs that a VF cannot belong to, and number the VFs that PF and VF agree on.
+        """Remove a VF's PF if the VF cannot belong to it, and set the numbers of VFs if PF and VF agree.
 
         A VF has its PF's vendor and is below the same bridges, on the PF's bus or a later one.
         """
@@ -195,10 +198,10 @@ class PciReader:
             return self._read_function(address, target, folder)
 
     def _read_function(self, address: str, target: str | None, folder: Folder) -> PciFunction:
-        # Files are opened without checking whether they exist: a listing costs more than the few that are missing.
+        # Files are opened without checking whether they exist: listing the folder takes longer than the few failures.
         function = PciFunction(address=address)
-        if is_anothers(self._reader, f"{DEVICES}/{address}", target):
-            # Kubernetes follows the link anyway
+        if is_other_device(self._reader, f"{DEVICES}/{address}", target):
+            # Kubernetes follows the link in any case
             number = folder.integer("numa_node", whole=True)
             function.kubernetes = standard_attributes(address, target, number)
             return function
@@ -220,7 +223,7 @@ class PciReader:
         return function
 
     def _locate(self, parent: str) -> tuple[str | None, list[str]]:
-        """`locate`; for most bridges the result is derived from that of the bridge above."""
+        """As `locate`, but for most bridges the result is derived from that of the bridge above."""
         path, _slash, name = parent.rpartition("/")
         root, bridges = self._above.get(path, (None, []))
         known = root is not None and len(bridges) < MAX_DEPTH and ADDRESS.match(name)
@@ -229,7 +232,7 @@ class PciReader:
         return above
 
     def _is_left_out(self, function: PciFunction) -> bool:
-        """Whether only a function's identity is relevant."""
+        """Whether only the identifiers of a function are relevant."""
         return self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN
 
     def _identify(self, function: PciFunction, folder: Folder) -> None:
@@ -250,7 +253,7 @@ class PciReader:
             ) = known
             driver = _DRIVER.search(text) if "DRIVER=" in text else None
             function.driver = driver.group(1) if driver else None
-        else:  # a recorded tree may have the single files only
+        else:  # a recorded tree may contain only the separate files
             function.class_code = self._hexadecimal(folder, "class", 6)
             function.vendor_id = self._hexadecimal(folder, "vendor", 4)
             function.device_id = self._hexadecimal(folder, "device", 4)
@@ -260,7 +263,7 @@ class PciReader:
         self._set_kind(function, folder)
 
     def _add_revision(self, function: PciFunction, folder: Folder, first: PciFunction | None) -> None:
-        """Fill in the revision, and from configuration space the identifiers that have no file."""
+        """Fill in the revision, and those identifiers that have no file, from configuration space."""
         if first:
             function.revision = first.revision
         elif function.physfn is None:
@@ -284,15 +287,15 @@ class PciReader:
                 function.acs = config_space.read_acs(self._beyond_header(file.read))
 
     def _beyond_header(self, read: config_space.Read) -> config_space.Read:
-        """`read`, but noting whether configuration space beyond its first 64 bytes could be read."""
+        """A wrapper of `read` that records whether configuration space beyond the first 64 bytes could be read."""
 
-        def noted(offset: int, size: int) -> bytes | None:
+        def recording(offset: int, size: int) -> bytes | None:
             data = read(offset, size)
             if offset >= 64 and data is not None:
                 self.config_space = bool(data) or bool(self.config_space)
             return data
 
-        return noted
+        return recording
 
     def _describe(self, function: PciFunction, target: str | None, folder: Folder, first: PciFunction | None) -> None:
         """Fill in everything about a function except its identity."""
@@ -301,7 +304,7 @@ class PciReader:
                 f"{DEVICES}/{function.address}", f"does not lead below a PCI host bridge: {target or 'not a link'}"
             )
         function.name = ids.device_name(function.vendor_id, function.device_id)
-        if self._slots:  # a card with its own switch has the switch at the slot's address
+        if self._slots:  # if a card has its own switch, the slot's address is the switch's
             for step in (function.address, *reversed(function.bridges)):
                 function.slot = self._slots.get(slot_of(step))
                 if function.slot:
@@ -318,14 +321,15 @@ class PciReader:
         if function.physfn is None and _may_have_vfs(function):
             function.sriov = self._sriov(folder)
         if self._with_vpd and (function.kind == "data_direct" or function.kind == "nic" and function.physfn is None):
-            # before Linux 5.15 a card without VPD answers with EIO
+            # before Linux 5.15, reading the VPD of a card without VPD fails with EIO
             with folder.opened("vpd", no_value=errno.EIO) as file:
                 function.vpd = self._with_known_vpd(function, config_space.read_vpd(file.read))
             if function.vpd and function.vpd.nvlink_management:
                 function.kind = "nvlink_management"
 
     def _with_known_vpd(self, function: PciFunction, read: Vpd | None) -> Vpd | None:
-        """The VPD of a function, or what an earlier probe read from the same card: reading may fail temporarily."""
+        """The VPD of a function, completed with what an earlier probe read from the same card: reading may fail
+        temporarily."""
         key = f"{function.address} {function.vendor_id}:{function.device_id}"
         known = self._known_vpd.get(key)
         if known and (read is None or read.serial_number in (None, known.serial_number)):
@@ -336,19 +340,19 @@ class PciReader:
         return read
 
     def _set_kind(self, function: PciFunction, folder: Folder) -> None:
-        """Set the kind and, if it can be a VF, the PF."""
+        """Set the kind and, if the function can be a VF, the PF."""
         on_root_bus = bool(function.root_complex) and not function.bridges
         function.kind = ids.kind(function.class_code, function.vendor_id, function.device_id, on_root_bus)
         if function.kind == "other" and function.address in self._carriers:
             function.kind = "nic"
         if function.physfn is None and _may_have_vfs(function):
-            function.physfn = self._linked(folder, "physfn")
+            function.physfn = self._link_target(folder, "physfn")
 
     def _first_vf(self, function: PciFunction) -> PciFunction | None:
-        """The first VF that was read of the same PF and part: some of its values apply to the others, too.
+        """The first VF of the same PF and part that was read: some of its values apply to the other VFs, too.
 
-        These are the revision (the kernel takes VF 0's, pci_read_vf_config_common), the link (that of the PF), and, if
-        both have the same NUMA node, the CPUs.
+        These are the revision (the kernel uses that of VF 0, pci_read_vf_config_common), the link (that of the PF),
+        and the CPUs if both VFs have the same NUMA node.
         """
         if function.physfn is None or function.kind == "other":
             return None
@@ -366,15 +370,15 @@ class PciReader:
         return text[2:].zfill(digits)
 
     def _identify_from_header(self, function: PciFunction, folder: Folder) -> None:
-        """Fill in from configuration space the values without a file, such as the revision on kernels before 4.10."""
+        """Fill in values that have no file from configuration space, such as the revision on kernels before 4.10."""
         header = folder.data("config", 64) or b""
-        if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not respond reads as ones
+        if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not respond returns ones
             return
 
         def word(offset: int, size: int) -> str:
             return header[offset : offset + size][::-1].hex()
 
-        if header[0:2] != b"\xff\xff":  # a VF's ids read as ones, the rest is its own (PCIe Base, SR-IOV chapter)
+        if header[0:2] != b"\xff\xff":  # the IDs of a VF are ones, other values are valid (PCIe Base, SR-IOV chapter)
             function.vendor_id = function.vendor_id or word(0, 2)
             function.device_id = function.device_id or word(2, 2)
         function.revision = function.revision or word(8, 1)
@@ -387,15 +391,15 @@ class PciReader:
         self, function: PciFunction, folder: Folder, kernel_numa: int | None, first: PciFunction | None
     ) -> None:
         numa_from_cpus = None
-        stated = kernel_numa is not None and kernel_numa >= 0
-        if stated and kernel_numa not in self._nodes:
-            self._reader.report(f"{folder.path}/numa_node", f"names NUMA node {kernel_numa}, which does not exist")
-            stated = False
-        # the kernel derives one from the other, so both are read only for the functions that matter
-        alike = first if function.kind != "bridge" else self._placed.get(kernel_numa)
-        if stated and alike is not None and alike.numa_source == "kernel" and alike.numa_node == kernel_numa:
-            function.local_cpus = alike.local_cpus
-        elif not stated or function.kind != "other":
+        reported = kernel_numa is not None and kernel_numa >= 0
+        if reported and kernel_numa not in self._nodes:
+            self._reader.report(f"{folder.path}/numa_node", f"contains NUMA node {kernel_numa}, which does not exist")
+            reported = False
+        # the kernel derives one value from the other, so both are read only for relevant functions
+        similar = first if function.kind != "bridge" else self._placed.get(kernel_numa)
+        if reported and similar is not None and similar.numa_source == "kernel" and similar.numa_node == kernel_numa:
+            function.local_cpus = similar.local_cpus
+        elif not reported or function.kind != "other":
             bits = cpu.local_cpus(self._reader, folder)
             if bits is not None:
                 known = self._cpu_sets.get(bits)
@@ -404,11 +408,14 @@ class PciReader:
                     node = cpu.numa_node_of(bits & self._online, self._node_cpus)
                     known = self._cpu_sets[bits] = (cpuset.to_list(bits), node)
                 function.local_cpus, numa_from_cpus = known
-        if stated and numa_from_cpus not in (None, kernel_numa):  # a damaged recording: on a running kernel they agree
+        if reported and numa_from_cpus not in (
+            None,
+            kernel_numa,
+        ):  # a damaged recording: on a running kernel they agree
             self._reader.report(
-                f"{folder.path}/numa_node", f"{kernel_numa}, but the local CPUs are of node {numa_from_cpus}"
+                f"{folder.path}/numa_node", f"{kernel_numa}, but the local CPUs belong to node {numa_from_cpus}"
             )
-        elif stated:
+        elif reported:
             function.numa_node, function.numa_source = kernel_numa, "kernel"
             if function.local_cpus is not None:
                 self._placed.setdefault(kernel_numa, function)
@@ -418,7 +425,7 @@ class PciReader:
     def _link(self, folder: Folder) -> Link | None:
         current = folder.text("current_link_speed")
         if current is None:
-            return None  # not PCI Express: the kernel gives such a function none of the link files
+            return None  # not PCI Express: the kernel creates no link files for such a function
         width = folder.text("current_link_width")
         best, best_width = folder.text("max_link_speed"), folder.text("max_link_width")
         link = Link(
@@ -451,8 +458,8 @@ class PciReader:
             self._group_types[group] = self._reader.text(f"/sys/kernel/iommu_groups/{group}/type") or None
         function.iommu_group_type = self._group_types[group]
 
-    def _linked(self, folder: Folder, link: str) -> str | None:
-        """The function that a link such as physfn leads to."""
+    def _link_target(self, folder: Folder, link: str) -> str | None:
+        """The PCI function to which a link such as physfn leads."""
         target = folder.link(link)
         name = (target or "").rpartition("/")[2]
         if ADDRESS.match(name):
@@ -482,7 +489,7 @@ class PciReader:
         if sriov.num_vfs != 0:
             names = [name for name in folder.names() if _VIRTFN.match(name)]
             for name in sorted(names, key=lambda name: int(name[6:])):
-                address = self._linked(folder, name)
+                address = self._link_target(folder, name)
                 if address:
                     sriov.vfs.append(address)
                     self._vf_numbers[address] = int(name[6:])

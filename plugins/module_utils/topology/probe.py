@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""From a node's files to its topology."""
+"""Reading a node's files, and deriving the topology from them."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def probe(
 ) -> Topology:
     """Read the node below `root`.
 
-    Only reads files, and changes nothing. Values that cannot be read are `None` in the result and listed in its source.
-    :param locality_overrides: see :func:`overrides.check_overrides`.
-    :param with_vpd: read the vital product data of NICs, which takes some milliseconds per card.
-    :param with_gids: read the GID tables of RDMA ports.
-    :param known_vpd: vital product data from earlier probes, used for cards that cannot be read now. It is updated.
-    :param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
-    :param diagnose: computes findings and fingerprint; without it there are only findings about overrides.
-    :raises OverrideError: for a malformed override.
+    This only reads files. Values that cannot be read are `None` in the result, and are listed in `source`.
+
+    :param locality_overrides: see :func:`overrides.check_overrides`. :param with_vpd: read the vital product data of
+    NICs, which takes some milliseconds per card. :param with_gids: read the GID tables of RDMA ports. :param known_vpd:
+    vital product data from earlier probes, used for cards that cannot be read now. The mapping is updated. :param
+    only_relevant: leave out the functions that :func:`keep_relevant` drops, and read only part of their files. :param
+    diagnose: computes findings and fingerprint; without it there are only findings about overrides. :raises
+    OverrideError: for a malformed override.
     """
     stated: list[Override] = []
     if locality_overrides:
-        from . import overrides  # most nodes need none, so it is only loaded here
+        from . import overrides  # most nodes need none, so it is loaded only here
 
         stated = overrides.check_overrides(locality_overrides)
     reader = Reader(root)
@@ -108,13 +108,13 @@ def complete(
 
 
 def keep_relevant(topology: Topology) -> None:
-    """Drop the functions of the kind `other`, and the bridges with no other function left below them."""
+    """Drop the functions of the kind `other`, and the bridges that have only such functions below them."""
     kept = set()
     for function in topology.functions.values():
         if function.kind not in ("bridge", "other"):
             kept.add(function.address)
             kept.update(function.bridges)
-    topology.functions = {address: one for address, one in topology.functions.items() if address in kept}
+    topology.functions = {address: function for address, function in topology.functions.items() if address in kept}
 
 
 def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, str]:
@@ -137,7 +137,7 @@ def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, 
 
 
 def _gpus(functions: dict[str, PciFunction], models: dict[str, str]) -> list[Gpu]:
-    # a host with vGPUs has a dozen VFs per card, which are not GPUs of their own
+    # a host with vGPUs has a dozen VFs per card, which are not separate GPUs
     found = [function for function in functions.values() if function.kind in _ACCELERATORS and function.physfn is None]
     return [
         Gpu(
@@ -161,7 +161,7 @@ def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
     }
     for name in reader.names("/sys/class/nvme"):
         target = reader.link(f"/sys/class/nvme/{name}", expected=False)
-        if pci.is_anothers(reader, f"/sys/class/nvme/{name}", target):
+        if pci.is_other_device(reader, f"/sys/class/nvme/{name}", target):
             continue
         folder = target or f"/sys/class/nvme/{name}"
         entry = found.get(
@@ -198,10 +198,10 @@ def _nics(topology: Topology, elsewhere: dict[str, list[str]]) -> list[Nic]:
     for function in functions.values():
         if function.kind != "nic":
             continue
-        here = interfaces_of.get(function.address, [])
-        own = [i for i in here if i.kind != "representor"]
-        rdma_own = rdma_of.get(function.address, [])
-        ports = [port for device in rdma_own for port in device.ports]
+        all_interfaces = interfaces_of.get(function.address, [])
+        nic_interfaces = [i for i in all_interfaces if i.kind != "representor"]
+        nic_rdma_devices = rdma_of.get(function.address, [])
+        ports = [port for device in nic_rdma_devices for port in device.ports]
         nic = Nic(
             address=function.address,
             vendor=ids.VENDORS.get(function.vendor_id or ""),
@@ -209,30 +209,32 @@ def _nics(topology: Topology, elsewhere: dict[str, list[str]]) -> list[Nic]:
             driver=function.driver,
             numa_node=function.numa_node,
             physfn=function.physfn,
-            interfaces=[interface.name for interface in own],
-            representors=[i.name for i in here if i.kind == "representor"],
-            rdma_devices=[device.name for device in rdma_own],
+            interfaces=[interface.name for interface in nic_interfaces],
+            representors=[i.name for i in all_interfaces if i.kind == "representor"],
+            rdma_devices=[device.name for device in nic_rdma_devices],
             elsewhere=elsewhere.get(function.address, []),
-            default_route=any(interface.name in carrying for interface in own),
+            default_route=any(interface.name in carrying for interface in nic_interfaces),
             data_direct=partners.get(function.address),
         )
-        layers = [port.link_layer for port in ports if port.link_layer] + [i.link_layer for i in own if i.link_layer]
+        layers = [port.link_layer for port in ports if port.link_layer]
+        layers += [i.link_layer for i in nic_interfaces if i.link_layer]
         nic.link_layer = layers[0] if layers else None
-        speeds = [interface.speed_mbps for interface in own if interface.speed_mbps]
+        speeds = [interface.speed_mbps for interface in nic_interfaces if interface.speed_mbps]
         speeds += [int(port.rate_gbps * 1000) for port in ports if port.rate_gbps and port.state == "ACTIVE"]
         nic.speed_mbps = max(speeds, default=None)
         states = [port.state == "ACTIVE" for port in ports if port.state]
-        states += [interface.carrier for interface in own if interface.carrier is not None]
+        states += [interface.carrier for interface in nic_interfaces if interface.carrier is not None]
         nic.up = any(states) if states else None
         nics.append(nic)
     return nics
 
 
 def _data_direct(functions: dict[str, PciFunction]) -> dict[str, str]:
-    """NIC function -> its data-direct DMA function: the one whose VPD holds the same V3 UUID.
+    """The data-direct DMA function of each NIC function that has one: the one whose VPD contains the same V3 UUID.
 
     On such boards the NIC is below another root complex than the GPU, and GPU traffic goes through the DMA function
-    (rdma-core, kernel-boot/rdma_topo). A UUID of two DMA functions or two cards is ambiguous and ignored.
+    (rdma-core, kernel-boot/rdma_topo). If two DMA functions or two cards have the same UUID, it is ambiguous and
+    ignored.
     """
     by_uuid: dict[str, list[str]] = {}
     for function in functions.values():

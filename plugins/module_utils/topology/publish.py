@@ -5,8 +5,8 @@
 
 """What the driver lanewise.dev publishes for the NICs of a probed node.
 
-This alone decides which functions pods may have, and with which attributes: the driver publishes the result,
-and the collection checks claims against it before there is a cluster. What only the running driver knows (its node's
+Only this module decides which functions pods may get, and with which attributes. The driver publishes the result, and
+the collection checks claims against it before there is a cluster. What only the running driver knows (the node's
 settings, the routes, the devices that pods have) is passed as a :class:`Policy`.
 """
 
@@ -57,14 +57,14 @@ __all__ = [
 #: User-space drivers: the function has no network interface to move into a pod.
 USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub")
 
-#: The taint of a device that a pod has and that is no longer visible on the node: no other pod can get it.
+#: The taint of a device that a pod has and that is no longer visible on the node, so that no other pod gets it.
 MISSING = f"{DRIVER}/missing"
-#: The taint of a device that came back from a pod in a changed state. Its value is the kind of reason.
+#: The taint of a device that came back from a pod in a changed state. The value is the kind of change.
 UNCLEAN = f"{DRIVER}/unclean"
 COUNTER = "functions"
 #: The annotation of a slice with the version of the driver that wrote it.
 VERSION_ANNOTATION = f"{DRIVER}/version"
-#: Attributes and capacities of a function that a probe cannot see while its interface is in another namespace.
+#: Attributes and capacities of a function that a probe cannot read while the interface is in another namespace.
 INTERFACE_ATTRIBUTES = (
     *("alias", "bandwidth", "firmware", "ifName", "linkLayer", "linkSpeedMbps"),
     *("mac", "mtu", "nodeGUID", "rdmaDevice", "up"),
@@ -75,11 +75,11 @@ INTERFACE_ATTRIBUTES = (
 class Publication:
     """The pool of a node.
 
-    `devices` and `counter_sets` are v1 Device and CounterSet objects in the order of PCI addresses; `addresses` maps
-    device names to PCI addresses, and `interfaces` those without a PCI address to interfaces; `withheld` is the reason
-    why a device is not published, by PCI address, or else interface name. `away` are the devices whose interface the
-    probe did not see, such as those that pods have: their `INTERFACE_ATTRIBUTES` are unknown. `shared` maps devices for
-    shares to the devices that they divide.
+    `devices` and `counter_sets` are v1 Device and CounterSet objects in the order of PCI addresses. `addresses` maps
+    device names to PCI addresses, and `interfaces` maps the names of devices without a PCI address to interfaces.
+    `withheld` contains the reasons why devices are not published, by PCI address, or else by interface name. `away` are
+    the devices whose interface the probe did not see, such as those that pods have: their `INTERFACE_ATTRIBUTES` are
+    unknown. `shared` maps the names of devices for shares to the NICs that they divide.
     """
 
     devices: list[Object] = field(default_factory=list)
@@ -95,15 +95,20 @@ class Publication:
 class Policy:
     """What a node's driver knows in addition to the facts.
 
-    `include` empty means all devices, `exclude` wins. `virtual` are patterns of interfaces without a PCI function
-    that are published too. `management` are patterns of interface names and PCI addresses that never are. `aliases`
-    are names of devices by PCI address or interface, `rails` are the rails of interfaces without a PCI function, by
-    name. `uplinks` is the reason why the node needs an interface (a default route in any table, an SSH session, or
-    being below such an interface). With `keep_ib`, interfaces of InfiniBand functions stay on the node, whatever they
-    carry there, and pods only get the RDMA device. With `exclusive`, RDMA devices belong to network namespaces, and an
-    interface moves with its RDMA device. `held` are the devices that pods have, by name, as they were published when
-    they were allocated; `held_shares` are the shares that pods have, by the names of the devices for shares.
-    `unclean` are the devices that are withheld because a pod has left them in another state.
+    - `include` and `exclude` select the devices to publish. An empty `include` means all, and `exclude` takes
+      precedence.
+    - `virtual` are patterns of interfaces without a PCI function that are published, too.
+    - `management` are patterns of interface names and PCI addresses that are never published.
+    - `aliases` are names of devices, by PCI address or interface.
+    - `rails` are the rails of interfaces without a PCI function, by name.
+    - `uplinks` are the reasons why the node needs interfaces (a default route in any table, an SSH session, or being
+      below such an interface), by name.
+    - With `keep_ib`, interfaces of InfiniBand functions stay on the node, whatever they carry there, and pods get only
+      the RDMA device.
+    - With `exclusive`, RDMA devices belong to network namespaces, and an interface moves with its RDMA device.
+    - `held` are the devices that pods have, by name, as they were published when they were allocated.
+    - `held_shares` are the shares that pods have, by the names of the devices for shares.
+    - `unclean` are the devices that are withheld because a pod has changed their state.
     """
 
     include: tuple[Selector, ...] = ()
@@ -130,10 +135,11 @@ def publication(
     """The devices of a node, from its topology facts (see :func:`model.as_dict`).
 
     A function is withheld if the node itself needs it: it carries the default route or is below an interface that does,
-    it is part of a bond, bridge or VLAN, or a guest or a user-space program uses it; and if it has neither interface
-    nor RDMA device. A PF and its VFs exclude each other by a counter set that the PF consumes completely; with
-    `counters` False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. Unknown values
-    are left out, as are strings too long for an attribute: truncated, they could equal another's.
+    it is part of a bond, bridge or VLAN, or a guest or a user-space program uses it. It is also withheld if it has
+    neither an interface nor an RDMA device. A PF and its VFs exclude each other through a counter set that the PF
+    consumes completely. With `counters` False, for API servers before 1.36 that drop counters, a PF with VFs is
+    withheld instead. Unknown values are left out, and so are strings that are too long for an attribute: if they were
+    truncated, they could equal another string.
 
     Without a `policy`, a function whose interface is in a pod is published too, as `away`: the driver that gave it to
     the pod would publish more attributes. With a policy, which only a running driver has, two more kinds are withheld:
@@ -147,7 +153,7 @@ def publication(
 
 
 class _Publisher:
-    """Makes the publication of a node."""
+    """Computes the publication of a node."""
 
     def __init__(
         self, facts: NodeFacts, counters: bool, policy: Policy | None, shares: t.Sequence[ShareRule] = ()
@@ -155,17 +161,17 @@ class _Publisher:
         self.facts, self.counters, self.policy, self.shares = facts, counters, policy, shares
         self.node = Node(facts, policy.aliases if policy else {}, policy.rails if policy else {})
         self.held = policy.held if policy else {}
-        #: interfaces that are devices of their own
-        self.own = [entry for entry in facts["interfaces"] if policy and _is_virtual(entry, policy)]
-        above = [entry for entry in facts["interfaces"] if _hosts(entry)] + self.own
+        #: interfaces without a PCI function that are devices themselves
+        self.virtual_interfaces = [entry for entry in facts["interfaces"] if policy and _is_virtual(entry, policy)]
+        above = [entry for entry in facts["interfaces"] if _is_of_node(entry)] + self.virtual_interfaces
         self.lower = {name: entry["name"] for entry in above for name in entry["lower"]}
-        self.virtual: dict[str, list[NicFacts]] = {}
+        self.vfs_by_pf: dict[str, list[NicFacts]] = {}
         for nic in self.node.nics.values():
             if nic["physfn"]:
-                self.virtual.setdefault(nic["physfn"], []).append(nic)
+                self.vfs_by_pf.setdefault(nic["physfn"], []).append(nic)
         self.result = Publication()
         rules = {address: rule_for(shares, values_of(nic, facts)) for address, nic in self.node.nics.items()}
-        #: what divides PFs, by their addresses
+        #: the rules that divide PFs, by PCI address
         self.rules = {address: rule for address, rule in rules.items() if rule}
 
     def run(self) -> Publication:
@@ -188,32 +194,33 @@ class _Publisher:
             {"name": device_name(pf), "counters": {COUNTER: {"value": str(amount)}}} for pf, amount in shared.items()
         ]
         if self.policy:
-            _add_interfaces(result, self.own, self.node, self.policy)
+            _add_interfaces(result, self.virtual_interfaces, self.node, self.policy)
             _add_held(result, self.held)
         if self.shares or (self.policy and self.policy.held_shares):
             add_shares(result, self._divided(), self.policy.held_shares if self.policy else {}, COUNTER)
         if self.policy:
-            result.devices.sort(key=lambda device: _place(device["name"]))
+            result.devices.sort(key=lambda device: _position(device["name"]))
         return result
 
     def _divided(self) -> dict[str, Divided]:
-        """What the settings divide of the published devices, by the devices' names."""
+        """The published devices that the settings divide, by the devices' names."""
         found = {}
         for address, rule in self.rules.items():
             name, nic = device_name(address), self.node.nics[address]
             if self.result.addresses.get(name) == address:
-                vfs = tuple(vf["address"] for vf in self.virtual.get(address, []) if self._usable(vf, name))
+                vfs = tuple(vf["address"] for vf in self.vfs_by_pf.get(address, []) if self._usable(vf, name))
                 vfs = vfs if rule.mechanism == VFS else ()
                 found[name] = Divided(rule, address, nic["speed_mbps"], nic["link_layer"], vfs)
-        for entry in self.own:
-            own = rule_for(self.shares, values_of_interface(entry))
+        for entry in self.virtual_interfaces:
+            interface_rule = rule_for(self.shares, values_of_interface(entry))
             name = interface_device_name(entry["name"])
-            if own and self.result.interfaces.get(name) == entry["name"]:
-                found[name] = Divided(own, entry["name"], entry["speed_mbps"], entry["link_layer"])
+            if interface_rule and self.result.interfaces.get(name) == entry["name"]:
+                found[name] = Divided(interface_rule, entry["name"], entry["speed_mbps"], entry["link_layer"])
         return found
 
     def _usable(self, vf: NicFacts, pf: str) -> bool:
-        """Whether a share can have a VF: it is free, or a share has it. `pf` is the device of its PF."""
+        """Whether a share can get a VF: the VF is free, or a share has it already. `pf` is the name of the PF's
+        device."""
         policy = self.policy
         shares = policy.held_shares.get(share_name(pf)) if policy else None
         if shares and vf["address"] in shares.vfs:
@@ -225,19 +232,19 @@ class _Publisher:
         return not policy or (len(vf["interfaces"]) == 1 and not _uplink_vf([vf], policy))
 
     def _away(self, nic: NicFacts) -> bool:
-        """Whether a pod has the interface, by the facts; those of an earlier release may not say it."""
+        """Whether a pod has the interface, according to the facts. Facts of an earlier release may not contain this."""
         return not self.policy and bool(nic.get("elsewhere"))
 
     def _withheld(self, nic: NicFacts) -> str:
         """Why a function is not published; empty if it is."""
         policy, interfaces = self.policy, self.node.interfaces
-        vfs = self.virtual.get(nic["address"], [])
+        vfs = self.vfs_by_pf.get(nic["address"], [])
         keeps = bool(policy and policy.keeps_interface(nic))
         # an interface that stays on the node may be in use there: pods can have the RDMA device anyway
-        given = {**nic, "interfaces": [], "default_route": False} if keeps else nic
+        remaining = {**nic, "interfaces": [], "default_route": False} if keeps else nic
         if self._for_shares(nic):
             return f"its PF {nic['physfn']} is divided into shares, which get its VFs"
-        reason = "" if self._away(nic) else _needed(given, interfaces, self.lower)
+        reason = "" if self._away(nic) else _needed(remaining, interfaces, self.lower)
         reason = reason or _needed_for_vfs(nic, vfs, interfaces, self.lower)
         if policy and not reason:
             reason = _rdma_unfit(nic, self.facts, policy) if keeps else _unfit(nic, self.facts, policy)
@@ -251,7 +258,7 @@ class _Publisher:
         return ""
 
     def _for_shares(self, nic: NicFacts) -> bool:
-        """Whether only shares get this VF: its PF, which is published, is divided by its VFs."""
+        """Whether only shares get this VF: the PF is published, and is divided into shares through its VFs."""
         address = nic["physfn"] or ""
         rule, pf = self.rules.get(address), self.node.nics.get(address)
         if rule is None or pf is None or rule.mechanism != VFS or pf["link_layer"] == "infiniband":
@@ -259,7 +266,7 @@ class _Publisher:
         return device_name(address) in self.held or not self._withheld(pf)
 
     def _shared(self) -> dict[str, int]:
-        """How many VFs of each PF are published, by the PF's address, for PFs that are published too."""
+        """The number of published VFs of each published PF, by the PF's address."""
         found: dict[str, int] = {}
         nics, withheld = self.node.nics, self.result.withheld
         for address, nic in nics.items():
@@ -283,35 +290,39 @@ class _Publisher:
 
 
 def _add_held(result: Publication, held: t.Mapping[str, Object]) -> None:
-    """Publish the devices that pods have and that the probe does not see."""
+    """Add the devices that pods have and that the probe did not see."""
     for name in sorted(held):
         if name not in result.addresses and name not in result.interfaces:
             device = _kept(held[name])
-            if name.startswith("pci-"):  # its function is gone; an interface may just be in the pod
+            if name.startswith(
+                "pci-"
+            ):  # the function has disappeared; an interface without a PCI function may be in the pod
                 device["taints"] = [{"key": MISSING, "effect": "NoSchedule"}]
             result.devices.append(device)
 
 
 def without_link(result: Publication) -> set[str]:
     """The names of devices that are tainted because their links are down."""
-    return {one["name"] for one in result.devices if LINK_DOWN in [taint["key"] for taint in one.get("taints", ())]}
+    return {
+        device["name"] for device in result.devices if LINK_DOWN in [taint["key"] for taint in device.get("taints", ())]
+    }
 
 
-def _place(name: str) -> tuple[object, ...]:
-    """The order of devices: functions as the node lists them, then interfaces by name. A device that comes back from a
-    pod returns to its place, because every scheduler has to process each change of a slice."""
+def _position(name: str) -> tuple[object, ...]:
+    """The sort key of devices: functions in the node's order, then interfaces by name. So a device that comes back from
+    a pod gets its previous position: every scheduler has to process each change of a slice."""
     numbers = [int(digits) for digits in re.findall("[0-9]+", name)]
     return (0,) if name.startswith("pci-") else (1, re.split("[0-9]", name, maxsplit=1)[0], numbers, name)
 
 
-def _add_interfaces(result: Publication, own: list[InterfaceFacts], node: Node, policy: Policy) -> None:
-    """Publish the interfaces without a PCI function, or say why not."""
+def _add_interfaces(result: Publication, entries: list[InterfaceFacts], node: Node, policy: Policy) -> None:
+    """Add the interfaces without a PCI function, or the reasons why they are withheld."""
     interfaces = node.interfaces
     lower = {name: entry["name"] for entry in interfaces.values() for name in entry["lower"]}
-    for entry in own:
+    for entry in entries:
         name = interface_device_name(entry["name"])
         if name in policy.held:
-            # the pod's interface is in the pod: this is another one with the same name
+            # the interface of that device is in the pod, so this is another one with the same name
             result.withheld[entry["name"]] = "a pod has a device of this name"
             continue
         master = entry["master"] or lower.get(entry["name"])
@@ -327,24 +338,24 @@ def _add_interfaces(result: Publication, own: list[InterfaceFacts], node: Node, 
 
 
 def _is_virtual(entry: InterfaceFacts, policy: Policy) -> bool:
-    """Whether an interface has no PCI function and the settings name it."""
+    """Whether an interface has no PCI function and matches the patterns of the settings."""
     return entry["address"] is None and entry["kind"] != "loopback" and like(entry["name"], policy.virtual)
 
 
 def _kept(device: Object) -> Object:
-    """A device as it was published, without what depends on its neighbours or only concerns pods that do not have
-    it."""
+    """A device as it was published, without counters, which depend on other devices, and without taints, which only
+    concern other pods."""
     return {key: value for key, value in device.items() if key not in ("consumesCounters", "taints")}
 
 
 def _without_interface(device: Object) -> Object:
-    """A device with the attributes that are certain while its interface is away."""
+    """A device with those attributes that are known while its interface is in another namespace."""
     known = {key: value for key, value in device["attributes"].items() if key not in INTERFACE_ATTRIBUTES}
     return {"name": device["name"], "attributes": known}
 
 
 def _excluded(values: DeviceValues, policy: Policy) -> str:
-    """Why the node's settings or routes keep a device; empty if they do not."""
+    """Why a device is withheld by the node's settings or routes; empty if it is not."""
     for name in values["interface"]:
         if policy.uplinks.get(name):
             return policy.uplinks[name]
@@ -359,7 +370,7 @@ def _excluded(values: DeviceValues, policy: Policy) -> str:
 
 
 def _unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
-    """Why a function of a running node is withheld, apart from the reasons in its facts; empty if it is not."""
+    """Why a function of a running node is withheld, besides the reasons that its facts contain; empty if it is not."""
     reason = _excluded(values_of(nic, facts), policy)
     if reason:
         return reason
@@ -373,12 +384,12 @@ def _unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
 def _rdma_unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
     """Why the RDMA device of a function whose interface stays on the node is withheld; empty if it is not."""
     if policy.exclusive:
-        return "the settings keep its interface on the node, which in RDMA's exclusive mode goes with the RDMA device"
+        return "the settings keep its interface on the node, which in RDMA's exclusive mode moves with the RDMA device"
     return _excluded(values_of(nic, facts), replace(policy, uplinks={}))
 
 
 def _uplink_vf(vfs: list[NicFacts], policy: Policy) -> str:
-    """Why a PF is kept: the node needs one of its VFs. Empty if it does not."""
+    """Why a PF is withheld because the node needs one of its VFs; empty if it does not."""
     for vf in vfs:
         for name in vf["interfaces"]:
             if policy.uplinks.get(name):
@@ -386,13 +397,13 @@ def _uplink_vf(vfs: list[NicFacts], policy: Policy) -> str:
     return ""
 
 
-def _hosts(entry: InterfaceFacts) -> bool:
-    """Whether an interface on top of others is the node's own; a macvlan or ipvlan may be a pod's."""
+def _is_of_node(entry: InterfaceFacts) -> bool:
+    """Whether an upper interface certainly belongs to the node; a macvlan or ipvlan may belong to a pod."""
     return entry["kind"] in ("bond", "bridge", "vlan")
 
 
 def _needed(nic: NicFacts, interfaces: t.Mapping[str, InterfaceFacts], lower: t.Mapping[str, str]) -> str:
-    """Why the node keeps this function; empty if it does not."""
+    """Why the node needs a function, or why pods cannot use it; empty if neither applies."""
     if nic["default_route"]:
         return "it carries the node's default route"
     if nic["driver"] is None:
@@ -413,7 +424,7 @@ def _needed(nic: NicFacts, interfaces: t.Mapping[str, InterfaceFacts], lower: t.
 def _needed_for_vfs(
     nic: NicFacts, vfs: list[NicFacts], interfaces: t.Mapping[str, InterfaceFacts], lower: t.Mapping[str, str]
 ) -> str:
-    """Why a PF is withheld because of its VFs: one that the node or a guest uses would lose its link."""
+    """Why a PF is withheld because the node or a guest uses one of its VFs, which would lose its link; empty if not."""
     for vf in vfs:
         if vf["driver"] in USER_SPACE or (vf["driver"] and vf["interfaces"] and _needed(vf, interfaces, lower)):
             return f"its VF {vf['address']} is in use: {_needed(vf, interfaces, lower)}"

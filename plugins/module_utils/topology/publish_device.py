@@ -25,8 +25,8 @@ DRIVER = "lanewise.dev"
 
 _STANDARD = "resource.kubernetes.io/"
 PCIE_ROOT = f"{_STANDARD}pcieRoot"
-#: dra-driver-cpu and dra-driver-sriov publish the NUMA node under DRANET's name, and constraints compare equal names
-#: only.
+#: dra-driver-cpu and dra-driver-sriov publish the NUMA node under DRANET's name, and constraints compare only
+#: attributes with the same name.
 _NUMA_NODE_DRANET = "dra.net/numaNode"
 #: The root of the function that carries a NIC's GPU traffic, on boards with data-direct functions.
 DATA_DIRECT_ROOT = "dataDirectPcieRoot"
@@ -37,8 +37,8 @@ LINK_DOWN = f"{DRIVER}/link-down"
 
 @dataclass(frozen=True)
 class Node:
-    """The facts of a node, indexed. `aliases` are the site's own names of devices, by PCI address or interface; `rails`
-    has the rails of interfaces without a PCI function, by name."""
+    """The indexed facts of a node. `aliases` are the site's names of devices, by PCI address or interface. `rails` are
+    the rails of interfaces without a PCI function, by name."""
 
     facts: NodeFacts
     aliases: t.Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Node:
         return self.facts["functions"].get(address) or {}
 
     def alias(self, address: str | None, interface: str | None) -> str | None:
-        """The site's own name of a device."""
+        """The site's name of a device, if any."""
         return self.aliases.get(address or "") or self.aliases.get(interface or "")
 
 
@@ -67,27 +67,27 @@ _PLAIN_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
 def interface_device_name(interface: str) -> str:
-    """The device of an interface without a PCI function: `net-eth1`, or `netx-` and the name's bytes in hex."""
+    """The device name of an interface without a PCI function: `net-eth1`, or `netx-` and the name's bytes in hex."""
     return f"net-{interface}" if _PLAIN_NAME.fullmatch(interface) else f"netx-{interface.encode().hex()}"
 
 
 def device_name(address: str) -> str:
-    """The device of a PCI function: `0000:8a:00.0` is `pci-0000-8a-00-0`."""
+    """The device name of a PCI function: for `0000:8a:00.0` it is `pci-0000-8a-00-0`."""
     return "pci-" + address.replace(":", "-").replace(".", "-")
 
 
 def nic_device(nic: NicFacts, node: Node) -> Object:
-    """The v1 Device of a NIC. What the probe does not know is left out, as is a string too long for an attribute."""
-    # a function with several ports has several interfaces, none of which stands for the function
+    """The v1 Device of a NIC. Unknown values are left out, and so are strings that are too long for an attribute."""
+    # a function with several ports has several interfaces, none of which represents the function
     interface = node.interfaces.get(nic["interfaces"][0], {}) if len(nic["interfaces"]) == 1 else {}
-    values = {**_place(nic, node), **_identity(nic, interface, node), **_link(nic, interface)}
+    values = {**_location(nic, node), **_identity(nic, interface, node), **_link(nic, interface)}
     device = _with_attributes(device_name(nic["address"]), values)
-    # A VF's share of the port is a setting and not a fact, so VFs have no bandwidth to count on.
+    # The part of the port that a VF gets is a setting and not a fact, so VFs have no capacity for bandwidth.
     return _with_state(device, nic["up"], None if nic["physfn"] else nic["speed_mbps"])
 
 
-def _place(nic: NicFacts, node: Node) -> dict[str, object]:
-    """Where a NIC is, and what is near it. None of it depends on who uses the NIC, or on any interface.
+def _location(nic: NicFacts, node: Node) -> dict[str, object]:
+    """The attributes of a NIC's location. They depend neither on who uses the NIC nor on an interface.
 
     A VF is as near to GPUs as its PF.
     """
@@ -116,10 +116,10 @@ def _place(nic: NicFacts, node: Node) -> dict[str, object]:
 
 
 def _identity(nic: NicFacts, interface: InterfaceFacts, node: Node) -> dict[str, object]:
-    """What a NIC is, and the names by which it is known."""
+    """The attributes that identify a NIC: type, names and identifiers."""
     function = node.function(nic["address"])
     rdma = [node.rdma[name] for name in nic["rdma_devices"] if name in node.rdma]
-    one = rdma[0] if len(rdma) == 1 else {}
+    rdma_device = rdma[0] if len(rdma) == 1 else {}
     return {
         "type": type_of(nic),
         "alias": node.alias(nic["address"], interface.get("name")),
@@ -129,16 +129,16 @@ def _identity(nic: NicFacts, interface: InterfaceFacts, node: Node) -> dict[str,
         "vendorID": function["vendor_id"],
         "deviceID": function["device_id"],
         "model": nic["model"],
-        "firmware": one.get("firmware"),
-        "rdmaDevice": one.get("name"),
-        "nodeGUID": one.get("node_guid"),
+        "firmware": rdma_device.get("firmware"),
+        "rdmaDevice": rdma_device.get("name"),
+        "nodeGUID": rdma_device.get("node_guid"),
         "totalVFs": None if nic["physfn"] else (function.get("sriov") or {}).get("total_vfs"),
         "rdma": bool(rdma) or "rdma_device" in nic.get("elsewhere", ()),
     }
 
 
 def _link(nic: NicFacts, interface: InterfaceFacts) -> dict[str, object]:
-    """The link of a NIC."""
+    """The attributes of a NIC's link."""
     return {
         "linkLayer": nic["link_layer"] if nic["link_layer"] in LINK_LAYERS else None,
         "linkSpeedMbps": nic["speed_mbps"],
@@ -178,7 +178,7 @@ def _with_state(device: Object, up: bool | None, mbps: int | None) -> Object:
 
 
 def stated_numa_node(function: FunctionFacts, parent: FunctionFacts, kernel: int | None) -> int | None:
-    """The NUMA node of a function: as stated by the site for it or its PF, or else as read by the kernel.
+    """The NUMA node of a function: as the site states it for the function or its PF, or else as the kernel reports it.
 
     `parent` is the PF of a VF; empty for others. Both are as `functions` of the topology facts.
     """
@@ -195,7 +195,7 @@ def _with_attributes(name: str, values: t.Mapping[str, object]) -> Object:
 
 
 def _attribute(value: object) -> Object | None:
-    """A v1 DeviceAttribute; None for what cannot be one."""
+    """A v1 DeviceAttribute; None for a value that cannot be one."""
     if isinstance(value, bool):
         return {"bool": value}
     if isinstance(value, int):
@@ -217,16 +217,16 @@ def _rate(mbps: int) -> str:
 def _switch(bridges: list[str]) -> str | None:
     """The upstream port of the PCIe switch that a function is below; None if it is directly below a root port.
 
-    Below a host bridge a root port, upstream port, downstream port, upstream port ... take turns. All functions below
-    one switch have the upstream port in common; each has a downstream port of its own.
+    Below a host bridge, a root port is followed by upstream and downstream ports in turn. All functions below one
+    switch have the upstream port in common, and each has its own downstream port.
     """
     if not bridges:
         return None
     domain = bridges[-1].partition(":")[0]
-    own = 0
-    while own < len(bridges) and bridges[-1 - own].partition(":")[0] == domain:
-        own += 1
-    return bridges[-2] if own >= 3 and own % 2 else None
+    depth = 0  # the number of bridges in the function's domain
+    while depth < len(bridges) and bridges[-1 - depth].partition(":")[0] == domain:
+        depth += 1
+    return bridges[-2] if depth >= 3 and depth % 2 else None
 
 
 def _nearest_gpu(nic: NicFacts, gpus: t.Sequence[GpuFacts]) -> str | None:

@@ -25,20 +25,21 @@ PRIVATE, VEPA = "private", "vepa"
 MODES = (PRIVATE, VEPA)
 SHARE = "share"
 SUFFIX = f"-{SHARE}"
-#: The taint of a card that pods have shares of, and that the settings no longer divide.
+#: The taint of a device for shares that pods still have, while the settings no longer divide the NIC.
 WITHDRAWN = "lanewise.dev/withdrawn"
 _SUFFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
-#: Attributes of the card itself, which its shares do not have.
-_CARDS_OWN = ("mac", "nodeGUID", "rdmaDevice", "totalVFs", "vfIndex")
+#: Attributes of the NIC itself, which the device for shares does not have.
+_NIC_ONLY = ("mac", "nodeGUID", "rdmaDevice", "totalVFs", "vfIndex")
 
 
 @dataclass(frozen=True)
 class ShareRule:
     """One entry of the setting `shares`: which NICs are divided, and how.
 
-    `factor` multiplies what a card has: above 1, more than that is promised. `least` is the setting `min`; `ceiling`
-    and `bandwidth` are None for the speed of the link. `bandwidth` is what is divided of a card, or what it has if its
-    kernel driver reports no speed. `namespace` is the only one whose pods may have shares; empty with `vfs` for any.
+    `factor` multiplies the bandwidth of a NIC: with a factor above 1, more is promised than the NIC has. `least` is the
+    setting `min`. `ceiling` and `bandwidth` are None for the speed of the link. `bandwidth` is the part of the NIC that
+    is divided, or the NIC's speed if the kernel driver reports none. `namespace` is the only one whose pods may have
+    shares; with `vfs` it may be empty, which means any namespace.
     """
 
     select: Selector
@@ -53,13 +54,14 @@ class ShareRule:
     bandwidth: int | None = None
 
     def physical(self, mbps: int | None) -> int | None:
-        """What is divided of a card whose link has this speed in Mbit/s; None if neither link nor setting says."""
+        """The bandwidth that is divided, for a NIC whose link has this speed in Mbit/s; None if neither the link nor
+        the setting determines it."""
         link = mbps * 10**6 if mbps and mbps > 0 else None
-        known = [one for one in (link, self.bandwidth) if one]
+        known = [rate for rate in (link, self.bandwidth) if rate]
         return min(known) if known else None
 
     def most(self, physical: int) -> int:
-        """What one share may use when the others are idle, of a card that has `physical`."""
+        """What one share may use while the others are idle, for a NIC with the bandwidth `physical`."""
         return min(physical, self.ceiling or physical)
 
 
@@ -77,9 +79,9 @@ class Divided:
 
 @dataclass(frozen=True)
 class HeldShares:
-    """The shares that pods have of one NIC: the device as it was published when the last one was allocated, the PCI
-    addresses of the VFs that they have, and `less`, what to subtract from the capacity under a factor
-    (`share_rates.capacity_deficit`)."""
+    """The shares of one NIC that pods have: the device for shares as it was published when the last share was
+    allocated, and the PCI addresses of the VFs of these shares. `less` returns the rate to subtract from the capacity
+    under a factor (`share_rates.capacity_deficit`)."""
 
     device: Object
     vfs: frozenset[str] = frozenset()
@@ -87,7 +89,7 @@ class HeldShares:
 
 
 class Published(t.Protocol):
-    """What is used here of a `publish.Publication`."""
+    """The fields of a `publish.Publication` that this module uses."""
 
     devices: list[Object]
     counter_sets: list[Object]
@@ -98,7 +100,7 @@ class Published(t.Protocol):
 
 
 def rule_for(rules: t.Iterable[ShareRule], values: DeviceValues) -> ShareRule | None:
-    """The first rule for a PF or an interface without PCI function; virtual functions are never divided."""
+    """The first rule that matches a PF or an interface without a PCI function. Virtual functions are never divided."""
     if values["type"] == "vf":
         return None
     return next((rule for rule in rules if rule.select.matches(values)), None)
@@ -110,7 +112,7 @@ def share_name(device: str) -> str:
 
 
 def base_name(device: str) -> str:
-    """The device that is divided, by the name of the device for its shares."""
+    """The name of the device that is divided, from the name of the device for its shares."""
     return device[: -len(SUFFIX)] if device.endswith(SUFFIX) else device
 
 
@@ -127,13 +129,13 @@ def quantity(rate: int) -> str:
 
 
 def refusal(rule: ShareRule, physical: int | None, link_layer: str | None, vfs: int) -> str:
-    """Why a card cannot be divided; empty if it can. `vfs` is how many VFs shares can have."""
+    """Why a NIC cannot be divided; empty if it can. `vfs` is the number of VFs that shares can get."""
     if link_layer == "infiniband":
         return "it is InfiniBand, where the rate of a VF cannot be limited"
     if physical is None:
         return "the speed of its link is unknown; set bandwidth in its entry of the setting shares"
     if rule.mechanism == VFS and not vfs:
-        return "it has no VF that a share could have"
+        return "it has no VF that a share could get"
     if rule.least + rule.step > physical * rule.factor:
         return f"it has {quantity(physical)}bit/s, less than min and step of its entry of the setting shares"
     return ""
@@ -142,11 +144,11 @@ def refusal(rule: ShareRule, physical: int | None, link_layer: str | None, vfs: 
 def share_device(base: Object, rule: ShareRule, physical: int, vfs: int, less: int = 0) -> Object:
     """The v1 Device for shares of the device `base`, without counters.
 
-    `less` is subtracted from the capacity: hard shares that were allocated under a lower factor have consumed less than
-    they take of the card. `vfs` as for `refusal`.
+    `less` is subtracted from the capacity, because hard shares that were allocated under a lower factor have consumed
+    less capacity than they use now. `vfs` is as for `refusal`.
     """
     name = share_name(base["name"])
-    attributes = {key: value for key, value in base.get("attributes", {}).items() if key not in _CARDS_OWN}
+    attributes = {key: value for key, value in base.get("attributes", {}).items() if key not in _NIC_ONLY}
     attributes["type"] = {"string": SHARE}
     attributes["mechanism"] = {"string": rule.mechanism}
     attributes["shareFactor"] = {"string": factor_text(rule.factor)}
@@ -167,15 +169,16 @@ def share_device(base: Object, rule: ShareRule, physical: int, vfs: int, less: i
 
 
 def withdrawn(held: Object, base: Object) -> Object:
-    """The device for shares that pods still have, of a card that cannot be divided: its link is down, or the settings
-    no longer divide it. `base` is the card's own device."""
+    """The device for shares that pods still have, if the NIC cannot be divided now: the link is down, or the settings
+    no longer divide it. `base` is the NIC's own device."""
     kept = {key: value for key, value in held.items() if key not in ("consumesCounters", "taints")}
     return {**kept, "taints": base.get("taints") or [{"key": WITHDRAWN, "effect": "NoSchedule"}]}
 
 
 def add(result: Published, divided: t.Mapping[str, Divided], held: t.Mapping[str, HeldShares], counter: str) -> None:
-    """Add the devices for shares to a publication: of each NIC in `divided` (by the name of its device), or the reason
-    for none, and those that pods still have shares of (`held`, by the name of the device for shares)."""
+    """Add the devices for shares to a publication: for each NIC in `divided` (by the name of the NIC's device), and for
+    each of which pods still have shares (`held`, by the name of the device for shares). If a NIC in `divided` cannot be
+    divided, the reason is added instead."""
     devices = []
     for base in result.devices:
         devices.append(base)
@@ -187,9 +190,9 @@ def add(result: Published, divided: t.Mapping[str, Divided], held: t.Mapping[str
         if device is None:
             continue
         devices.append(device)
-        for places in (result.addresses, result.interfaces):
-            if base["name"] in places:
-                places[name] = places[base["name"]]
+        for locations in (result.addresses, result.interfaces):
+            if base["name"] in locations:
+                locations[name] = locations[base["name"]]
         if one:
             result.shared[name] = one
         _exclude(result, base, device, counter)
@@ -197,8 +200,8 @@ def add(result: Published, divided: t.Mapping[str, Divided], held: t.Mapping[str
 
 
 def _device(result: Published, base: Object, one: Divided, shares: HeldShares | None) -> Object | None:
-    """The device for shares of a NIC. None if there is none, which is recorded unless pods have shares."""
-    # while a pod has the NIC as a whole, its own device says how fast its link was
+    """The device for shares of a NIC; None if it cannot be divided. The reason is recorded unless pods have shares."""
+    # while a pod has the whole NIC, the speed of the link is that in the NIC's own device
     mbps = one.mbps or base.get("attributes", {}).get("linkSpeedMbps", {}).get("int")
     physical = one.rule.physical(mbps)
     reason = refusal(one.rule, physical, one.link_layer, len(one.vfs))
@@ -210,7 +213,8 @@ def _device(result: Published, base: Object, one: Divided, shares: HeldShares | 
 
 
 def _exclude(result: Published, base: Object, device: Object, counter: str) -> None:
-    """Let a NIC's own device and the one for its shares consume the same counters whole."""
+    """Let a NIC's own device and the one for its shares each consume all of the same counters, so that they exclude
+    each other."""
     sets = {one["name"]: one for one in result.counter_sets}
     if base["name"] not in sets:
         result.counter_sets.append({"name": base["name"], "counters": {counter: {"value": "1"}}})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from .model import Gid, Interface, RdmaDevice, RdmaPort
-from .pci import address_in, is_anothers
+from .pci import address_in, is_other_device
 from .reader import Folder, Reader
 
 _CLASS = "/sys/class/infiniband"
@@ -24,16 +24,16 @@ _EMPTY_GID = re.compile(r"^(fe80(:0000){3}|0000(:0000){3})(:0000){4}$")
 
 
 def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bool = True) -> list[RdmaDevice]:
-    """All RDMA devices of the RDMA namespace that the tree shows, by name. Rates are Gbit/s."""
+    """All RDMA devices of the namespace that the tree shows, sorted by name. Rates are in Gbit/s."""
     links = reader.links(_CLASS)
     char_devices = _char_devices(reader, links) if links else {}
     # by parent, which may be an SF below the folder of its function
     hardware: dict[str, list[Interface]] = {}
-    for one in interfaces:
-        if one.address and one.kind in ("physical", "vf", "sf"):
-            link = reader.links("/sys/class/net").get(one.name)
-            owner = link.rpartition("/net/")[0] if link else reader.link(f"/sys/class/net/{one.name}/device")
-            hardware.setdefault(owner or "", []).append(one)
+    for interface in interfaces:
+        if interface.address and interface.kind in ("physical", "vf", "sf"):
+            link = reader.links("/sys/class/net").get(interface.name)
+            owner = link.rpartition("/net/")[0] if link else reader.link(f"/sys/class/net/{interface.name}/device")
+            hardware.setdefault(owner or "", []).append(interface)
     devices = []
     for name, target in links.items():
         device = _device(reader, name, target, hardware, with_gids)
@@ -46,20 +46,20 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
 def _char_devices(reader: Reader, links: dict[str, str | None]) -> dict[str, list[str]]:
     """The character devices of each RDMA device: verbs, and MAD and SM access of each port.
 
-    They have the same parent as the RDMA device: `ibdev` is read only if several RDMA devices have that parent, or the
-    link does not lead there.
+    They have the same parent as the RDMA device. `ibdev` is read only if several RDMA devices have that parent, or if
+    the link does not lead to it.
     """
-    beside: dict[str, list[str]] = {}
+    by_parent: dict[str, list[str]] = {}
     for name, target in links.items():
         owner, separator, _name = (target or "").rpartition("/infiniband/")
         if separator:
-            beside.setdefault(owner, []).append(name)
+            by_parent.setdefault(owner, []).append(name)
     devices: dict[str, list[str]] = {}
     for kind in ("infiniband_verbs", "infiniband_mad"):
         for name, folder in reader.links(f"/sys/class/{kind}").items():
             if not _CHAR_DEVICE.match(name):
                 continue
-            siblings = beside.get((folder or "").rpartition(f"/{kind}/")[0], [])
+            siblings = by_parent.get((folder or "").rpartition(f"/{kind}/")[0], [])
             device = siblings[0] if len(siblings) == 1 else None
             device = device or reader.text(f"{folder or f'/sys/class/{kind}/{name}'}/ibdev")
             if device:
@@ -70,7 +70,7 @@ def _char_devices(reader: Reader, links: dict[str, str | None]) -> dict[str, lis
 def _device(
     reader: Reader, name: str, target: str | None, hardware: dict[str, list[Interface]], with_gids: bool
 ) -> RdmaDevice | None:
-    if is_anothers(reader, f"{_CLASS}/{name}", target):
+    if is_other_device(reader, f"{_CLASS}/{name}", target):
         return None
     path = target or f"{_CLASS}/{name}"
     # the parent: a PCI function, or an SF, which is an auxiliary device below its PF's directory
@@ -84,7 +84,7 @@ def _device(
             names = [name for name in ports.names() if _PORT.match(name)]
             device.ports = [_port(ports, name, siblings, len(names) == 1, with_gids) for name in names]
     device.ports.sort(key=lambda port: port.port)
-    # the parent of a soft RDMA device is the interface under it
+    # the parent of a soft RDMA device is the interface below it
     if parent and len(device.ports) == 1 and not device.ports[0].interfaces:
         device.ports[0].interfaces = [parent]
     device.interfaces = sorted({interface for port in device.ports for interface in port.interfaces})

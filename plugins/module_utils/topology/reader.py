@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The only place where this package touches a file system."""
+"""Reading files of a node. No other module of this package accesses the file system, except for XML files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import re
 import stat
 import typing as t
 
-#: The kernel's errors for an attribute that a device lacks, or that has no value in its present state. They are not
-#: reported.
+#: The kernel's errors for an attribute that a device lacks, or that has no value in the device's current state. They
+#: are not reported.
 _NO_VALUE = frozenset(
     (errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODATA, errno.ENXIO, errno.ENODEV, errno.ENETDOWN)
 )
 
 _MAX_REPORTED = 100
-_PAGE = 4096
-_UP = "../" * (_PAGE // 3)
-#: A first read that returns at most this much has returned the whole file: the kernel fills most of a page if it can.
-_WHOLE = 1024
+_PAGE_BYTES = 4096
+_UP = "../" * (_PAGE_BYTES // 3)
+#: If the first read returns at most this many bytes, it has returned the whole file: the kernel fills most of a page if
+#: it can.
+_SHORT_READ_BYTES = 1024
 #: As the kernel prints numbers: no leading zeros, no negative zero, at most 64 bits.
 _INTEGER = re.compile(r"^(?:0|-?[1-9]\d{0,19})$", re.ASCII)
 
@@ -36,8 +37,9 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def _with_rest(data: bytes, handle: int, size: int, offset: int = 0) -> bytes:
-    """`data`, the first read from `offset`, and the rest up to `size`: the kernel gives about a page each time."""
-    while _WHOLE < len(data) < size:
+    """The bytes of a file from `offset`, up to `size`: `data` is the result of the first read, and each further read
+    returns about a page."""
+    while _SHORT_READ_BYTES < len(data) < size:
         chunk = os.pread(handle, size - len(data), offset + len(data))
         if not chunk:
             break
@@ -65,7 +67,7 @@ class Reader:
 
     @property
     def live(self) -> bool:
-        """Whether this is the running node itself rather than a recorded tree."""
+        """Whether this is the running node, and not a recorded tree."""
         return not self._prefix
 
     def report(self, path: str, reason: str) -> None:
@@ -83,7 +85,7 @@ class Reader:
         return Folder(self, path)
 
     def _is_inside(self, folder: str) -> bool:
-        """Whether a directory is below the root: links in a recorded tree could lead to this machine's own files."""
+        """Whether a directory is below the root: links in a recorded tree could lead to files of this machine."""
         if not self._prefix:
             return True
         inside = self._inside.get(folder)
@@ -128,8 +130,8 @@ class Reader:
     def _read(self, handle: int, path: str, size: int, offset: int = 0) -> bytes | None:
         """Read the open file `handle`, and close it. `path` is its name in reports."""
         try:
-            data = os.pread(handle, min(size, _PAGE), offset)
-            return _with_rest(data, handle, size, offset) if size > _PAGE else data
+            data = os.pread(handle, min(size, _PAGE_BYTES), offset)
+            return _with_rest(data, handle, size, offset) if size > _PAGE_BYTES else data
         except OSError as error:
             self._report_error(path, error)
             return None
@@ -137,26 +139,26 @@ class Reader:
             os.close(handle)
 
     def opened(self, path: str, no_value: int | None = None) -> _Opened:
-        """The file at `path` for several reads of parts of it, as a context manager.
+        """The file at `path`, as a context manager, for reading several parts of the file.
 
-        `no_value` is an error number that means here that the device has no value.
+        `no_value` is an error number that means, for this file, that the device has no value.
         """
         return _Opened(self, path, no_value)
 
-    def text(self, path: str, size: int = _PAGE, whole: bool = False) -> str | None:
+    def text(self, path: str, size: int = _PAGE_BYTES, whole: bool = False) -> str | None:
         """The stripped text of a file, or None. An empty file is an empty string.
 
-        With `whole`, a text without the kernel's final line feed counts as truncated, and the result is None: half of a
-        number or of a CPU set would be a different one.
+        With `whole`, a text without the kernel's final line feed counts as truncated, and the result is None: part of a
+        number or of a CPU set would be a different value.
         """
         raw = self.data(path, size)
         return None if raw is None else self._decoded(raw, path, size, whole)
 
     def _decoded(self, raw: bytes, path: str, size: int, whole: bool) -> str | None:
-        if raw[-2:] == b"\n\0":  # kernels around 5.15 counted the terminator of CPU masks in
+        if raw[-2:] == b"\n\0":  # kernels around 5.15 include the terminator of CPU masks
             raw = raw[:-1]
         if whole and raw[-1:] != b"\n":
-            self.report(path, "cut short: no line end")
+            self.report(path, "truncated: no line end")
             return None
         try:
             return raw.decode("utf-8").strip()
@@ -168,7 +170,7 @@ class Reader:
 
     def number(self, path: str, text: str | None) -> int | None:
         """The decimal number in `text`, which was read from `path`, or None."""
-        if not text:  # a recording of a file that could not be read is empty
+        if not text:  # in a recording, a file that could not be read is empty
             return None
         value = self._numbers.get(text)
         if value is None:
@@ -203,12 +205,13 @@ class Reader:
         try:
             name.encode("utf-8")
         except UnicodeEncodeError:
-            self.report(path, f"a name that is not UTF-8 text: {os.fsencode(name)[:40]!r}")
+            self.report(path, f"contains a name that is not UTF-8 text: {os.fsencode(name)[:40]!r}")
             return False
         return True
 
     def links(self, path: str) -> dict[str, str | None]:
-        """The sorted names in a directory of links such as /sys/class/net, each with where it points (see `link`).
+        """The sorted names in a directory of links such as /sys/class/net, each with the target of the link (see
+        `link`).
 
         A directory is read once; later calls return the first result.
         """
@@ -220,13 +223,13 @@ class Reader:
         return found
 
     def link(self, path: str, expected: bool = True) -> str | None:
-        """Where a symbolic link points, as an absolute path of the node, or None if it is not a link.
+        """The target of a symbolic link, as an absolute path of the node; None if it is not a link.
 
-        Anything else is reported if a link is `expected`: recorded trees may have plain directories below /sys/class
-        and /sys/bus.
+        If a link is `expected`, anything else is reported. It is not expected if recorded trees may contain plain
+        directories instead, as below /sys/class and /sys/bus.
 
-        The links of sysfs lead to directories below /sys/devices without further links on the way, so one step resolves
-        them.
+        The links of sysfs lead to directories below /sys/devices without further links on the path, so one step
+        resolves them.
         """
         folder = path.rpartition("/")[0]
         if "\0" in path or not self._is_inside(folder):
@@ -245,7 +248,7 @@ class Reader:
             self._report_error(path, error)
 
     def _resolved(self, path: str, target: str) -> str | None:
-        """Where the link at `path` with the text `target` leads."""
+        """The absolute path of `target`, which is the text of the link at `path`."""
         if not target.isascii() and not self._is_text(path, target):
             return None
         end = target.rfind("../") + 3  # 2 if there is none
@@ -255,9 +258,9 @@ class Reader:
         return f"{path.rsplit('/', end // 3 + 1)[0]}/{rest}"
 
     def entered(self, path: str) -> list[str]:
-        """The sorted names in a directory whose entries will be entered one by one.
+        """The sorted names in a directory, as `names`, for callers that then open each entry as a folder.
 
-        Entries that are not links are below the root if the directory is, so one check covers all.
+        Entries that are not links are below the root if the directory is, so one check covers all entries.
         """
         if not self._prefix or "\0" in path or not self._is_inside(path):
             return self.names(path)
@@ -271,14 +274,14 @@ class Reader:
         return self._sorted(path, list(links))
 
     def architecture(self) -> str | None:
-        """The machine's architecture, of the running node only."""
+        """The machine's architecture; None for a recorded tree."""
         return os.uname().machine if self.live else None
 
     def permanent_macs(self, names: t.Iterable[str]) -> dict[str, str]:
-        """Permanent addresses of the running node's interfaces, by ethtool's ETHTOOL_GPERMADDR (linux/ethtool.h).
+        """Permanent MAC addresses of the running node's interfaces, from ETHTOOL_GPERMADDR (linux/ethtool.h).
 
-        Sysfs does not have them once an address was changed (of a bond's ports, for example). Empty for a
-        recorded tree.
+        Sysfs does not contain the permanent address once the address was changed, for example that of a bond's port.
+        Empty for a recorded tree.
         """
         if not self.live:
             return {}
@@ -310,16 +313,17 @@ class Reader:
 
 
 class Folder:
-    """One folder of a node, open while the context lasts: its files are opened without a walk down its path.
+    """One folder of a node. It is open while the context lasts, so that the kernel need not look up the path of each
+    file.
 
-    Results are those of the methods of :class:`Reader` with the same names. A folder that cannot be opened is read by
-    its path, so that missing or forbidden files are reported the same way.
+    The methods return the same as those of :class:`Reader` with the same names. If the folder cannot be opened, its
+    files are read by their paths, so that missing or forbidden files are reported in the same way.
     """
 
     __slots__ = ("_above", "_handle", "_reader", "path")
 
     def __init__(self, reader: Reader, path: str, above: int | None = None) -> None:
-        """`above` is an open file of the folder that holds this one."""
+        """`above` is an open file of the parent folder."""
         self.path = path
         self._reader = reader
         self._above = above
@@ -367,7 +371,7 @@ class Folder:
             self._reader._report_error(f"{self.path}/{name}", error)
             return None
 
-    def text(self, name: str, whole: bool = False, size: int = _PAGE) -> str | None:
+    def text(self, name: str, whole: bool = False, size: int = _PAGE_BYTES) -> str | None:
         """The stripped text of a file, or None."""
         if self._handle is None:
             return self._reader.text(f"{self.path}/{name}", size, whole)
@@ -380,8 +384,8 @@ class Folder:
             self._reader._report_error(f"{self.path}/{name}", error)
             return None
         try:
-            raw = os.pread(handle, _PAGE, 0)
-            if size > _PAGE:
+            raw = os.pread(handle, _PAGE_BYTES, 0)
+            if size > _PAGE_BYTES:
                 raw = _with_rest(raw, handle, size)
         except OSError as error:
             self._reader._report_error(f"{self.path}/{name}", error)
@@ -415,7 +419,7 @@ class Folder:
         return self._reader._sorted(self.path, names)
 
     def link(self, name: str, expected: bool = True) -> str | None:
-        """Where a symbolic link points, as an absolute path of the node, or None."""
+        """The target of a symbolic link, as an absolute path of the node, or None."""
         reader, path = self._reader, f"{self.path}/{name}"
         if self._handle is None:
             return reader.link(path, expected)
@@ -429,12 +433,12 @@ class Folder:
         return reader._resolved(path, target)
 
     def opened(self, name: str, no_value: int | None = None) -> _Opened:
-        """A file for several reads of parts of it, see :meth:`Reader.opened`."""
+        """A file for reading several parts of it, see :meth:`Reader.opened`."""
         return _Opened(self._reader, f"{self.path}/{name}", no_value, self)
 
 
 class _Opened:
-    """One open file. `read` gives up to `size` bytes from `offset`, or None."""
+    """One open file. `read` returns up to `size` bytes from `offset`, or None."""
 
     def __init__(self, reader: Reader, path: str, no_value: int | None, folder: Folder | None = None) -> None:
         self._reader = reader

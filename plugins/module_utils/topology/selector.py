@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Choosing NICs by their properties, and not by names that change."""
+"""Selecting NICs by their properties, and not by names that change."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 if t.TYPE_CHECKING:
     from .facts import InterfaceFacts, NicFacts, NodeFacts
 
-#: Levels at which a GPU counts as near, the nearest first.
+#: The levels at which a GPU counts as near, the nearest first.
 NEAR = ("PIX", "PXB", "PHB", "NODE")
 TYPES = ("pf", "vf", "virtual")
 LINK_LAYERS = ("ethernet", "infiniband")
-#: Fields of a selector that hold shell patterns, and those that hold numbers.
+#: The fields of a selector that contain shell patterns, and those that contain numbers.
 TEXTS = ("address", "interface", "driver", "model", "vendor_id", "device_id", "link_layer", "type", "slot")
 NUMBERS = ("rail", "numa_node")
 
 
 class DeviceValues(t.TypedDict, total=False):
-    """What a :class:`Selector` is compared with."""
+    """The values of a device that a :class:`Selector` is compared with."""
 
     address: str
     interface: list[str]
@@ -43,10 +43,11 @@ class DeviceValues(t.TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Selector:
-    """Chooses devices by their properties. Every field that is set must match; of several values of a field, any may.
+    """Selects devices by their properties. Every field that is set must match. If a field has several values, one of
+    them must match.
 
-    Texts are shell patterns (fnmatch), compared as they are written. `near_gpu` is one of `NEAR`: the nearest GPU is
-    at least that near; an unknown distance is never near.
+    Texts are shell patterns (fnmatch) and case-sensitive. `near_gpu` is one of `NEAR`: the nearest GPU must be at least
+    that near. An unknown distance is never near.
     """
 
     address: tuple[str, ...] = ()
@@ -64,12 +65,12 @@ class Selector:
     near_gpu: str | None = None
 
     def matches(self, values: DeviceValues) -> bool:
-        """Whether a device with these `values` is chosen."""
+        """Whether a device with these values matches."""
         for name in TEXTS:
             patterns = getattr(self, name)
             if name != "interface" and patterns and not like(values.get(name), patterns):
                 return False
-        if self.interface and not any(like(one, self.interface) for one in values.get("interface") or ()):
+        if self.interface and not any(like(interface, self.interface) for interface in values.get("interface") or ()):
             return False
         for name in NUMBERS:
             if getattr(self, name) and values.get(name) not in getattr(self, name):
@@ -90,7 +91,7 @@ def type_of(nic: NicFacts) -> str:
 
 
 def values_of(nic: NicFacts, facts: NodeFacts) -> DeviceValues:
-    """The values that a selector is compared with, of one NIC of topology facts (see :func:`model.as_dict`)."""
+    """The values of one NIC in topology facts (see :func:`model.as_dict`), for a selector."""
     function = facts["functions"][nic["address"]]
     return {
         "address": nic["address"],
@@ -110,7 +111,7 @@ def values_of(nic: NicFacts, facts: NodeFacts) -> DeviceValues:
 
 
 def values_of_interface(entry: InterfaceFacts) -> DeviceValues:
-    """The values that a selector is compared with, of an interface without a PCI function."""
+    """The values of an interface without a PCI function, for a selector."""
     return {
         "interface": [entry["name"]],
         "link_layer": entry["link_layer"],

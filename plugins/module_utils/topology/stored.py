@@ -6,13 +6,13 @@
 """The formats of stored files, and the conversions between them.
 
 A file can outlive the release that wrote it: an upgrade finds the files of the release before, a rollback those of the
-release after. Each kind of file has one Forms, and docs/architecture.md lists them all. The rules:
+release after. Each kind of file has one object of `Forms`, and docs/architecture.md lists them all. The rules:
 
-- A new field has a default, and readers ignore fields that they do not know. The number of the form stays.
+- A new field has a default, and readers ignore fields that they do not know. The number of the form does not change.
 - If a field changes its meaning, the form gets the next number, with a Conversion between it and the form before.
   That release still writes the form before (`written`), so that the release before it can read it after a rollback;
   the next release writes the new form.
-- A new form that older readers understand well enough says so by `readable_by`.
+- If older readers can use a new form, its field `readable_by` contains the oldest form whose readers can use it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class NewerForm(ValueError):
 class Forms:
     """The forms of one kind of file. The first has the number 1.
 
-    `key` is the field with the form's number. `unnumbered` is the form of a file without a number; 0: there is no such
-    file. With `bare` that form has no field for a number, and is written without one. `conversions` has a Conversion
-    for each later form, by its number. `written` is the form to write: the newest that the previous release reads.
+    `key` is the field that contains the form's number. `unnumbered` is the form of a file without a number (0: every
+    file must have one). With `bare`, that form has no field for a number, and is written without one. `conversions`
+    contains a Conversion for each later form, by its number. `written` is the form to write: the newest form that the
+    previous release reads.
     """
 
     def __init__(
@@ -77,17 +78,17 @@ class Forms:
             return t.cast(Object, value)
         if number < 1:
             raise ValueError(f"there is no {self.key} {number}")
-        for one in range(number + 1, self.newest + 1):
-            value = self.conversions[one].up(value)
+        for later in range(number + 1, self.newest + 1):
+            value = self.conversions[later].up(value)
         return {**value, self.key: self.newest}
 
     def write(self, value: Object) -> Object:
         """Convert content of the newest form to the form to write, with its number unless that form has no field for
         it."""
         if self.newest > self.written:
-            value = copy.deepcopy(value)  # else a conversion would change what the caller works on
-        for one in range(self.newest, self.written, -1):
-            value = self.conversions[one].down(value)
+            value = copy.deepcopy(value)  # otherwise a conversion would change the caller's object
+        for later in range(self.newest, self.written, -1):
+            value = self.conversions[later].down(value)
         if self.bare and self.written == self.unnumbered:
             return value
         return {self.key: self.written, **{name: item for name, item in value.items() if name != self.key}}

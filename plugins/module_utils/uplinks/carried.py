@@ -3,11 +3,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Which interfaces carry this node's own traffic, and why: the rule shared by the driver and the guard of configure.
+"""Which interfaces carry this node's own traffic, and why: the rule that the driver and `host` share.
 
-They are the interfaces of default routes; of SSH sessions (both the one with the local address and those that the
-replies leave by); of storage that the node uses itself; of other paths that the caller names; and all interfaces below
-these: ports of a bond, bridge or VRF, the parent of a VLAN, the PF of a VF, the underlay of a tunnel.
+They are the interfaces of:
+
+- default routes
+- SSH sessions: the interface with the local address, and those through which the replies leave
+- storage that the node itself uses
+- other paths that the caller passes
+
+All interfaces below these are included: ports of a bond, bridge or VRF, the parent of a VLAN, the PF of a VF, and the
+underlay of a tunnel.
 
 Nothing is guessed. If something cannot be read, the interfaces concerned count as needed, with that as the reason.
 """
@@ -25,34 +31,36 @@ from .links import Link, Stack
 from .routes import Address, Default, Query, Routes
 from .watch import Watch
 
-#: The most remote ends that are looked up for one address of this node. Anyone can connect to an SSH server: for more
-#: clients only the interface with the local address is reported.
-_MOST = 64
-#: The most paths to storage that are looked up; with more, every interface with an address counts as needed.
-_MOST_USED = 1024
+#: Maximum number of remote addresses that are looked up for one address of this node. Anyone can connect to an SSH
+#: server: for further clients, only the interface with the local address is reported.
+_MAX_REMOTES = 64
+#: Maximum number of paths to storage that are looked up. If there are more, every interface with an address counts as
+#: needed.
+_MAX_STORAGE_PATHS = 1024
 
 
 @dataclass(frozen=True)
 class Path:
-    """The local and remote end of traffic that the node needs; either may be unknown.
+    """The local and the remote address of traffic that the node needs; either may be unknown.
 
-    `holds` is the reason for the interface with the local address, `leads` the reason for those by which packets to the
-    remote end leave.
+    `local_reason` is the reason for the interface with the local address, and `remote_reason` the reason for those
+    through which packets to the remote address leave. `bound_link` is the index of the link to which the socket is
+    bound (0: none), and `mark` the mark of its packets.
     """
 
-    own: Address | None
-    far: Address | None
-    holds: str
-    leads: str
-    bound: int = 0
+    local: Address | None
+    remote: Address | None
+    local_reason: str
+    remote_reason: str
+    bound_link: int = 0
     mark: int = 0
-    own_port: int = 0
-    far_port: int = 0
+    local_port: int = 0
+    remote_port: int = 0
 
 
 @dataclass(frozen=True)
 class Carried:
-    """Reasons, as clauses about the interface, by its index and by its name."""
+    """The needed interfaces, by index and by name, each with the reason as a clause that starts with `it`."""
 
     by_index: t.Mapping[int, str] = field(default_factory=dict)
     by_name: t.Mapping[str, str] = field(default_factory=dict)
@@ -60,20 +68,21 @@ class Carried:
 
 @dataclass
 class _Sockets:
-    """Open connections at one time: those of SSH, each with whether it is certainly authenticated, and those of
-    storage; for each, what could not be read. `asked` are the ports that the caller named."""
+    """Open connections at the time `read_at`: those of SSH, each with whether it is certainly authenticated, and those
+    of storage; for both, what could not be examined. `ssh_ports` are the ports that the caller passed."""
 
-    at: float
-    asked: frozenset[int]
+    read_at: float
+    ssh_ports: frozenset[int]
     ssh: list[tuple[sockets.Socket, bool]]
-    ssh_unread: list[str]
+    ssh_unexamined: list[str]
     storage: list[sockets.Socket]
-    storage_unread: list[str]
+    storage_unexamined: list[str]
 
 
 @dataclass
 class _Tables:
-    """The kernel's tables, valid until the kernel reports a change."""
+    """The kernel's tables, valid until the kernel reports a change. `owners` are the indexes of the links that have
+    each address."""
 
     stack: Stack
     owners: dict[Address, tuple[int, ...]]
@@ -81,10 +90,12 @@ class _Tables:
 
 
 class Rule:
-    """The rule for the network namespace of the thread that creates it; usable from any thread of that namespace.
+    """The rule for the network namespace of the thread that creates this object. Any thread of that namespace may use
+    it.
 
-    With `remember`, an interface that was used by an SSH session stays needed while the session's local address is on
-    the node: clients that have logged in over it will do so again. `root` is the folder of `sys` and `proc`.
+    With `remember`, the interfaces of an SSH session stay needed after its end, as long as the session's local address
+    is on the node: clients that have logged in are expected to log in again. `root` is the folder that contains `sys`
+    and `proc`.
     """
 
     def __init__(self, remember: bool = False, root: str = "") -> None:
@@ -95,7 +106,7 @@ class Rule:
         self._ssh = ssh.Servers(f"{root}/proc")
         self._clients: dict[tuple[Address, Address], None] = {}
         self._tables: _Tables | None = None
-        self._files: tuple[float, tuple[list[storage.End], list[str]]] = (0.0, ([], []))
+        self._files: tuple[float, tuple[list[storage.StorageEndpoint], list[str]]] = (0.0, ([], []))
         self._sockets: _Sockets | None = None
         self._last: tuple[float, object, Carried] | None = None
 
@@ -104,30 +115,31 @@ class Rule:
         paths: t.Sequence[Path] = (),
         default_routes: str = "all",
         ssh_ports: t.Collection[int] = (),
-        at_most: float = 0.0,
+        max_age: float = 0.0,
     ) -> Carried:
         """The needed interfaces of the whole node. Raises OSError if the kernel's tables cannot be read.
 
-        `default_routes` selects the ones that count: `all`, those of the `main` table, or the `best` of those: the ones
-        with the lowest metric, of IPv6 only if IPv4 has none. `ssh_ports` are ports of SSH servers in addition to those
-        found. Open connections and the files that name storage may be `at_most` this old, in seconds; links, addresses
-        and routes are always current. Concurrent callers share one answer.
+        `default_routes` selects the default routes that count: `all`, those of the `main` table, or the `best` of the
+        main table. The best are those with the lowest metric, and IPv6 routes only if there are no IPv4 routes.
+        `ssh_ports` are ports of SSH servers in addition to those that are found. Open connections and the files about
+        storage may be up to `max_age` seconds old; links, addresses and routes are always current. Concurrent callers
+        share one result.
         """
-        asked = (tuple(paths), default_routes, frozenset(ssh_ports))
+        arguments = (tuple(paths), default_routes, frozenset(ssh_ports))
         with self._lock:
             if self._watch is None:
                 self._watch = Watch()
             if self._watch.changed():
                 self._tables = self._last = None
             began = time.monotonic()
-            if self._last and self._last[1] == asked and began - self._last[0] <= at_most:
+            if self._last and self._last[1] == arguments and began - self._last[0] <= max_age:
                 return self._last[2]
             with netlink.Connection() as kernel:
-                found = self._read(kernel, paths, default_routes, ssh_ports, at_most)
-            # the answer is as old as the oldest of what it follows from
-            oldest = min(began, self._sockets.at if self._sockets else began, self._files[0])
-            self._last = (oldest, asked, found)
-            return found
+                result = self._read(kernel, paths, default_routes, ssh_ports, max_age)
+            # the result is as old as the oldest data that it was computed from
+            oldest = min(began, self._sockets.read_at if self._sockets else began, self._files[0])
+            self._last = (oldest, arguments, result)
+            return result
 
     def close(self) -> None:
         """Close the socket for the kernel's notifications."""
@@ -142,7 +154,7 @@ class Rule:
         paths: t.Sequence[Path],
         default_routes: str,
         ssh_ports: t.Collection[int],
-        at_most: float,
+        max_age: float,
     ) -> Carried:
         tables = self._tables
         lookups = Routes(kernel)
@@ -150,129 +162,146 @@ class Rule:
             stack = Stack(links.listed(kernel), f"{self._root}/sys")
             tables = self._tables = _Tables(stack, routes.owners(kernel), lookups.defaults())
         needed = _by_default(tables.defaults, default_routes)
-        now = self._connections(frozenset(ssh_ports), at_most)
-        unread = list(now.ssh_unread)
-        for path in (*self._sessions(tables, lookups, now), *paths, *self._storage(now, at_most, unread)):
-            for index, why in _on(path, tables, lookups):
+        connections = self._connections(frozenset(ssh_ports), max_age)
+        unexamined = list(connections.ssh_unexamined)
+        ssh_paths = self._sessions(tables, lookups, connections)
+        storage_paths = self._storage(connections, max_age, unexamined)
+        for path in (*ssh_paths, *paths, *storage_paths):
+            for index, why in _links_of_path(path, tables, lookups):
                 needed.setdefault(index, why)
         for interface, why in self._bound_storage():
             needed.setdefault(tables.stack.index(interface), why)
-        if unread:
-            what = ", ".join(dict.fromkeys(unread))
-            why = f"it has an address, and what uses it cannot be determined: {what} could not be read"
+        if unexamined:
+            missing = ", ".join(dict.fromkeys(unexamined))
+            why = f"it has an address, and what uses it cannot be determined: could not examine {missing}"
             for index in sorted({index for holders in tables.owners.values() for index in holders}):
                 needed.setdefault(index, why)
-        found = _Spread(kernel, tables.stack, lookups).all_of(needed)
-        return Carried(found, {tables.stack.links[index].name: why for index, why in found.items()})
+        reasons = _LowerLinks(kernel, tables.stack, lookups).add_to(needed)
+        return Carried(reasons, {tables.stack.links[index].name: why for index, why in reasons.items()})
 
-    def _connections(self, ssh_ports: frozenset[int], at_most: float) -> _Sockets:
-        """The open connections, at most this old: cached, as addresses change often on a node where pods start."""
+    def _connections(self, ssh_ports: frozenset[int], max_age: float) -> _Sockets:
+        """The open connections, at most `max_age` seconds old. They are cached apart from the tables, because addresses
+        change often on a node where pods start."""
         began, cached = time.monotonic(), self._sockets
-        if cached and cached.asked == ssh_ports and at_most > 0 and began - cached.at <= at_most:
+        if cached and cached.ssh_ports == ssh_ports and max_age > 0 and began - cached.read_at <= max_age:
             return cached
         proc = f"{self._root}/proc"
         found = _Sockets(began, ssh_ports, [], [], [], [])
-        self._sockets = None  # in case of an error: without a part of the connections, interfaces would be missed
+        self._sockets = None  # for the case of an error: a result without some connections would lack interfaces
         try:
-            ports = sorted(self._ssh.ports(found.ssh_unread) | ssh_ports)
+            ports = sorted(self._ssh.ports(found.ssh_unexamined) | ssh_ports)
             open_now = sockets.established([(port, port) for port in ports], (), proc)
             found.ssh = self._ssh.sessions(open_now)
         except OSError as error:
-            found.ssh_unread.append(f"the open TCP connections ({error.strerror or error})")
+            found.ssh_unexamined.append(f"the open TCP connections ({error.strerror or error})")
         ranges = [(low, high) for low, high, _what in storage.PORTS]
         try:
             found.storage = sockets.established(ranges, ranges, proc)
         except OSError as error:
-            found.storage_unread.append(f"the open TCP connections ({error.strerror or error})")
+            found.storage_unexamined.append(f"the open TCP connections ({error.strerror or error})")
         self._sockets = found
         return found
 
-    def _sessions(self, tables: _Tables, lookups: Routes, now: _Sockets) -> list[Path]:
+    def _sessions(self, tables: _Tables, lookups: Routes, connections: _Sockets) -> list[Path]:
         """The paths of SSH sessions, including remembered ones."""
         found: dict[tuple[Address, Address], Path] = {}
-        sure: dict[tuple[Address, Address], None] = {}
-        for one, logged_in in now.ssh:
-            found.setdefault((one.own, one.far), _of_socket(one, ssh_session(one.own, one.far)))
-            if logged_in:
-                sure[(one.own, one.far)] = None
-        here = {own for own in {pair[0] for pair in self._clients} if own in tables.owners or lookups.holders(own)}
+        authenticated: dict[tuple[Address, Address], None] = {}
+        for connection, is_authenticated in connections.ssh:
+            pair = (connection.local, connection.remote)
+            found.setdefault(pair, _of_socket(connection, ssh_session(*pair)))
+            if is_authenticated:
+                authenticated[pair] = None
+        remembered = {pair[0] for pair in self._clients}
+        on_node = {local for local in remembered if local in tables.owners or lookups.holders(local)}
         for pair in self._clients:
-            if pair[0] in here:
+            if pair[0] in on_node:
                 found.setdefault(pair, ssh_session(*pair))
-                sure[pair] = None
-        kept = _bounded(found.values())
+                authenticated[pair] = None
+        kept = _limited(found.values())
         if self._remember:
-            kept_pairs = {(path.own, path.far) for path in kept}
-            self._clients = {pair: None for pair in sure if pair in kept_pairs}
+            kept_pairs = {(path.local, path.remote) for path in kept}
+            self._clients = {pair: None for pair in authenticated if pair in kept_pairs}
         return kept
 
-    def _storage(self, now: _Sockets, at_most: float, unread: list[str]) -> list[Path]:
-        """The paths of storage that this node uses, and of storage that it serves to others. Files are read again if
-        they were read more than `at_most` seconds ago. What could not be read is added to `unread`."""
+    def _storage(self, connections: _Sockets, max_age: float, unexamined: list[str]) -> list[Path]:
+        """The paths to storage that this node uses, and from clients of storage that it serves. Files are read again if
+        they were read more than `max_age` seconds ago. What could not be read, or was left out because of a limit, is
+        added to `unexamined`."""
         used: dict[Path, None] = {}
         served: dict[Path, None] = {}
         began = time.monotonic()
-        if not at_most or began - self._files[0] > at_most:
-            self._files = (began, storage.ends(self._root))
-        ends, problems = self._files[1]
-        unread += [*problems, *now.storage_unread]
-        for one, what in _by_port(now.storage, any(end.what == storage.CEPH for end in ends)):
-            if storage.service(one.far_port):
-                used[_of_socket(one, _storage_session(what, one.own, one.far, "to", "server"))] = None
+        if not max_age or began - self._files[0] > max_age:
+            self._files = (began, storage.endpoints(self._root))
+        endpoints, problems = self._files[1]
+        unexamined += [*problems, *connections.storage_unexamined]
+        uses_ceph = any(endpoint.service_name == storage.CEPH for endpoint in endpoints)
+        for one, service in _by_port(connections.storage, uses_ceph):
+            if storage.service(one.remote_port):
+                used[_of_socket(one, _storage_session(service, one.local, one.remote, "to", "server"))] = None
             else:
-                served[_of_socket(one, _storage_session(what, one.own, one.far, "from", "client"))] = None
-        for end in ends:
-            if end.far or end.own:
-                used[_storage_session(end.what, end.own, end.far, "to", "server")] = None
-        if len(used) > _MOST_USED:
-            unread.append(f"all of {len(used)} paths to storage")
-        return [*list(used)[:_MOST_USED], *_bounded(served)]
+                served[_of_socket(one, _storage_session(service, one.local, one.remote, "from", "client"))] = None
+        for endpoint in endpoints:
+            if endpoint.remote or endpoint.local:
+                used[_storage_session(endpoint.service_name, endpoint.local, endpoint.remote, "to", "server")] = None
+        if len(used) > _MAX_STORAGE_PATHS:
+            unexamined.append(f"all of {len(used)} paths to storage")
+        return [*list(used)[:_MAX_STORAGE_PATHS], *_limited(served)]
 
     def _bound_storage(self) -> t.Iterator[tuple[str, str]]:
-        for end in self._files[1][0]:
-            if end.interface:
-                yield end.interface, f"{_an(f'{end.what} session')} is bound to it"
+        """The names of interfaces to which storage sessions are bound, each with the reason."""
+        for endpoint in self._files[1][0]:
+            if endpoint.interface:
+                yield endpoint.interface, f"{_with_article(f'{endpoint.service_name} session')} is bound to it"
 
 
-def _an(what: str) -> str:
-    return f"{'an' if what.startswith(('iSCSI', 'NFS', 'NVMe', 'NBD', 'SMB', 'SSH')) else 'a'} {what}"
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun.startswith(('iSCSI', 'NFS', 'NVMe', 'NBD', 'SMB', 'SSH')) else 'a'} {noun}"
 
 
-def ssh_session(own: Address | None, far: Address | None) -> Path:
+def ssh_session(local: Address | None, remote: Address | None) -> Path:
     """The path of an SSH session to this node."""
     return Path(
-        own, far, f"it has the address of an SSH session from {far}", f"it is on the route to the SSH client {far}"
+        local,
+        remote,
+        f"it has the address of an SSH session from {remote}",
+        f"it is on the route to the SSH client {remote}",
     )
 
 
-def _storage_session(what: str, own: Address | None, far: Address | None, way: str, role: str) -> Path:
-    holds = f"it has the address of {_an(what)} session" + (f" {way} {far}" if far else "")
-    return Path(own, far, holds, f"it is on the route to the {what} {role} {far}")
+def _storage_session(service: str, local: Address | None, remote: Address | None, preposition: str, role: str) -> Path:
+    local_reason = f"it has the address of {_with_article(service)} session" + (
+        f" {preposition} {remote}" if remote else ""
+    )
+    return Path(local, remote, local_reason, f"it is on the route to the {service} {role} {remote}")
 
 
-def _by_port(found: t.Sequence[sockets.Socket], ceph: bool) -> list[tuple[sockets.Socket, str]]:
-    """The connections to storage, each with its service by port. `ceph` is whether files show that Ceph is used."""
-    stores: list[tuple[sockets.Socket, str]] = []
+def _by_port(connections: t.Sequence[sockets.Socket], uses_ceph: bool) -> list[tuple[sockets.Socket, str]]:
+    """The connections to storage, each with its service, which follows from the port. Ports of Ceph OSDs count only if
+    files (`uses_ceph`) or a connection to a monitor show that Ceph is used."""
+    with_osd_port: list[tuple[sockets.Socket, str]] = []
     others: list[tuple[sockets.Socket, str]] = []
-    for one in found:
-        what = storage.service(one.far_port) or storage.service(one.own_port)
-        is_store = storage.is_store(one.far_port) or storage.is_store(one.own_port)
-        (stores if is_store else others).append((one, what))
-    ceph = ceph or any(what == storage.CEPH for _one, what in others)
-    return [*others, *(stores if ceph else ())]
+    for one in connections:
+        service = storage.service(one.remote_port) or storage.service(one.local_port)
+        has_osd_port = storage.is_ceph_osd_port(one.remote_port) or storage.is_ceph_osd_port(one.local_port)
+        (with_osd_port if has_osd_port else others).append((one, service))
+    uses_ceph = uses_ceph or any(service == storage.CEPH for _one, service in others)
+    return [*others, *(with_osd_port if uses_ceph else ())]
 
 
 def _of_socket(one: sockets.Socket, path: Path) -> Path:
-    return replace(path, bound=one.bound, mark=one.mark, own_port=one.own_port, far_port=one.far_port)
+    """The path with the socket's ports, mark and bound link."""
+    return replace(
+        path, bound_link=one.bound_link, mark=one.mark, local_port=one.local_port, remote_port=one.remote_port
+    )
 
 
-def _bounded(found: t.Iterable[Path]) -> list[Path]:
-    """A limited number of remote ends of each local address, so that one address does not crowd out others."""
+def _limited(paths: t.Iterable[Path]) -> list[Path]:
+    """The paths, with at most _MAX_REMOTES remote addresses for each local address."""
     counts: collections.Counter[Address | None] = collections.Counter()
     kept = []
-    for path in found:
-        counts[path.own] += 1
-        if counts[path.own] <= _MOST:
+    for path in paths:
+        counts[path.local] += 1
+        if counts[path.local] <= _MAX_REMOTES:
             kept.append(path)
     return kept
 
@@ -280,81 +309,87 @@ def _bounded(found: t.Iterable[Path]) -> list[Path]:
 def _by_default(defaults: t.Sequence[Default], tables: str) -> dict[int, str]:
     """The links of default routes, with the reason.
 
-    Routers announce themselves to every port of a fabric, so a default route from an IPv6 router advertisement counts
-    only if it is the node's best one and there is no other default route.
+    A default route from an IPv6 router advertisement counts only if there is no other default route, and only the best
+    one counts: routers announce themselves to every port of a fabric.
     """
-    defaults = [one for one in defaults if tables == "all" or one.table in routes.MAIN]
+    defaults = [route for route in defaults if tables == "all" or route.table in routes.MAIN]
     if tables == "best":
-        defaults = [one for one in defaults if not one.six] or defaults
-    stated = [one for one in defaults if not one.by_router]
-    if defaults and (tables == "best" or not stated):
-        stated = stated or defaults
-        best = min(one.priority for one in stated)
-        stated = [one for one in stated if one.priority == best]
-    found: dict[int, str] = {}
-    for route in stated:
-        what = f"the route to {route.destination}" if route.destination else "the default route"
-        where = "" if route.table in routes.MAIN else f" of table {route.table}"
+        defaults = [route for route in defaults if not route.is_ipv6] or defaults
+    counted = [route for route in defaults if not route.from_router]
+    if defaults and (tables == "best" or not counted):
+        counted = counted or defaults
+        best = min(route.priority for route in counted)
+        counted = [route for route in counted if route.priority == best]
+    reasons: dict[int, str] = {}
+    for route in counted:
+        description = f"the route to {route.destination}" if route.destination else "the default route"
+        table = "" if route.table in routes.MAIN else f" of table {route.table}"
         for index in route.links:
-            found.setdefault(index, f"it carries {what}{where}")
-    return found
+            reasons.setdefault(index, f"it carries {description}{table}")
+    return reasons
 
 
-def _on(path: Path, tables: _Tables, lookups: Routes) -> t.Iterator[tuple[int, str]]:
+def _links_of_path(path: Path, tables: _Tables, lookups: Routes) -> t.Iterator[tuple[int, str]]:
     """The links on a path, each with its reason."""
-    if path.far in tables.owners:  # the node itself
+    if path.remote in tables.owners:  # the node itself
         return
-    if path.far:
-        query = Query(path.far, path.own, path.bound, path.mark, path.own_port, path.far_port)
-        for index in sorted(lookups.way(query)):
-            yield index, path.leads
+    if path.remote:
+        query = Query(path.remote, path.local, path.bound_link, path.mark, path.local_port, path.remote_port)
+        for index in sorted(lookups.outgoing_links(query)):
+            yield index, path.remote_reason
     holders: set[int] = set()
-    if path.own:
-        holders = {*tables.owners.get(path.own, ()), *lookups.holders(path.own, path.bound)}
-    if path.bound:  # several links may have the same address, such as a link-local one
-        holders = {path.bound} if path.bound in holders else {path.bound, *holders}
-    # a VRF is only the start of look-ups: like lo, it is not on the path
-    yield from ((index, path.holds) for index in sorted(holders) if tables.stack.kind(index) != "vrf")
+    if path.local:
+        holders = {*tables.owners.get(path.local, ()), *lookups.holders(path.local, path.bound_link)}
+    if path.bound_link:  # several links may have the same address, such as a link-local one
+        holders = {path.bound_link} if path.bound_link in holders else {path.bound_link, *holders}
+    # a VRF only selects the table of look-ups: packets do not pass it
+    yield from ((index, path.local_reason) for index in sorted(holders) if tables.stack.kind(index) != "vrf")
 
 
-class _Spread:
-    """Extends the needed links by all links below them."""
+class _LowerLinks:
+    """Adds all lower links to the needed links."""
 
     def __init__(self, kernel: netlink.Connection, stack: Stack, lookups: Routes) -> None:
         self._kernel = kernel
         self._stack = stack
         self._routes = lookups
-        self._found: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
         self._unknown_tunnels: list[tuple[Link, str]] = []
 
-    def all_of(self, needed: t.Mapping[int, str]) -> dict[int, str]:
-        """`needed` are reasons by index; the first reason of each link is kept. Raises OSError."""
+    def add_to(self, needed: t.Mapping[int, str]) -> dict[int, str]:
+        """The reasons of `needed` and of all links below, by index; of several reasons for a link, the first. Raises
+        OSError."""
         self._follow(needed)
         for tunnel, reason in self._unknown_tunnels:
-            why = f"{tunnel.name} may send through it, as the kernel does not report where its packets go: {reason}"
-            others = [self._stack.links[one] for one in sorted(self._routes.routed()) if one in self._stack.links]
-            self._follow({one.index: why for one in others if not one.is_tunnel}, tunnels_too=False)
-        return self._found
+            unknown = "the kernel does not report where the tunnel's packets go"
+            why = f"{tunnel.name} may send through it, as {unknown}: {reason}"
+            routed = [self._stack.links[one] for one in sorted(self._routes.routed()) if one in self._stack.links]
+            self._follow({link.index: why for link in routed if not link.is_tunnel}, tunnels_too=False)
+        return self._reasons
 
     def _follow(self, needed: t.Mapping[int, str], tunnels_too: bool = True) -> None:
         existing = self._stack.links
+        # each link with its reason, and whether all traffic of the link above passes it
         pending = collections.deque((existing[index], why, True) for index, why in needed.items() if index in existing)
         while pending:
-            link, reason, alone = pending.popleft()
-            if link.index in self._found or link.loopback:
+            link, reason, is_only_way = pending.popleft()
+            if link.index in self._reasons or link.loopback:
                 continue
-            self._found[link.index] = reason
+            self._reasons[link.index] = reason
             why = reason if reason.startswith("it is below") else f"it is below {link.name}: {reason}"
             below = self._stack.below(link)
-            # if a bridge has other ports, its ports of guests and overlays do not carry the node's traffic
-            others = link.kind in links.SWITCHES and any(not one.is_tunnel and one.kind != "veth" for one in below)
-            pending += [(one, why, not others) for one in below]
+            # if a switch has other ports, its ports of guests and overlays do not carry the node's traffic
+            has_other_ports = link.kind in links.SWITCHES and any(
+                not one.is_tunnel and one.kind != "veth" for one in below
+            )
+            pending += [(one, why, not has_other_ports) for one in below]
             if link.is_tunnel and tunnels_too:
-                pending += [(one, why, True) for one in self._under(link, reason, alone)]
+                pending += [(one, why, True) for one in self._underlay(link, reason, is_only_way)]
 
-    def _under(self, link: Link, reason: str, alone: bool) -> list[Link]:
-        under = tunnels.underlay(self._kernel, link)
-        found = {*under.links, *(hop for query in under.queries for hop in self._routes.way(query))}
-        if not under.whole and alone:
-            self._unknown_tunnels.append((link, reason))
-        return [self._stack.links[one] for one in sorted(found) if one in self._stack.links and one != link.index]
+    def _underlay(self, tunnel: Link, reason: str, is_only_way: bool) -> list[Link]:
+        """The links that carry a tunnel's packets, as far as they are known."""
+        underlay = tunnels.underlay(self._kernel, tunnel)
+        found = {*underlay.links, *(hop for query in underlay.queries for hop in self._routes.outgoing_links(query))}
+        if not underlay.complete and is_only_way:
+            self._unknown_tunnels.append((tunnel, reason))
+        return [self._stack.links[one] for one in sorted(found) if one in self._stack.links and one != tunnel.index]

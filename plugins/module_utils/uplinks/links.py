@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Links: the kind of each, and the lower links that its packets pass.
+"""Links: the kind of each link, and the lower links that its packets pass.
 
 Numbers are those of linux/rtnetlink.h, linux/if_link.h, linux/if_tunnel.h and linux/veth.h.
 """
@@ -27,13 +27,14 @@ _IFINFO = struct.Struct("=BxHiII")
 #: IFLA_HSR_SLAVE1, IFLA_HSR_SLAVE2
 _HSR_PORTS = (1, 2)
 
-#: The kind of an interface that Open vSwitch has made: a bridge's own, an internal port, and that of the whole switch
-#: (net/openvswitch/vport-internal_dev.c). The kernel gives every port the switch's own as master, whichever bridge it
-#: is a port of (ovs_netdev_link in net/openvswitch/vport-netdev.c): rtnetlink does not report the bridge.
+#: The kind of an interface that Open vSwitch created: the interface of a bridge, an internal port, or the interface of
+#: the whole switch (net/openvswitch/vport-internal_dev.c). The master of every port is the interface of the whole
+#: switch (ovs_netdev_link in net/openvswitch/vport-netdev.c): rtnetlink does not report to which bridge the port
+#: belongs.
 OPEN_VSWITCH = "openvswitch"
-#: Kinds whose ports may be those of guests and overlays.
+#: Kinds whose ports may belong to guests and overlays.
 SWITCHES = ("bridge", OPEN_VSWITCH)
-#: Kinds that do not encapsulate packets, or whose lower links the kernel reports.
+#: Kinds that do not encapsulate packets, or for which the kernel reports the lower links.
 _NOT_TUNNELS = {
     *("", "bond", "bridge", "dsa", "dummy", "failover", "hsr", "ifb", "ipoib", "ipvlan", "ipvtap", "macsec", "macvlan"),
     *("macvtap", "net_failover", "netdevsim", "nlmon", "rmnet", "team", "veth", "virt_wifi", "vlan", "vrf", "batadv"),
@@ -43,19 +44,20 @@ _NOT_TUNNELS = {
 
 @dataclass(frozen=True)
 class Link:
-    """One link of a network namespace. `master` and `made_of` are indexes, 0 for none; `data` is IFLA_INFO_DATA."""
+    """One link of a network namespace. `master` and `lower_or_peer` are indexes, 0 for none; `data` is
+    IFLA_INFO_DATA."""
 
     index: int
     name: str
     kind: str = ""  # veth, vlan ..., empty for hardware
     master: int = 0
-    made_of: int = 0  # the parent of a VLAN or macvlan; of a veth its other end
+    lower_or_peer: int = 0  # the parent of a VLAN or macvlan; of a veth its other end
     data: netlink.Attributes = field(default_factory=dict)
     loopback: bool = False
 
     @property
     def is_tunnel(self) -> bool:
-        """Whether its packets are carried in others, which the kernel or a program routes on their own."""
+        """Whether the link encapsulates its packets in other packets, which are routed separately."""
         return self.kind not in _NOT_TUNNELS
 
 
@@ -64,13 +66,13 @@ def parse(body: bytes) -> Link:
     _unused, _unused, index, flags, _unused = _IFINFO.unpack_from(body)
     raw = netlink.attributes(body, _IFINFO.size)
     info = netlink.attributes(raw.get(_LINKINFO, b""))
-    made_of = netlink.number(raw.get(_LINK, b""))
+    lower_or_peer = netlink.number(raw.get(_LINK, b""))
     return Link(
         index=index,
         name=netlink.string(raw.get(_IFNAME, b"")),
         kind=netlink.string(info.get(_INFO_KIND, b"")),
         master=netlink.number(raw.get(_MASTER, b"")),
-        made_of=0 if made_of == index or _LINK_NETNSID in raw else made_of,
+        lower_or_peer=0 if lower_or_peer == index or _LINK_NETNSID in raw else lower_or_peer,
         data=netlink.attributes(info.get(_INFO_DATA, b"")),
         loopback=bool(flags & _IFF_LOOPBACK),
     )
@@ -99,15 +101,15 @@ class Stack:
     def below(self, link: Link) -> list[Link]:
         """The links directly below `link` that its packets pass."""
         paired = link.kind in ("veth", "netkit")
-        found = [] if paired else [link.made_of]
+        found = [] if paired else [link.lower_or_peer]
         if link.kind == OPEN_VSWITCH:
             found += [port for switch in self._switches for port in self._ports.get(switch, ())]
         else:
             found += self._ports.get(link.index, ())
         if link.kind == "hsr":
             found += [netlink.number(link.data.get(kind, b"")) for kind in _HSR_PORTS]
-        if paired:  # its peer is not part of the path, unless it is the port of a bridge
-            other = self.links.get(link.made_of)
+        if paired:  # the peer is not part of the path, unless it is the port of a bridge
+            other = self.links.get(link.lower_or_peer)
             found += [other.index, other.master] if other and other.master else []
         found += [self._names[name] for name in self._parents(link.name) if name in self._names]
         return [self.links[index] for index in dict.fromkeys(found) if index in self.links and index != link.index]
@@ -121,7 +123,7 @@ class Stack:
         return self._names.get(name, 0)
 
     def _parents(self, name: str) -> list[str]:
-        """The interfaces of the PF of a VF, and of the function of a subfunction."""
+        """The names of the interfaces of a VF's PF, or of the function to which a subfunction belongs."""
         device = f"{self._sys}/class/net/{name}/device"
         found: list[str] = []
         for folder in (f"{device}/physfn/net", f"{os.path.realpath(device)}/../net"):

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Blocking netlink requests and dumps. Attributes are decoded only on request.
+"""Blocking netlink requests and dumps. Numbers are those of linux/netlink.h.
 
-Attributes stay bytes until read, so what a newer kernel adds survives from a dump to the request that restores it.
-Numbers are those of linux/netlink.h.
+The values of attributes are bytes, and only the caller decodes them. So attributes that a newer kernel adds can be
+restored unchanged from a dump.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _NESTED = 0x8000
 _TYPE = 0x3FFF
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-_RECEIVE = 1 << 17
-#: How often an inconsistent dump is repeated before it is used as it is.
-_DUMP_TRIES = 8
-#: Requests per packet: their replies must fit into the receive buffer.
-_AT_ONCE = 128
+_RECEIVE_BYTES = 1 << 17
+#: How often an inconsistent dump is made again before its last result is used.
+_MAX_DUMPS = 8
+#: Maximum number of requests per packet: the replies must fit into the receive buffer.
+_MAX_BATCH = 128
 
 Attributes = dict[int, bytes]
 _Self = t.TypeVar("_Self", bound="Connection")
@@ -60,7 +60,7 @@ def attribute(kind: int, value: bytes = b"", nested: bool = False) -> bytes:
 
 
 def nest(kind: int, *inner: bytes) -> bytes:
-    """An attribute that holds others."""
+    """An attribute that contains other attributes."""
     return attribute(kind, b"".join(inner), nested=True)
 
 
@@ -82,7 +82,7 @@ def text(kind: int, value: str) -> bytes:
 
 
 def pairs(data: bytes, offset: int = 0) -> t.Iterator[tuple[int, bytes]]:
-    """The attributes in `data`, in order; a kind may be repeated, as in lists."""
+    """The attributes in `data`, in order, as (kind, value). A kind may be repeated, as in lists."""
     end = len(data)
     while offset + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
@@ -113,8 +113,8 @@ _ORDER: t.Literal["little", "big"] = "little" if struct.pack("=H", 1)[0] else "b
 class Connection:
     """A connection to the kernel, for use by one thread, as a context manager.
 
-    It belongs to the network namespace of the thread that creates it, or to that of `opened`, a raw netlink socket.
-    Errors are OSError with the kernel's error number, and its extended message if there is one.
+    The connection belongs to the network namespace of the thread that creates it, or to that of `opened`, a raw netlink
+    socket. Errors are OSError with the kernel's error number, and its extended message if there is one.
     """
 
     def __init__(self, protocol: int = NETLINK_ROUTE, opened: socket.socket | None = None) -> None:
@@ -141,7 +141,7 @@ class Connection:
         return self._exchange(kind, body, REQUEST | ACK | flags)[0]
 
     def ensure(self, kind: int, body: bytes, flags: int) -> None:
-        """A request that creates something; if it exists already, that is not an error."""
+        """Send a request that creates an object; it is not an error if the object exists already."""
         try:
             self.request(kind, body, CREATE | flags)
         except OSError as error:
@@ -149,7 +149,7 @@ class Connection:
                 raise
 
     def drop(self, kind: int, body: bytes) -> None:
-        """A request that removes something; if it is gone already, that is not an error."""
+        """Send a request that removes an object; it is not an error if the object does not exist."""
         try:
             self.request(kind, body)
         except OSError as error:
@@ -159,15 +159,16 @@ class Connection:
     def dump(
         self, kind: int, body: bytes, keep: t.Callable[[bytes], bool] | None = None, optional: bool = False
     ) -> list[tuple[int, bytes]]:
-        """All entries that the kernel lists, or those whose body `keep` accepts. Repeated if the dump was inconsistent.
+        """All entries that the kernel lists, or those for whose body `keep` returns True, as (type, body). The dump is
+        repeated if it was inconsistent.
 
-        A routing table may have a million entries, of which few matter. With `optional`, the result is empty if the
-        kernel does not have the table, such as without IPv6."""
+        `keep` saves memory: a routing table may have a million entries, of which few matter. With `optional`, the
+        result is empty if the kernel does not have the table, such as without IPv6."""
         found: list[tuple[int, bytes]] = []
         try:
-            for _unused in range(_DUMP_TRIES):
-                found, whole = self._exchange(kind, body, REQUEST | DUMP, keep)
-                if whole:
+            for _unused in range(_MAX_DUMPS):
+                found, consistent = self._exchange(kind, body, REQUEST | DUMP, keep)
+                if consistent:
                     break
         except OSError as error:
             if not optional or error.errno not in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
@@ -175,69 +176,72 @@ class Connection:
         return found
 
     def codes(self, kind: int, bodies: t.Sequence[bytes], flags: int) -> list[int]:
-        """Many requests of one kind, several per packet: the error number of each, 0 for success."""
+        """Send many requests of one kind, several per packet. Returns the error number of each request, 0 for
+        success."""
         found: list[int] = []
-        for start in range(0, len(bodies), _AT_ONCE):
-            part = bodies[start : start + _AT_ONCE]
+        for start in range(0, len(bodies), _MAX_BATCH):
+            batch = bodies[start : start + _MAX_BATCH]
             first = self._sequence + 1
-            self._sequence += len(part)
+            self._sequence += len(batch)
             self._socket.send(
                 b"".join(
-                    _HEADER.pack(16 + len(body), kind, REQUEST | ACK | flags, first + place, 0) + body
-                    for place, body in enumerate(part)
+                    _HEADER.pack(16 + len(body), kind, REQUEST | ACK | flags, first + number, 0) + body
+                    for number, body in enumerate(batch)
                 )
             )
-            answers: dict[int, int] = {}
-            while len(answers) < len(part):
-                data, (sender, _groups) = self._socket.recvfrom(_RECEIVE)
+            replies: dict[int, int] = {}
+            while len(replies) < len(batch):
+                data, (sender, _groups) = self._socket.recvfrom(_RECEIVE_BYTES)
                 offset = 0
                 while not sender and offset + 16 <= len(data):
-                    length, got, _unused, sequence, _unused = _HEADER.unpack_from(data, offset)
-                    if got == _ERROR and first <= sequence < first + len(part):
-                        answers[sequence] = -struct.unpack_from("=i", data, offset + 16)[0]
+                    length, reply_kind, _unused, sequence, _unused = _HEADER.unpack_from(data, offset)
+                    if reply_kind == _ERROR and first <= sequence < first + len(batch):
+                        replies[sequence] = -struct.unpack_from("=i", data, offset + 16)[0]
                     offset += (length + 3) & ~3
-            found += [answers[first + place] for place in range(len(part))]
+            found += [replies[first + number] for number in range(len(batch))]
         return found
 
     def _exchange(
         self, kind: int, body: bytes, flags: int, keep: t.Callable[[bytes], bool] | None = None
     ) -> tuple[list[tuple[int, bytes]], bool]:
+        """Send a request. Returns the replies, and whether the kernel reported no interruption."""
         self._sequence += 1
         sequence = self._sequence
         self._socket.send(_HEADER.pack(16 + len(body), kind, flags, sequence, 0) + body)
         replies: list[tuple[int, bytes]] = []
-        whole = True
+        consistent = True
         while True:
-            data, (sender, _groups) = self._socket.recvfrom(_RECEIVE)
+            data, (sender, _groups) = self._socket.recvfrom(_RECEIVE_BYTES)
             if sender:  # not the kernel: a pod's processes may send to sockets of their namespace
                 continue
             offset = 0
             while offset + 16 <= len(data):
-                length, got, got_flags, got_sequence, _unused = _HEADER.unpack_from(data, offset)
+                length, reply_kind, reply_flags, reply_sequence, _unused = _HEADER.unpack_from(data, offset)
                 payload = data[offset + 16 : offset + length]
                 offset += (length + 3) & ~3
-                if got_sequence != sequence:  # a leftover of an interrupted dump
+                if reply_sequence != sequence:  # left from an interrupted dump
                     continue
-                whole = whole and not got_flags & _DUMP_INTERRUPTED
-                if got in (_ERROR, _DONE):
-                    self._raise(payload, got, got_flags)
-                    return replies, whole
+                consistent = consistent and not reply_flags & _DUMP_INTERRUPTED
+                if reply_kind in (_ERROR, _DONE):
+                    self._raise(payload, reply_kind, reply_flags)
+                    return replies, consistent
                 if keep is None or keep(payload):
-                    replies.append((got, payload))
+                    replies.append((reply_kind, payload))
 
     @staticmethod
     def _raise(payload: bytes, kind: int, flags: int) -> None:
+        """Raise OSError if the last message of an exchange reports an error."""
         code = -struct.unpack_from("=i", payload)[0] if len(payload) >= 4 else 0
         if not code:
             return
-        words = ""
+        detail = ""
         if flags & _ACK_TLVS:
             # the error is followed by the request's header, or by the whole request if it is not capped
             start = 4
             if kind == _ERROR:
                 start += 16 if flags & _CAPPED else (struct.unpack_from("=I", payload, 4)[0] + 3) & ~3
-            words = string(attributes(payload, start).get(1, b""))
-        raise OSError(code, words or os.strerror(code))
+            detail = string(attributes(payload, start).get(1, b""))
+        raise OSError(code, detail or os.strerror(code))
 
 
 def missing(error: OSError) -> bool:

@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Addresses and routes, by the kernel's own look-ups. Numbers are those of linux/rtnetlink.h and linux/nexthop.h.
+"""Addresses and routes, as the kernel's look-ups return them. Numbers are those of linux/rtnetlink.h and
+linux/nexthop.h.
 
-A look-up returns the matching entry of the routing table, not the next hop of one packet: with several next hops (ECMP,
-a nexthop group) each may carry the next packet.
+A look-up returns the matching entry of the routing table, not the next hop of one packet. If the entry has several next
+hops (ECMP, a nexthop group), each of them may carry the next packet.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _NH_SIZE, _NHA_ID, _NHA_GROUP, _NHA_OIF = 8, 1, 2, 5
 _IP = {4: socket.AF_INET, 6: socket.AF_INET6}
 _TCP = 6
 MAIN = (254, 253)  # RT_TABLE_MAIN, RT_TABLE_DEFAULT
-#: Prefixes up to this length count as default routes: VPNs and routers split a default route into halves, quarters or
-#: eighths of all addresses (0.0.0.0/1 and 128.0.0.0/1; 2000::/3), and no fabric is that large.
-SHORT = 3
+#: Routes with prefixes up to this length count as default routes: VPNs and routers split a default route into halves,
+#: quarters or eighths of all addresses (0.0.0.0/1 and 128.0.0.0/1; 2000::/3), and no fabric is that large.
+MAX_DEFAULT_PREFIX = 3
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Default:
     destination: str
     table: int
     priority: int
-    by_router: bool
-    six: bool
+    from_router: bool
+    is_ipv6: bool
     links: tuple[int, ...]
 
 
@@ -57,16 +58,16 @@ class Default:
 class Query:
     """What decides a packet's route; all known values are passed to the kernel."""
 
-    far: Address
-    own: Address | None = None
-    bound: int = 0  # the link that the socket is bound to
+    remote: Address
+    local: Address | None = None
+    bound_link: int = 0  # the link that the socket is bound to
     mark: int = 0
-    own_port: int = 0  # of TCP
-    far_port: int = 0
+    local_port: int = 0  # both ports are TCP ports
+    remote_port: int = 0
 
 
 def owners(kernel: netlink.Connection) -> dict[Address, tuple[int, ...]]:
-    """All addresses of the connection's namespace, with the indexes of the links that have each. Raises OSError."""
+    """All addresses of the connection's namespace, each with the indexes of the links that have it. Raises OSError."""
     found: dict[Address, tuple[int, ...]] = {}
     for _unused, body in kernel.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         raw = netlink.attributes(body, _IFADDR.size)
@@ -78,7 +79,7 @@ def owners(kernel: netlink.Connection) -> dict[Address, tuple[int, ...]]:
 
 
 class Routes:
-    """The routing tables of one namespace; nexthop objects are read once, when first needed."""
+    """The routing tables of one namespace. Nexthop objects are read once, when they are first needed."""
 
     def __init__(self, kernel: netlink.Connection) -> None:
         self._kernel = kernel
@@ -88,91 +89,94 @@ class Routes:
         """The default routes of all tables, including very short prefixes. Raises OSError."""
         found = []
         for kind in (socket.AF_INET, socket.AF_INET6):
-            for body in self._dumped(kind, lambda one: one[1] <= SHORT):  # rtm_dst_len
+            for body in self._dumped(kind, lambda message: message[1] <= MAX_DEFAULT_PREFIX):  # rtm_dst_len
                 _unused, bits, _unused, _unused, table, protocol, _unused, _unused, _unused = _RT.unpack_from(body)
                 raw = netlink.attributes(body, _RT.size)
-                six = kind == socket.AF_INET6
-                network = _network(raw.get(_DST, b""), bits, six)
-                if network.is_multicast or not network.overlaps(_EVERYWHERE[six]):
+                is_ipv6 = kind == socket.AF_INET6
+                network = _network(raw.get(_DST, b""), bits, is_ipv6)
+                if network.is_multicast or not network.overlaps(_EVERYWHERE[is_ipv6]):
                     continue
                 found.append(
                     Default(
                         destination=str(network) if bits else "",
                         table=netlink.number(raw[_TABLE]) if _TABLE in raw else table,
                         priority=netlink.number(raw.get(_PRIORITY, b"")),
-                        by_router=protocol == _RTPROT_RA,
-                        six=six,
+                        from_router=protocol == _RTPROT_RA,
+                        is_ipv6=is_ipv6,
                         links=tuple(self._links(raw)),
                     )
                 )
         return found
 
     def routed(self) -> set[int]:
-        """All links with a unicast route, apart from the routes that every interface has. Raises OSError."""
+        """All links with a unicast route, apart from link-local and multicast routes, which every interface has. Raises
+        OSError."""
         return {link for _network, links in self._unicast() for link in links}
 
     def networks(self) -> list[tuple[Network, tuple[int, ...]]]:
-        """The networks of unicast routes in all tables, without default routes, with the links that each leads by.
+        """The networks of unicast routes in all tables, without default routes, each with the links of the route.
         Raises OSError."""
-        return [(network, tuple(links)) for network, links in self._unicast() if network.prefixlen > SHORT]
+        return [(network, tuple(links)) for network, links in self._unicast() if network.prefixlen > MAX_DEFAULT_PREFIX]
 
     def _unicast(self) -> t.Iterator[tuple[Network, list[int]]]:
         for kind in (socket.AF_INET, socket.AF_INET6):
-            for body in self._dumped(kind, lambda one: True):
+            for body in self._dumped(kind, lambda _message: True):
                 raw = netlink.attributes(body, _RT.size)
                 network = _network(raw.get(_DST, b""), body[1], kind == socket.AF_INET6)
                 if not network.is_multicast and not network.is_link_local:
                     yield network, self._links(raw)
 
-    def way(self, query: Query) -> set[int]:
-        """The links by which packets to `query.far` leave; empty if there is no route. Raises OSError.
+    def outgoing_links(self, query: Query) -> set[int]:
+        """The links through which packets to `query.remote` leave; empty if there is no route. Raises OSError.
 
-        The whole query is tried first. Kernels before 4.18 do not support ports there, and kernels refuse some source
-        addresses.
+        The whole query is tried first, then the query without ports, then without the source address: kernels before
+        4.18 do not support ports in a look-up, and all kernels refuse some source addresses.
         """
         tried: set[bytes] = set()
         for message in (_look_up(query), _look_up(query, ports=False), _look_up(query, source=False, ports=False)):
             if message in tried:
                 continue
             tried.add(message)
-            answer = self._asked(message)
-            if answer is not None:
-                return set(self._links(answer[1])) if answer[0] == _RTN_UNICAST else set()
+            route = self._matching_route(message)
+            if route is not None:
+                return set(self._links(route[1])) if route[0] == _RTN_UNICAST else set()
         return set()
 
-    def leads(self, far: Address, own: Address | None = None) -> set[int]:
-        """The links by which packets to `far` leave, with exactly this source; empty if there is no route. Raises
+    def outgoing_links_exact(self, remote: Address, local: Address | None = None) -> set[int]:
+        """As `outgoing_links`, but only with exactly this source address."""
+        route = self._matching_route(_look_up(Query(remote, local)))
+        return set(self._links(route[1])) if route and route[0] == _RTN_UNICAST else set()
+
+    def holders(self, local: Address, bound_link: int = 0) -> set[int]:
+        """The links on which an address is local, also if only a local route to its prefix makes it local. Raises
         OSError."""
-        answer = self._asked(_look_up(Query(far, own)))
-        return set(self._links(answer[1])) if answer and answer[0] == _RTN_UNICAST else set()
+        route = self._matching_route(_look_up(Query(local, bound_link=bound_link)))
+        return set(self._links(route[1])) if route and route[0] == _RTN_LOCAL else set()
 
-    def holders(self, own: Address, bound: int = 0) -> set[int]:
-        """The links that an address is local on, also by a local route to its prefix. Raises OSError."""
-        answer = self._asked(_look_up(Query(own, bound=bound)))
-        return set(self._links(answer[1])) if answer and answer[0] == _RTN_LOCAL else set()
-
-    def _asked(self, message: bytes) -> tuple[int, netlink.Attributes] | None:
+    def _matching_route(self, message: bytes) -> tuple[int, netlink.Attributes] | None:
         """The type and attributes of the matching route; None if the kernel finds none."""
         try:
-            answers = self._kernel.request(RTM_GETROUTE, message)
+            replies = self._kernel.request(RTM_GETROUTE, message)
         except OSError as error:
             if error.errno in _NO_ROUTE:
                 return None
             raise
-        return (answers[0][1][7], netlink.attributes(answers[0][1], _RT.size)) if answers else None
+        return (replies[0][1][7], netlink.attributes(replies[0][1], _RT.size)) if replies else None
 
     def _dumped(self, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
-        """The unicast routes of a family that `keep` accepts, without those that the kernel cloned from others."""
+        """The messages of a family's unicast routes for which `keep` returns True, without routes that the kernel
+        cloned from others."""
         request = _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0)
         for _unused, body in self._kernel.dump(RTM_GETROUTE, request, keep, optional=True):
-            got, *_rest, route_type, flags = _RT.unpack_from(body)
-            if got == kind and route_type == _RTN_UNICAST and not flags & _CLONED:
+            family, *_rest, route_type, flags = _RT.unpack_from(body)
+            if family == kind and route_type == _RTN_UNICAST and not flags & _CLONED:
                 yield body
 
     def _links(self, raw: netlink.Attributes) -> list[int]:
+        """The indexes of the links of a route's next hops."""
         found = [netlink.number(raw[_OIF])] if _OIF in raw else []
         found += _hops(raw.get(_MULTIPATH, b""))
-        if not found and _NH_ID in raw:  # alone: nexthop_compat_mode is off
+        if not found and _NH_ID in raw:  # only the ID: nexthop_compat_mode is off
             if self._objects is None:
                 self._objects = _next_hops(self._kernel)
             found = self._objects.get(netlink.number(raw[_NH_ID]), [])
@@ -182,27 +186,28 @@ class Routes:
 _EVERYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("2000::/3"))
 _NO_ROUTE = {
     *(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.ESRCH, errno.EOPNOTSUPP),
-    *(errno.EAFNOSUPPORT, errno.ENODEV, errno.EAGAIN),  # the latter of a throw route
+    *(errno.EAFNOSUPPORT, errno.ENODEV, errno.EAGAIN),  # EAGAIN is the result of a throw route
 }
 
 
 def _look_up(query: Query, source: bool = True, ports: bool = True) -> bytes:
-    bits = query.far.max_prefixlen
-    own = query.own if source else None
-    message = _RT.pack(_IP[query.far.version], bits, bits if own else 0, 0, 0, 0, 0, 0, _FIB_MATCH)
-    message += netlink.attribute(_DST, query.far.packed)
-    message += netlink.attribute(_SRC, own.packed) if own else b""
-    message += netlink.u32(_OIF, query.bound) if query.bound else b""
+    """The request for a look-up."""
+    bits = query.remote.max_prefixlen
+    local = query.local if source else None
+    message = _RT.pack(_IP[query.remote.version], bits, bits if local else 0, 0, 0, 0, 0, 0, _FIB_MATCH)
+    message += netlink.attribute(_DST, query.remote.packed)
+    message += netlink.attribute(_SRC, local.packed) if local else b""
+    message += netlink.u32(_OIF, query.bound_link) if query.bound_link else b""
     message += netlink.u32(_MARK, query.mark) if query.mark else b""
-    if ports and query.own_port and query.far_port:
+    if ports and query.local_port and query.remote_port:
         message += netlink.u8(_IP_PROTO, _TCP)
-        message += netlink.attribute(_SPORT, struct.pack("!H", query.own_port))
-        message += netlink.attribute(_DPORT, struct.pack("!H", query.far_port))
+        message += netlink.attribute(_SPORT, struct.pack("!H", query.local_port))
+        message += netlink.attribute(_DPORT, struct.pack("!H", query.remote_port))
     return message
 
 
-def _network(value: bytes, bits: int, six: bool) -> Network:
-    size = 16 if six else 4
+def _network(value: bytes, bits: int, is_ipv6: bool) -> Network:
+    size = 16 if is_ipv6 else 4
     return ipaddress.ip_network((value.ljust(size, b"\0")[:size], bits), strict=False)
 
 
@@ -219,12 +224,15 @@ def _hops(data: bytes) -> t.Iterator[int]:
 
 def _next_hops(kernel: netlink.Connection) -> dict[int, list[int]]:
     """The links of nexthop objects and of the members of nexthop groups, by ID."""
-    own: dict[int, list[int]] = {}
+    links: dict[int, list[int]] = {}
     groups: dict[int, list[int]] = {}
     for _unused, body in kernel.dump(RTM_GETNEXTHOP, bytes(_NH_SIZE), optional=True):
         raw = netlink.attributes(body, _NH_SIZE)
         number = netlink.number(raw.get(_NHA_ID, b""))
-        own[number] = [netlink.number(raw[_NHA_OIF])] if _NHA_OIF in raw else []
+        links[number] = [netlink.number(raw[_NHA_OIF])] if _NHA_OIF in raw else []
         group = raw.get(_NHA_GROUP, b"")  # of struct nexthop_grp
-        groups[number] = [struct.unpack_from("=I", group, at)[0] for at in range(0, len(group) - 7, 8)]
-    return {number: own[number] + [i for member in groups[number] for i in own.get(member, [])] for number in own}
+        groups[number] = [struct.unpack_from("=I", group, offset)[0] for offset in range(0, len(group) - 7, 8)]
+    return {
+        number: links[number] + [link for member in groups[number] for link in links.get(member, [])]
+        for number in links
+    }

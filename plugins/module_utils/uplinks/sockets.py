@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Open TCP connections of a network namespace, by sock_diag(7), or /proc/net/tcp if that is not available.
+"""Open TCP connections of a network namespace, from sock_diag(7), or from /proc/net/tcp if that is not available.
 
-The kernel filters by state and port, so that it returns only the relevant ones of thousands of connections.
+The kernel filters by state and port, so that it returns only the relevant connections among thousands.
 Numbers are those of linux/sock_diag.h and linux/inet_diag.h.
 """
 
@@ -23,7 +23,7 @@ from .routes import Address
 
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST = struct.Struct("=BBBBI48s")
-_ANSWER = struct.Struct("=BBBB2s2s16s16sI8sIIIII")
+_REPLY = struct.Struct("=BBBB2s2s16s16sI8sIIIII")
 _REQ_BYTECODE, _MARK = 1, 15
 _JMP, _S_GE, _S_LE, _D_GE, _D_LE = 1, 2, 3, 4, 5
 _OP = struct.Struct("=BBH")
@@ -36,30 +36,34 @@ Ports = tuple[int, int]
 
 @dataclass(frozen=True)
 class Socket:
-    """A TCP socket: addresses and ports of its ends, the link that it is bound to (0 for none), its mark and inode."""
+    """A TCP socket: its local and remote address and port, the index of the link to which it is bound (0: none), its
+    mark and its inode."""
 
-    own: Address
-    own_port: int
-    far: Address
-    far_port: int
-    bound: int = 0
+    local: Address
+    local_port: int
+    remote: Address
+    remote_port: int
+    bound_link: int = 0
     mark: int = 0
     inode: int = 0
 
 
-def established(own: t.Sequence[Ports], far: t.Sequence[Ports], proc: str = "/proc") -> list[Socket]:
-    """The open connections of this thread's namespace with a local port in `own` or a remote port in `far`.
+def established(local: t.Sequence[Ports], remote: t.Sequence[Ports], proc: str = "/proc") -> list[Socket]:
+    """The open connections of this thread's namespace with a local port in one of the ranges `local`, or a remote port
+    in one of the ranges `remote`.
 
-    Each is an inclusive range. Connections over the loopback interface are left out. Raises OSError.
+    Ranges are inclusive. Connections over the loopback interface are left out. Raises OSError.
     """
-    ranges = [(True, *one) for one in own] + [(False, *one) for one in far]
-    found = [one for one in _read(_ESTABLISHED, ranges, proc) if not one.far.is_loopback]
-    return sorted(found, key=lambda one: (one.own.version, one.own.packed, one.far.packed, one.own_port, one.far_port))
+    ranges = [(True, *one) for one in local] + [(False, *one) for one in remote]
+    found = [one for one in _read(_ESTABLISHED, ranges, proc) if not one.remote.is_loopback]
+    return sorted(
+        found, key=lambda one: (one.local.version, one.local.packed, one.remote.packed, one.local_port, one.remote_port)
+    )
 
 
 def listening(proc: str = "/proc") -> list[Socket]:
     """The sockets of this thread's namespace that accept connections from other machines. Raises OSError."""
-    return [one for one in _read(_LISTEN, [], proc) if not one.own.is_loopback]
+    return [one for one in _read(_LISTEN, [], proc) if not one.local.is_loopback]
 
 
 def _read(state: int, ranges: t.Sequence[tuple[bool, int, int]], proc: str) -> list[Socket]:
@@ -72,11 +76,11 @@ def _read(state: int, ranges: t.Sequence[tuple[bool, int, int]], proc: str) -> l
         if error.errno not in _MISSING:
             raise
     found = _of_proc(state, proc)
-    return [one for one in found if not ranges or any(low <= _port(one, own) <= high for own, low, high in ranges)]
+    return [one for one in found if not ranges or any(low <= _port(one, local) <= high for local, low, high in ranges)]
 
 
-def _port(one: Socket, own: bool) -> int:
-    return one.own_port if own else one.far_port
+def _port(one: Socket, local: bool) -> int:
+    return one.local_port if local else one.remote_port
 
 
 def _dumped(
@@ -85,38 +89,40 @@ def _dumped(
     request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << state, bytes(48))
     request += netlink.attribute(_REQ_BYTECODE, port_filter(ranges)) if ranges else b""
     try:
-        answers = kernel.dump(_SOCK_DIAG_BY_FAMILY, request)
+        replies = kernel.dump(_SOCK_DIAG_BY_FAMILY, request)
     except OSError as error:
         if family == socket.AF_INET6 and error.errno in _MISSING:  # a kernel without IPv6
             return
         raise
-    for _unused, body in answers:
-        got, _state, _t, _r, own_port, far_port, own, far, bound, _c, _e, _rq, _wq, _uid, inode = _ANSWER.unpack_from(
+    for _unused, body in replies:
+        reply_family, _state, _t, _r, local_port, remote_port, local, remote, bound_link, *rest = _REPLY.unpack_from(
             body
         )
-        mark = netlink.attributes(body, _ANSWER.size).get(_MARK, b"")
+        inode = rest[-1]
+        mark = netlink.attributes(body, _REPLY.size).get(_MARK, b"")
         yield Socket(
-            own=_address(got, own),
-            own_port=int.from_bytes(own_port, "big"),
-            far=_address(got, far),
-            far_port=int.from_bytes(far_port, "big"),
-            bound=bound,
+            local=_address(reply_family, local),
+            local_port=int.from_bytes(local_port, "big"),
+            remote=_address(reply_family, remote),
+            remote_port=int.from_bytes(remote_port, "big"),
+            bound_link=bound_link,
             mark=netlink.number(mark),
             inode=inode,
         )
 
 
 def port_filter(ranges: t.Sequence[tuple[bool, int, int]]) -> bytes:
-    """An inet_diag bytecode program that accepts sockets with a port in one of `ranges` (local or remote, low, high).
+    """An inet_diag bytecode program that accepts sockets with a port in one of `ranges`: whether it is the local port,
+    the lowest and the highest port.
 
-    Its commands jump forward: to its end to accept, 4 bytes beyond it to reject (inet_diag_bc_run in
-    net/ipv4/inet_diag.c).
+    The instructions jump forward: to the end of the program to accept, and 4 bytes beyond the end to reject
+    (inet_diag_bc_run in net/ipv4/inet_diag.c).
     """
     parts = []
-    for left, (own, low, high) in zip(range(len(ranges) - 1, -1, -1), ranges):
-        at_least, at_most = (_S_GE, _S_LE) if own else (_D_GE, _D_LE)
-        part = _OP.pack(at_least, 8, 20) + _OP.pack(0, 0, low) + _OP.pack(at_most, 8, 12) + _OP.pack(0, 0, high)
-        # a jump goes to `no`; its `yes` must be its own length, which the kernel checks
+    for left, (local, low, high) in zip(range(len(ranges) - 1, -1, -1), ranges):
+        greater_equal, less_equal = (_S_GE, _S_LE) if local else (_D_GE, _D_LE)
+        part = _OP.pack(greater_equal, 8, 20) + _OP.pack(0, 0, low) + _OP.pack(less_equal, 8, 12) + _OP.pack(0, 0, high)
+        # a jump uses the field `no`; the kernel requires that `yes` is the length of the instruction
         parts.append(part + (_OP.pack(_JMP, 4, 20 * left) if left else b""))
     return b"".join(parts)
 
@@ -142,14 +148,15 @@ def _of_proc(state: int, proc: str) -> list[Socket]:
         for line in lines:
             columns = line.split()
             if len(columns) > 9 and int(columns[3], 16) == state:
-                own, own_port = endpoint(columns[1])
-                far, far_port = endpoint(columns[2])
-                found.append(Socket(own, own_port, far, far_port, inode=int(columns[9])))
+                local, local_port = endpoint(columns[1])
+                remote, remote_port = endpoint(columns[2])
+                found.append(Socket(local, local_port, remote, remote_port, inode=int(columns[9])))
     return found
 
 
 def endpoint(text: str) -> tuple[Address, int]:
-    """An address of /proc/net/tcp: words of 32 bits in the machine's byte order, in hex. Raises ValueError."""
+    """The address and port of a field in /proc/net/tcp, which contains 32-bit words in the machine's byte order, in
+    hex. Raises ValueError."""
     words, _colon, port = text.partition(":")
-    raw = b"".join(struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8))
+    raw = b"".join(struct.pack("=I", int(words[start : start + 8], 16)) for start in range(0, len(words), 8))
     return _address(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw), int(port, 16)

@@ -7,7 +7,7 @@
 
 Anyone who reaches a server can connect to it, so an unauthenticated connection must not decide which interfaces the
 node keeps. OpenSSH shows the state in its process titles: `sshd: [accepted]` and `sshd: root [net]` before
-authentication, `sshd: root@notty` after it (sshd.c, auth2.c, session.c; since 10.0 sshd-auth is a program of its own).
+authentication, `sshd: root@notty` after it (sshd.c, auth2.c, session.c; since 10.0, sshd-auth is a separate program).
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from dataclasses import dataclass, field
 from .sockets import Socket, listening
 
 PORT = 22
-#: Maximum age in seconds of the list of server ports. A new listening socket makes it invalid, too, but a server that
-#: systemd starts for the first connection uses an older socket.
-PORTS_FOR = 10.0
+#: Maximum age of the list of server ports. A new listening socket also invalidates the list, but a server that systemd
+#: starts for the first connection uses an older socket.
+PORTS_MAX_AGE_SECONDS = 10.0
 _SERVERS = ("sshd", "sshd-session", "sshd-auth", "dropbear")
-_SOCKET = re.compile(r"socket:\[(\d+)\]")
-_STRANGER = re.compile(r"\[(?:accepted|net|preauth|listener)\]")
+_SOCKET_LINK = re.compile(r"socket:\[(\d+)\]")
+_UNAUTHENTICATED = re.compile(r"\[(?:accepted|net|preauth|listener)\]")
 
 
 @dataclass
-class _Seen:
-    """The results of a scan of all processes: by socket inode, whether its holders have authenticated the client."""
+class _Scan:
+    """The result of a scan of all processes. `known` contains the sockets of SSH servers by inode, and whether the
+    client is authenticated. `servers` is whether any SSH server was found."""
 
     known: dict[int, bool] = field(default_factory=dict)
     servers: bool = False
-    unread: str = ""
+    unexamined: str = ""
 
 
 class Servers:
     """The SSH servers and their sessions. Not thread-safe.
 
-    Finding a socket's owner needs a scan of all processes, which is made only for new sockets, and for the servers'
-    ports every PORTS_FOR seconds. In a pod that cannot see the node's processes no server is found; then port 22 is
-    assumed.
+    Finding a socket's owner requires a scan of all processes. Scans are made only for new sockets, and for the servers'
+    ports every PORTS_MAX_AGE_SECONDS. In a pod that cannot see the node's processes, no server is found; then port 22
+    is assumed.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -53,74 +54,77 @@ class Servers:
         self._ports_at = time.monotonic()
         self._known: frozenset[int] = frozenset()
 
-    def ports(self, unread: list[str]) -> set[int]:
-        """The ports of SSH servers, always including 22; what cannot be read is added to `unread`.
+    def ports(self, unexamined: list[str]) -> set[int]:
+        """The ports of SSH servers, always including 22. What cannot be read is added to `unexamined`.
 
         Raises OSError if the sockets cannot be listed.
         """
-        found = listening(self._proc)
-        inodes = frozenset(one.inode for one in found)
+        sockets = listening(self._proc)
+        inodes = frozenset(one.inode for one in sockets)
         began = time.monotonic()
-        if not inodes <= self._listening or began - self._ports_at >= PORTS_FOR:
-            seen = self._look()
-            self._ports = frozenset(one.own_port for one in found if one.inode in seen.known)
-            if seen.unread:
-                unread.append(seen.unread)
+        if not inodes <= self._listening or began - self._ports_at >= PORTS_MAX_AGE_SECONDS:
+            scan = self._scan_processes()
+            self._ports = frozenset(one.local_port for one in sockets if one.inode in scan.known)
+            if scan.unexamined:
+                unexamined.append(scan.unexamined)
                 return {PORT, *self._ports}
             self._ports_at = began
         self._listening = inodes
         return {PORT, *self._ports}
 
-    def sessions(self, found: t.Sequence[Socket]) -> list[tuple[Socket, bool]]:
-        """The connections of `found` without unauthenticated ones, each with whether it is certainly authenticated.
+    def sessions(self, connections: t.Sequence[Socket]) -> list[tuple[Socket, bool]]:
+        """The connections without unauthenticated ones, each with whether it is certainly authenticated.
 
-        Connections that no server has accepted yet are left out. One whose server cannot be seen is uncertain.
+        Connections that no server has accepted yet are left out. A connection is uncertain if its server cannot be
+        seen.
         """
-        found = [one for one in found if one.inode]
-        inodes = frozenset(one.inode for one in found)
+        accepted = [connection for connection in connections if connection.inode]
+        inodes = frozenset(connection.inode for connection in accepted)
         self._known &= inodes
         if inodes <= self._known:
-            return [(one, True) for one in found]
-        seen = self._look()
-        self._known |= {inode for inode in inodes if seen.known.get(inode)}
+            return [(connection, True) for connection in accepted]
+        scan = self._scan_processes()
+        self._known |= {inode for inode in inodes if scan.known.get(inode)}
         return [
-            (one, one.inode in self._known or not seen.servers)
-            for one in found
-            if one.inode in self._known or one.inode not in seen.known
+            (connection, connection.inode in self._known or not scan.servers)
+            for connection in accepted
+            if connection.inode in self._known or connection.inode not in scan.known
         ]
 
-    def _look(self) -> _Seen:
-        """Scan the processes of SSH servers. A process that ends during the scan has no sockets."""
-        seen = _Seen()
+    def _scan_processes(self) -> _Scan:
+        """Scan the processes of SSH servers. A process that ends during the scan counts as one without sockets."""
+        scan = _Scan()
         processes = list(self._processes())
-        seen.servers = bool(processes)
-        # an unauthenticated connection's process may run as another user, whose sockets may be hidden from this one
-        unsure = {parent for _folder, parent, stranger in processes if stranger}
-        for folder, _parent, stranger in processes:
+        scan.servers = bool(processes)
+        # the process of an unauthenticated connection may run as another user, whose sockets may be hidden from this
+        # process
+        with_unauthenticated = {parent for _folder, parent, unauthenticated in processes if unauthenticated}
+        for folder, _parent, unauthenticated in processes:
             try:
                 for descriptor in os.listdir(f"{folder}/fd"):
-                    match = _SOCKET.match(os.readlink(f"{folder}/fd/{descriptor}"))
+                    match = _SOCKET_LINK.match(os.readlink(f"{folder}/fd/{descriptor}"))
                     if match:
                         inode = int(match.group(1))
-                        logged_in = not stranger and folder.rpartition("/")[2] not in unsure
-                        seen.known[inode] = seen.known.get(inode, True) and logged_in
+                        authenticated = not unauthenticated and folder.rpartition("/")[2] not in with_unauthenticated
+                        scan.known[inode] = scan.known.get(inode, True) and authenticated
             except PermissionError as error:
                 if _owner(folder) == 0:
-                    seen.unread = f"the sockets of SSH servers ({error.strerror})"
+                    scan.unexamined = f"the sockets of SSH servers ({error.strerror})"
             except OSError:
                 continue
-        return seen
+        return scan
 
     def _processes(self) -> t.Iterator[tuple[str, str, bool]]:
-        """The SSH server processes: the folder, the parent's PID, and whether the title shows no authentication yet."""
+        """The processes of SSH servers: the folder in /proc, the parent's PID, and whether the title shows that the
+        client is not authenticated yet."""
         for entry in os.listdir(self._proc):
             folder = f"{self._proc}/{entry}"
             try:
                 if not entry.isdigit() or (name := _text(f"{folder}/comm").strip()) not in _SERVERS:
                     continue
-                # pid (comm) state ppid ...; the comm may have anything in it
+                # pid (comm) state ppid ...; the comm may contain any character
                 parent = _text(f"{folder}/stat").rpartition(")")[2].split()[1]
-                yield folder, parent, name == "sshd-auth" or bool(_STRANGER.search(_text(f"{folder}/cmdline")))
+                yield folder, parent, name == "sshd-auth" or bool(_UNAUTHENTICATED.search(_text(f"{folder}/cmdline")))
             except (OSError, IndexError):
                 continue
 

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Remote ends of storage that this node uses itself: iSCSI, NVMe over fabrics, NFS, SMB, Ceph and the like.
+"""Remote endpoints of storage that this node itself uses: iSCSI, NVMe over fabrics, NFS, SMB, Ceph and the like.
 
-Files in /sys and /proc name the remote ends even while a connection is down or if it does not use TCP (RDMA). The rest
-are found by port. The kernel writes these files in drivers/nvme/host/sysfs.c and fabrics.c,
+Files in /sys and /proc contain the remote addresses even if a connection is down, or does not use TCP (RDMA). Other
+endpoints are found by port. The kernel's code for these files is in drivers/nvme/host/sysfs.c and fabrics.c,
 drivers/scsi/scsi_transport_iscsi.c, fs/nfs/super.c, fs/smb/client/cifsfs.c, fs/ceph/super.c, drivers/block/rbd.c.
 """
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from .routes import Address
 
-#: The ports of Ceph OSDs. Others use this range, too, so these ports count only if the node uses a Ceph monitor.
-CEPH, CEPH_STORES = "Ceph", (6800, 7568)
+#: The ports of Ceph OSDs. Other programs use this range, too, so these ports count only if the node uses Ceph.
+CEPH, CEPH_OSD_PORTS = "Ceph", (6800, 7568)
 #: Server ports (low, high) and their services.
 PORTS: tuple[tuple[int, int, str], ...] = (
     (445, 445, "SMB"),
@@ -32,12 +32,12 @@ PORTS: tuple[tuple[int, int, str], ...] = (
     (3300, 3300, CEPH),
     (4420, 4420, "NVMe/TCP"),
     (6789, 6789, CEPH),
-    (*CEPH_STORES, CEPH),
+    (*CEPH_OSD_PORTS, CEPH),
     (7788, 7799, "DRBD"),
     (10809, 10809, "NBD"),
     (24007, 24008, "GlusterFS"),
 )
-#: Filesystem types with their service and the mount option that has its addresses; None: the mount source has them.
+#: Filesystem types, each with the service and the mount option that contains the addresses (None: the mount source).
 _MOUNTS: t.Mapping[str, tuple[str, str | None]] = {
     "nfs": ("NFS", "addr"),
     "nfs4": ("NFS", "addr"),
@@ -48,48 +48,49 @@ _MOUNTS: t.Mapping[str, tuple[str, str | None]] = {
     "9p": ("9p", None),
     "fuse.glusterfs": ("GlusterFS", None),
 }
-_FOUR = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
-_SIX = re.compile(r"\[([0-9a-fA-F:.]+)(?:%\w+)?\]")
-#: Maximum bytes read of an attribute or of one mount's line, and maximum remote ends.
-_MOST, _ENDS = 1 << 16, 4096
+_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])")
+_IPV6 = re.compile(r"\[([0-9a-fA-F:.]+)(?:%\w+)?\]")
+#: Maximum number of bytes that are read of an attribute or of one mount's line, and maximum number of endpoints.
+_MAX_BYTES, _MAX_ENDPOINTS = 1 << 16, 4096
 
 
 @dataclass(frozen=True)
-class End:
-    """A remote end of service `what`, such as `iSCSI`. `interface` is the one that it is bound to, if any."""
+class StorageEndpoint:
+    """An endpoint of a storage service, such as `iSCSI`: the remote and the local address, if known, and the interface
+    to which the session is bound, if any."""
 
-    what: str
-    far: Address | None = None
-    own: Address | None = None
+    service_name: str
+    remote: Address | None = None
+    local: Address | None = None
     interface: str = ""
 
 
 def service(port: int) -> str:
-    """The service of a server port; empty if it is unknown."""
-    return next((what for low, high, what in PORTS if low <= port <= high), "")
+    """The storage service that uses a server port; empty if none does."""
+    return next((service_name for low, high, service_name in PORTS if low <= port <= high), "")
 
 
-def is_store(port: int) -> bool:
+def is_ceph_osd_port(port: int) -> bool:
     """Whether a port is in the range of Ceph OSDs."""
-    return CEPH_STORES[0] <= port <= CEPH_STORES[1]
+    return CEPH_OSD_PORTS[0] <= port <= CEPH_OSD_PORTS[1]
 
 
-def ends(root: str = "") -> tuple[list[End], list[str]]:
-    """The remote ends that files below `root` name, and what could not be read, each with the reason."""
-    found: dict[End, None] = {}
-    unread: list[str] = []
-    for look, what in ((_nvme, "NVMe controllers"), (_iscsi, "iSCSI sessions"), (_rbd, "Ceph block devices")):
+def endpoints(root: str = "") -> tuple[list[StorageEndpoint], list[str]]:
+    """The endpoints that files below `root` contain, and a description of what could not be read or was left out."""
+    found: dict[StorageEndpoint, None] = {}
+    unexamined: list[str] = []
+    for reader, service_name in ((_nvme, "NVMe controllers"), (_iscsi, "iSCSI sessions"), (_rbd, "Ceph block devices")):
         try:
-            found.update(dict.fromkeys(look(root)))
+            found.update(dict.fromkeys(reader(root)))
         except OSError as error:
-            unread.append(f"the {what} ({error.strerror or error})")
+            unexamined.append(f"the {service_name} ({error.strerror or error})")
     try:
         found.update(dict.fromkeys(_mounts(root)))
     except OSError as error:
-        unread.append(f"the mounts ({error.strerror or error})")
-    if len(found) > _ENDS:
-        unread.append(f"all of {len(found)} addresses of storage")
-    return list(found)[:_ENDS], unread
+        unexamined.append(f"the mounts ({error.strerror or error})")
+    if len(found) > _MAX_ENDPOINTS:
+        unexamined.append(f"all of {len(found)} addresses of storage")
+    return list(found)[:_MAX_ENDPOINTS], unexamined
 
 
 def _names(path: str) -> list[str]:
@@ -101,84 +102,86 @@ def _names(path: str) -> list[str]:
 
 
 def _text(path: str) -> str:
-    """A file's text; empty if the file does not exist or its device is gone. Raises OSError."""
+    """A file's text; empty if it cannot be read, as when the device is being removed. Raises PermissionError."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST).strip()
+            return file.read(_MAX_BYTES).strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
         if isinstance(error, PermissionError):
             raise
-        return ""  # ENODEV, ENOTCONN ...: the device is being removed
+        return ""  # ENODEV, ENOTCONN: the device is being removed
 
 
-def _nvme(root: str) -> t.Iterator[End]:
+def _nvme(root: str) -> t.Iterator[StorageEndpoint]:
     folder = f"{root}/sys/class/nvme"
     for name in _names(folder):
         transport = _text(f"{folder}/{name}/transport")
         if transport not in ("tcp", "rdma"):
             continue
         values = dict(pair.partition("=")[::2] for pair in _text(f"{folder}/{name}/address").split(","))
-        own = address(values.get("src_addr", "")) or address(values.get("host_traddr", ""))
-        far = address(values.get("traddr", ""))
-        if far or own or values.get("host_iface"):
-            yield End(f"NVMe/{transport.upper()}", far, own, values.get("host_iface", ""))
+        local = address(values.get("src_addr", "")) or address(values.get("host_traddr", ""))
+        remote = address(values.get("traddr", ""))
+        if remote or local or values.get("host_iface"):
+            yield StorageEndpoint(f"NVMe/{transport.upper()}", remote, local, values.get("host_iface", ""))
 
 
-def _iscsi(root: str) -> t.Iterator[End]:
+def _iscsi(root: str) -> t.Iterator[StorageEndpoint]:
     folder = f"{root}/sys/class/iscsi_connection"
     for name in _names(folder):
         hosts = f"{os.path.realpath(f'{folder}/{name}').partition('/session')[0]}/iscsi_host"
-        bound = next((_text(f"{hosts}/{host}/netdev") for host in _names(hosts)), "")
-        if bound in ("default", "<NULL>", "(null)"):
-            bound = ""
+        bound_link = next((_text(f"{hosts}/{host}/netdev") for host in _names(hosts)), "")
+        if bound_link in ("default", "<NULL>", "(null)"):
+            bound_link = ""
         for kind in ("address", "persistent_address"):
-            far = address(_text(f"{folder}/{name}/{kind}"))
-            if far or bound:
-                yield End("iSCSI", far, None, bound)
+            remote = address(_text(f"{folder}/{name}/{kind}"))
+            if remote or bound_link:
+                yield StorageEndpoint("iSCSI", remote, None, bound_link)
 
 
-def _rbd(root: str) -> t.Iterator[End]:
+def _rbd(root: str) -> t.Iterator[StorageEndpoint]:
     folder = f"{root}/sys/bus/rbd/devices"
     for name in _names(folder):
         monitors = (_text(f"{folder}/{name}/config_info").split() or [""])[0]
-        for far in _addresses(monitors):
-            yield End("Ceph", far)
+        for remote in _addresses(monitors):
+            yield StorageEndpoint("Ceph", remote)
 
 
-def _mounts(root: str) -> t.Iterator[End]:
-    """The mounts of process 1, which are the node's; of this process if those cannot be read.
+def _mounts(root: str) -> t.Iterator[StorageEndpoint]:
+    """The endpoints of network mounts: of process 1, whose mounts are the node's, or of this process if those cannot be
+    read.
 
-    All of them are read, one at a time: the mounts of many containers may come before the node's storage.
+    All lines are read, one at a time, because the mounts of many containers may come before the node's storage.
     """
     try:
         file = open(f"{root}/proc/1/mounts", encoding="utf-8", errors="replace")
     except (PermissionError, FileNotFoundError):
         file = open(f"{root}/proc/self/mounts", encoding="utf-8", errors="replace")
     with file:
-        yield from _mounted(iter(lambda: file.readline(_MOST), ""))
+        yield from _mount_endpoints(iter(lambda: file.readline(_MAX_BYTES), ""))
 
 
-def _mounted(lines: t.Iterable[str]) -> t.Iterator[End]:
+def _mount_endpoints(lines: t.Iterable[str]) -> t.Iterator[StorageEndpoint]:
     for line in lines:
         columns = line.split(" ")
         if len(columns) < 4 or columns[2] not in _MOUNTS:
             continue
-        what, option = _MOUNTS[columns[2]]
+        service_name, option = _MOUNTS[columns[2]]
         options = dict(pair.partition("=")[::2] for pair in columns[3].split(","))
         text = columns[0] if option is None or option not in options else options[option]
-        for far in _addresses(text):
-            yield End(what, far)
+        for remote in _addresses(text):
+            yield StorageEndpoint(service_name, remote)
 
 
 def _addresses(text: str) -> list[Address]:
-    """All IP addresses in a text, with or without ports; if there are several, IPv6 addresses must be in brackets."""
+    """All IP addresses in a text, with or without ports. IPv6 addresses are found only in brackets, or if one is the
+    whole text."""
     single = address(text)
     if single:
         return [single]
-    found = (address(one) for one in (*_FOUR.findall(text), *_SIX.findall(text)))
-    return [one for one in found if one]
+    parsed = (address(match) for match in (*_IPV4.findall(text), *_IPV6.findall(text)))
+    return [one for one in parsed if one]
 
 
 def address(text: str) -> Address | None:

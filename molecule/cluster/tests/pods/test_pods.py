@@ -56,7 +56,7 @@ def test_the_nodes_pod_runs_with_devices_of_the_claim(name, get):
         assert status["networkData"]["interfaceName"] == interface
 
 
-def test_the_pod_has_its_cards_inside(host, inside):
+def test_the_claimed_cards_are_in_the_pod(host, inside):
     links = {one["ifname"]: one for one in json.loads(inside("ip -json -details link"))}
     assert links["net1"]["operstate"] == links["net2"]["operstate"] == "UP"
     assert links["net1"]["parentdev"].startswith("0000:23:1") and links["net2"]["parentdev"] == WHOLE
@@ -66,7 +66,7 @@ def test_the_pod_has_its_cards_inside(host, inside):
     )
 
 
-def test_the_pod_has_its_rdma_device_inside(host, inside):
+def test_the_rdma_device_is_in_the_pod_and_not_on_the_node(host, inside):
     (link,) = json.loads(inside("rdma -j link"))
     assert (link["ifname"], link["netdev"], link["state"]) == ("rxe0", "net2", "ACTIVE")
     devinfo = inside("ibv_devinfo --verbose")  # opens the device
@@ -74,8 +74,8 @@ def test_the_pod_has_its_rdma_device_inside(host, inside):
     assert json.loads(host.check_output("rdma -j link")) == []
 
 
-def test_the_pods_exchange_data_over_both(inside):
-    """Each interface has one connection, which did not break."""
+def test_the_pods_exchange_data_over_both_interfaces(inside):
+    """The number of exchanges grows on each interface, over the same connection."""
     before = {name: json.loads(inside(f"cat /tmp/{name}")) for name in ("net1", "net2")}
     deadline = time.monotonic() + 120
     for name, earlier in before.items():

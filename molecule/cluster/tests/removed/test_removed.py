@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node and a cluster from which everything was removed."""
+"""Everything of the collection is removed from the node and the cluster."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The nodes have the state from before the role."""
+"""The nodes have their state from before the first run of the role."""
 
 from __future__ import annotations
 

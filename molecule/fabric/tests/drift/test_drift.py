@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes that were changed by hand. The last run repaired the first node, an earlier run the second."""
+"""Nodes that were changed outside the collection. The last run repaired the first node, an earlier run the second."""
 
 from __future__ import annotations
 

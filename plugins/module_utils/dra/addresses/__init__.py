@@ -5,8 +5,8 @@
 
 """The address plan of a site: which range of addresses each node has on each rail.
 
-It imports `config` (the range of one node) and `kube`. It never looks at a node or a cluster: a range follows from the
-plan and from the node's index alone, so that no node changes another one's.
+It imports `config` (the range of one node) and `kube`. It never looks at a node or a cluster. A range follows from the
+plan and the node's index alone, so adding or removing a node changes no range of another node.
 """
 
 from __future__ import annotations

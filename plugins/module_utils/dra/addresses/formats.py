@@ -25,60 +25,61 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def rows(site: Site) -> list[Object]:
-    """A row for each range: by rail, family and index."""
+    """A row for each range, sorted by rail, family, pool and index."""
     found = []
     for name, ranges in site.ranges.items():
-        for one in ranges:
+        for node_range in ranges:
             row: Object = {
-                "rail": one.rail,
-                "family": one.family,
+                "rail": node_range.rail,
+                "family": node_range.family,
                 "node": name,
                 "index": site.indexes[name],
-                "range": str(one.range),
-                "first": str(one.range[0]),
-                "last": str(one.range[-1]),
-                "usable": one.usable,
-                "prefix": one.prefix,
-                "gateway": str(one.gateway) if one.gateway else None,
-                "reach": one.reach,
-                "pool": str(one.pool),
+                "range": str(node_range.range),
+                "first": str(node_range.range[0]),
+                "last": str(node_range.range[-1]),
+                "usable": node_range.usable,
+                "prefix": node_range.prefix,
+                "gateway": str(node_range.gateway) if node_range.gateway else None,
+                "reach": node_range.reach,
+                "pool": str(node_range.pool),
             }
             found.append(row)
     return sorted(found, key=lambda row: (row["rail"], row["family"], row["pool"], row["index"]))
 
 
 def pool_rows(site: Site) -> list[Object]:
-    """A row for each pool: the number of nodes that fit in it, and of those that have a range in it."""
+    """A row for each pool. `room` is the number of nodes that have room in the pool, `nodes` that of the nodes with a
+    range in it."""
     return [
         {
             "rail": pool.rail,
-            "family": f"ipv{pool.pool.version}",
-            "pool": str(pool.pool),
+            "family": f"ipv{pool.network.version}",
+            "pool": str(pool.network),
             "per_node": pool.per_node,
             "prefix": pool.prefix,
             "reach": pool.reach,
-            "room": pool.nodes,
+            "room": pool.max_nodes,
             "nodes": len(members),
         }
         for pools, members in site.pools
-        for pool in sorted(pools, key=lambda pool: (pool.rail, pool.pool.version))
+        for pool in sorted(pools, key=lambda pool: (pool.rail, pool.network.version))
     ]
 
 
 def lines(site: Site) -> list[str]:
-    """A table for each pool."""
+    """Lines for a terminal: a table of nodes for each pool."""
     found: list[str] = []
     ranges = rows(site)
     for pool in pool_rows(site):
         pool_ranges = [row for row in ranges if row["pool"] == pool["pool"]]
         found.append(
-            f"rail {pool['rail']}, {pool['pool']}: {pool['per_node']} addresses a node, {pool['nodes']} nodes, "
-            f"room for {pool['room']}; addresses are /{pool['prefix']}, and reach "
-            + ("this rail alone" if pool["reach"] == "rail" else "all")
+            f"rail {pool['rail']}, {pool['pool']}: {pool['per_node']} addresses per node, {pool['nodes']} nodes, "
+            f"room for {pool['room']}; prefix length {pool['prefix']}; addresses reach "
+            + ("only this rail" if pool["reach"] == "rail" else "all destinations")
         )
         table: list[tuple[str, ...]] = [_TABLE_COLUMNS]
         table += [tuple("-" if row[key] is None else str(row[key]) for key in _TABLE_COLUMNS) for row in pool_ranges]
-        widths = [max(len(row[place]) for row in table) for place in range(len(_TABLE_COLUMNS))]
+        widths = [max(len(row[column]) for row in table) for column in range(len(_TABLE_COLUMNS))]
         for row in table:
             found.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
     return found

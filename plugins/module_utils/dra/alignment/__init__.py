@@ -5,8 +5,8 @@
 
 """Checks whether allocated devices are aligned as promised, and prepares measurements of them.
 
-It imports `claims`, `scheduler`, `vendors`, `cel`, `kube` and `topology`. It never reads a node or a server: it takes
-facts and objects that its callers have read.
+The package imports `claims`, `scheduler`, `vendors`, `cel`, `kube` and `topology`. It never reads a node or a server:
+its callers read the facts and objects.
 """
 
 from __future__ import annotations

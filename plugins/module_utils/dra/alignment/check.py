@@ -21,7 +21,7 @@ from ..scheduler.published import v1
 from .claim_report import ClaimReport
 from .cluster import Cluster, results, title
 from .devices import Facts
-from .verdicts import KEPT, WORST
+from .verdicts import KEPT, WORST_FIRST
 
 _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
@@ -32,8 +32,8 @@ _CONTAINER = re.compile(r"([0-9a-f]{64})")
 def cgroup_cpusets(text: str) -> dict[str, dict[str, str]]:
     """The CPUs that each container may run on, by pod UID and container ID.
 
-    `text` has lines `PATH:CPUS` as `grep -H . cpuset.cpus.effective` prints them in a cgroup v2 tree. Lines that are
-    not of a pod's container are ignored.
+    `text` consists of lines `PATH:CPUS`, as `grep -H . cpuset.cpus.effective` prints them in a cgroup v2 tree. Lines
+    for anything but a pod's container are ignored.
     """
     found: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
@@ -48,22 +48,22 @@ class Check(Cluster):
     """Compares allocated claims with a cluster."""
 
     def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
-        """A report for each claim that is allocated and `wanted`, and a summary, as RETURN of
-        the module lanewise.dra.alignment_check describes them.
+        """A report for each claim that is allocated and `wanted`, and a summary.
 
-        `claims` are all claims of the cluster: they are needed to tell which devices are free.
+        RETURN of the module lanewise.dra.alignment_check describes them. `claims` are all claims of the cluster, which
+        are needed to find out which devices are free.
         """
-        known = [v1(one, "ResourceClaim") for one in claims]
-        for claim in known:
-            for one in results(claim):
-                if not one.get("adminAccess"):
-                    identity = (one["driver"], one["pool"], one["device"])
+        converted = [v1(claim, "ResourceClaim") for claim in claims]
+        for claim in converted:
+            for result in results(claim):
+                if not result.get("adminAccess"):
+                    identity = (result["driver"], result["pool"], result["device"])
                     self.holders[identity] = title(claim)
-                    self.consumed.setdefault(identity, []).append(one.get("consumedCapacity") or {})
+                    self.consumed.setdefault(identity, []).append(result.get("consumedCapacity") or {})
         self.taken = self.pools.taken(self.holders)
-        known = [claim for claim in known if wanted(claim)]
-        reports = [ClaimReport(self, claim).report() for claim in known if results(claim)]
-        counts = {name: sum(one["verdict"] == name for one in reports) for name in WORST}
-        unproven = sum(one["verdict"] == KEPT and not one["proven"] for one in reports)
-        summary = {**counts, "claims": len(reports), "pending": len(known) - len(reports), "unproven": unproven}
+        converted = [claim for claim in converted if wanted(claim)]
+        reports = [ClaimReport(self, claim).report() for claim in converted if results(claim)]
+        counts = {name: sum(report["verdict"] == name for report in reports) for name in WORST_FIRST}
+        unproven = sum(report["verdict"] == KEPT and not report["proven"] for report in reports)
+        summary = {**counts, "claims": len(reports), "pending": len(converted) - len(reports), "unproven": unproven}
         return {"claims": reports, "summary": summary, "unusable_facts": self.unusable}

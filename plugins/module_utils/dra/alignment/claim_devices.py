@@ -35,29 +35,31 @@ class ClaimDevices:
         for device in self.devices:
             device.kind = kind_of(device.driver, device.address, self.machine)
             device.numa_node = self.machine.numa_of(device.address) if self.machine else None
-            alike = [one for one in self.devices if (one.driver, one.device) == (device.driver, device.device)]
-            device.namesake = any(one.pool != device.pool for one in alike)
+            same_name = [one for one in self.devices if (one.driver, one.device) == (device.driver, device.device)]
+            device.name_is_ambiguous = any(one.pool != device.pool for one in same_name)
 
     def _add_finding(self, severity: str, name: str, summary: str, fix: str = "") -> None:
         self.findings.append(Finding(severity, name, summary, fix))
 
     def _device(self, result: Facts) -> Device:
+        """The device of a result, with its state in the published pools."""
         driver, pool_name, name = result["driver"], result["pool"], result["device"]
-        found = Device(result["request"], driver, pool_name, name, admin=bool(result.get("adminAccess")))
-        found.address = address_of(driver, {"name": name})
+        device = Device(result["request"], driver, pool_name, name, admin=bool(result.get("adminAccess")))
+        device.address = address_of(driver, {"name": name})
         pool = self.check.pools.pool(driver, pool_name)
         if pool is None:
-            found.state = "no-pool"
-            return found
+            device.state = "no-pool"
+            return device
         published = pool.devices.get(name)
         if published is not None:
-            found.published, found.node, found.address = published, published.node, published.address
-            return found
-        found.node = next(iter(pool.nodes)) if len(pool.nodes) == 1 else None
-        found.state = "stale" if name in pool.older else "gone" if pool.complete else "incomplete"
-        return found
+            device.published, device.node, device.address = published, published.node, published.address
+            return device
+        device.node = next(iter(pool.nodes)) if len(pool.nodes) == 1 else None
+        device.state = "stale" if name in pool.older else "gone" if pool.complete else "incomplete"
+        return device
 
     def _check_state(self, device: Device) -> None:
+        """Add findings and reasons about what the driver and the probe report of a device."""
         pool = self.check.pools.pool(device.driver, device.pool)
         if pool is None:
             fix = "check whether the driver still runs on the node; if it was removed, delete the pods and the claim"
@@ -68,8 +70,8 @@ class ClaimDevices:
             )
             self.reasons.append(Reason(f"{reason}at {pool.generation}: its slice is stale", RESTART))
         elif device.state == "gone":
-            fix = "check the device on the node; if it is gone permanently, delete the pods and the claim"
-            self.reasons.append(Reason(f"{device.shown} is gone from its pool {device.pool}", fix))
+            fix = "check the device on the node; if it was removed permanently, delete the pods and the claim"
+            self.reasons.append(Reason(f"{device.shown} is no longer in its pool {device.pool}", fix))
         elif device.state == "incomplete":
             reason = f"{device.shown}: {pool.slices} of {pool.expected_slices} slices of the pool {device.pool} exist"
             self.reasons.append(Reason(reason, "wait for the driver to publish the rest; " + RESTART))
@@ -77,32 +79,33 @@ class ClaimDevices:
         if published is None:
             return
         for taint in published.device.get("taints") or ():
-            what = f"{device.shown} has the taint {taint['key']}:{taint['effect']}"
-            self._add_finding("warning", "tainted", what, "repair the device, or delete the pod to get another one")
+            summary = f"{device.shown} has the taint {taint['key']}:{taint['effect']}"
+            self._add_finding("warning", "tainted", summary, "repair the device, or delete the pod to get another one")
         if self.machine and self.machine.lacks(published):
             reason = f"{device.shown} is published, but the probe of {self.node} has no PCI function {device.address}"
             self.reasons.append(Reason(reason, PROBE_AGAIN))
 
     def _node(self) -> str | None:
-        """The node that the claim is allocated to, by its devices and by the allocation's node selector."""
+        """The node to which the claim is allocated, according to its devices and the allocation's node selector."""
         nodes = {device.node for device in self.devices if device.node}
         if len(nodes) > 1:
             reason = f"its devices are on several nodes: {', '.join(sorted(nodes))}"
             self.broken.append(Reason(reason, "delete the pod and the claim, so that they are scheduled again"))
             return None
-        stated = set()
+        selected = set()
         for term in (allocation(self.claim).get("nodeSelector") or {}).get("nodeSelectorTerms") or ():
             for entry in [*(term.get("matchFields") or ()), *(term.get("matchExpressions") or ())]:
                 if entry.get("key") in ("metadata.name", "kubernetes.io/hostname") and entry.get("operator") == "In":
-                    stated |= set(entry.get("values") or ())
-        if nodes and len(stated) == 1 and nodes != stated:
-            reason = f"it is allocated to node {next(iter(stated))}, but its devices are now published for "
+                    selected |= set(entry.get("values") or ())
+        if nodes and len(selected) == 1 and nodes != selected:
+            reason = f"it is allocated to node {next(iter(selected))}, but its devices are now published for "
             self.reasons.append(Reason(reason + next(iter(nodes)), RESTART))
         if nodes:
             return next(iter(nodes))
-        return next(iter(stated)) if len(stated) == 1 else None
+        return next(iter(selected)) if len(selected) == 1 else None
 
     def _pods(self) -> list[Object]:
+        """The pods for which the claim is reserved. Adds findings and reasons about them."""
         found: list[Object] = []
         namespace = self.claim["metadata"]["namespace"]
         consumers = (self.claim.get("status") or {}).get("reservedFor") or ()
@@ -121,7 +124,7 @@ class ClaimDevices:
             pod = self.check.pods.get((namespace, name))
             if pod is None or (consumer.get("uid") and pod["metadata"].get("uid") not in (None, consumer["uid"])):
                 entry["phase"] = "Gone"
-                reason = f"its consumer, pod {name}, is gone" + (": another pod has its name" if pod else "")
+                reason = f"its consumer, pod {name}, no longer exists" + (": another pod has its name" if pod else "")
                 fix = "the controller manager removes the reservation soon; if it does not, look at its log"
                 self.reasons.append(Reason(reason, fix))
                 continue

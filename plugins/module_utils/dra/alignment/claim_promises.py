@@ -28,6 +28,7 @@ class ClaimPromises(ClaimDevices):
     """The constraints and selectors of an allocated claim."""
 
     def _constraints(self) -> list[Promise]:
+        """The promises of constraints on more than one allocated device."""
         found = []
         for entry in self.spec.get("constraints") or ():
             distinct = "matchAttribute" not in entry
@@ -43,42 +44,48 @@ class ClaimPromises(ClaimDevices):
     def _constraint(self, name: str, distinct: bool, covered: list[Device]) -> Promise:
         requests = list(dict.fromkeys(one.request for one in covered))
         promise = Promise("distinct" if distinct else "match", name, requests, UNKNOWN)
-        lost = [one for one in covered if one.published is None]
-        if lost:
-            promise.reason = f"it is unknown where {' and '.join(one.shown for one in lost)} is now"
+        unpublished = [one for one in covered if one.published is None]
+        if unpublished:
+            promise.reason = f"it is unknown where {' and '.join(one.shown for one in unpublished)} is now"
             promise.fix = "see the findings of the claim's devices"
             return promise
-        known = [(one, one.published) for one in covered if one.published is not None]
-        for one, published in known:
+        published_devices = [(one, one.published) for one in covered if one.published is not None]
+        for one, published in published_devices:
             promise.values[one.shown] = value_of(attribute(published.offer, name))
         missing = [shown for shown, value in promise.values.items() if value is None]
         if missing:
             promise.reason = f"{' and '.join(missing)} no longer has the attribute {name}"
             promise.fix = "check whether the driver was downgraded or reconfigured: look at its slices and its version"
             return promise
-        unset = [shown for shown, value in promise.values.items() if value in ("", -1) and not isinstance(value, bool)]
-        if unset:
-            value = promise.values[unset[0]]
-            promise.reason = f"{' and '.join(unset)} publishes {value!r}, which means that its driver does not know it"
+        unreported = [
+            shown for shown, value in promise.values.items() if value in ("", -1) and not isinstance(value, bool)
+        ]
+        if unreported:
+            value = promise.values[unreported[0]]
+            promise.reason = (
+                f"{' and '.join(unreported)} publishes {value!r}, which means that its driver does not know it"
+            )
             promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
-        kept = _holds([_comparable_value(published, name) for _one, published in known], distinct)
+        kept = _holds([_comparable_value(published, name) for _one, published in published_devices], distinct)
         promise.verdict = KEPT if kept else BROKEN
         reason = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
         if not kept:
             promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {reason}"
             promise.fix = "delete the pod and the claim, so that they are scheduled again with what is published now"
-        nodes = {published.node for _one, published in known if published.node}
+        nodes = {published.node for _one, published in published_devices if published.node}
         if name in LOCALITY and not distinct and len(nodes) > 1:
             promise.verdict, promise.reason = (
                 BROKEN,
                 f"equal values of {name} on several nodes do not mean the same location",
             )
             return promise
-        self._check_kernel(promise, name, distinct, known)
+        self._check_kernel(promise, name, distinct, published_devices)
         return promise
 
-    def _check_kernel(self, promise: Promise, name: str, distinct: bool, known: list[tuple[Device, Published]]) -> None:
+    def _check_kernel(
+        self, promise: Promise, name: str, distinct: bool, published_devices: list[tuple[Device, Published]]
+    ) -> None:
         """Compare what was published with what the kernel of the node reports."""
         machine = self.machine
         if name not in KERNEL:
@@ -88,29 +95,31 @@ class ClaimPromises(ClaimDevices):
             return
         readings = [
             (one.shown, value_of(attribute(published.offer, name)), machine.kernel_value(published, name))
-            for one, published in known
+            for one, published in published_devices
             if one.address
         ]
         promise.kernel = {shown: kernel for shown, _value, kernel in readings}
         lists = any(isinstance(value, list) for _shown, value, _kernel in readings)
-        complete = len(readings) == len(known) and None not in promise.kernel.values()
-        truth = _holds([kernel for _shown, _value, kernel in readings], distinct) if complete else None
-        differ = [reading for reading in readings if _primary(reading[1]) != reading[2]]
-        if not differ:
-            # the kernel confirms only the first value of a list: equal first values are shared; otherwise the result is
-            # unknown
-            promise.proven = complete and promise.verdict == KEPT and (not lists or (bool(truth) and not distinct))
+        complete = len(readings) == len(published_devices) and None not in promise.kernel.values()
+        kernel_holds = _holds([kernel for _shown, _value, kernel in readings], distinct) if complete else None
+        differences = [reading for reading in readings if _primary(reading[1]) != reading[2]]
+        if not differences:
+            # the kernel confirms only the first value of a list: if these are equal, the lists have a common item;
+            # otherwise nothing is proven
+            promise.proven = (
+                complete and promise.verdict == KEPT and (not lists or (bool(kernel_holds) and not distinct))
+            )
             return
         reason = "; ".join(
             dict.fromkeys(
                 f"{shown}: the driver publishes {value}, the kernel reports {'nothing' if kernel is None else kernel}"
-                for shown, value, kernel in differ
+                for shown, value, kernel in differences
             )
         )
-        if truth is not None and not lists and truth == (promise.verdict == KEPT):
-            # both readings lead to the same verdict, but with different values
+        if kernel_holds is not None and not lists and kernel_holds == (promise.verdict == KEPT):
+            # driver and kernel report different values, but these lead to the same verdict
             self._add_finding("warning", "driver-and-kernel-differ", f"{name}: {reason}", PROBE_AGAIN)
-            promise.proven = truth
+            promise.proven = kernel_holds
             return
         promise.verdict = UNKNOWN
         promise.reason = f"the slices and the probed topology of {self.node} disagree on {name}: {reason}"
@@ -128,8 +137,8 @@ class ClaimPromises(ClaimDevices):
 
     def _allocated(self, request: str, names: t.Collection[str]) -> Device | None:
         """The device that was allocated for one of these alternatives of a request."""
-        wanted = {f"{request}/{name}" for name in names}
-        return next((one for one in self.devices if one.request in wanted), None)
+        requests = {f"{request}/{name}" for name in names}
+        return next((one for one in self.devices if one.request in requests), None)
 
     def _nearest_pair(self, form: PairForm, gpu: Device, nic: Device) -> Promise:
         promise = Promise("nearest", "the map of the board", [gpu.request, nic.request], KEPT)
@@ -156,11 +165,11 @@ class ClaimPromises(ClaimDevices):
         return promise
 
     def _candidates(self, form: PairForm) -> list[Published]:
-        """The devices of the node that some alternative of the second request selects."""
+        """The devices of the node that at least one alternative of the second request selects."""
         request = next(one for one in self.spec.get("requests") or () if one["name"] == form.second)
         bodies = [sub for sub in request["firstAvailable"] if sub["name"] in form.second_subs]
-        here = self.check.pools.on(self.node or "")
-        return [one for one in here if any(self._matches(body, one) for body in bodies)]
+        on_node = self.check.pools.on(self.node or "")
+        return [one for one in on_node if any(self._matches(body, one) for body in bodies)]
 
     def _matches(self, body: Object, published: Published) -> bool:
         """Whether a request certainly selects a device."""
@@ -183,8 +192,8 @@ class ClaimPromises(ClaimDevices):
             promises = []
             name = str(body.get("deviceClassName"))
             if self.check.classes is not None and name not in self.check.classes:
-                reason = "the DeviceClass is gone, so its selectors are unknown"
-                fix = "apply the class again: without it, new pods cannot have this claim either"
+                reason = "the DeviceClass no longer exists, so its selectors are unknown"
+                fix = "apply the class again: without it, claims of new pods cannot be allocated either"
                 promises.append(Promise("class", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
             promises += [self._selector(text, device, device.published) for text in expressions(entries)]
@@ -224,21 +233,21 @@ class ClaimPromises(ClaimDevices):
         return promise
 
     def _preferences(self) -> list[Object]:
-        """Which alternative of each firstAvailable request was taken."""
+        """Which alternative of each firstAvailable request was allocated."""
         found: list[Object] = []
-        taken = {one.request.partition("/")[0]: one.request.partition("/")[2] for one in self.devices}
-        tied: dict[str, tuple[str, ...]] = {form.second: form.second_subs for form in pair_forms(self.spec)}
-        firsts = {form.first for form in pair_forms(self.spec)}
+        allocated = {one.request.partition("/")[0]: one.request.partition("/")[2] for one in self.devices}
+        paired: dict[str, tuple[str, ...]] = {form.second: form.second_subs for form in pair_forms(self.spec)}
+        first_requests = {form.first for form in pair_forms(self.spec)}
         for request in self.spec.get("requests") or ():
-            if request["name"] in firsts:
-                continue  # its alternatives are locations, and none is better than another
-            alike = tied.get(request["name"], ())
+            if request["name"] in first_requests:
+                continue  # its alternatives are locations, none of which is better than another
+            equal_alternatives = paired.get(request["name"], ())
             subs = [sub["name"] for sub in request.get("firstAvailable") or ()]
-            names = list(dict.fromkeys(NEAREST if name in alike else name for name in subs))
-            chosen = taken.get(request["name"], "")
-            if chosen not in subs or (alike and len(names) == 1):
+            names = list(dict.fromkeys(NEAREST if name in equal_alternatives else name for name in subs))
+            chosen = allocated.get(request["name"], "")
+            if chosen not in subs or (equal_alternatives and len(names) == 1):
                 continue
-            chosen = NEAREST if chosen in alike else chosen
+            chosen = NEAREST if chosen in equal_alternatives else chosen
             better = names[: names.index(chosen)]
             entry = {"request": request["name"], "chosen": chosen, "rank": len(better) + 1, "of": len(names)}
             found.append({**entry, "better": better})
@@ -260,24 +269,26 @@ def _comparable_value(published: Published, name: str) -> t.Hashable:
 
 
 def _primary(value: object) -> object:
-    """The primary value of a device: the first of a list, followed by equally good ones."""
+    """The primary value of an attribute: a single value, or the first of a list."""
     return value[0] if isinstance(value, list) and value else value
 
 
 def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:
-    """Whether values are all the same, or all different; lists (gate DRAListTypeAttributes) are compared by their
-    common items."""
+    """Whether the values are all the same or, with `distinct`, all different.
+
+    Lists (gate DRAListTypeAttributes) are the same if they have a common item.
+    """
     if any(isinstance(value, frozenset) for value in values):
         sets = [value if isinstance(value, frozenset) else frozenset([value[1]]) for value in values]
         if distinct:
-            return all(not one & other for at, one in enumerate(sets) for other in sets[at + 1 :])
+            return all(not first & second for index, first in enumerate(sets) for second in sets[index + 1 :])
         return bool(frozenset.intersection(*sets))
     return len(set(values)) == (len(values) if distinct else 1)
 
 
 def _unpublished_in_use(engine: Engine, text: str, published: Published) -> list[str]:
     """The attributes that are the only reason why a selector does not match, because the driver does not publish
-    them for a device that a pod has; empty if a published value also prevents the match."""
+    them while a pod has the device. Empty if a published value also prevents the match."""
     unpublished = hidden_attributes(published)
     found: set[str] = set()
     for part in conjuncts(text) if mentioned(text, unpublished) else ():
@@ -294,7 +305,7 @@ def _unpublished_in_use(engine: Engine, text: str, published: Published) -> list
 
 
 def _request_bodies(devices: Facts) -> t.Iterator[tuple[str, Facts]]:
-    """Request bodies, by the request name in results."""
+    """The bodies of requests and alternatives, by the request name that results have."""
     for request in devices.get("requests") or ():
         if request.get("firstAvailable"):
             for sub in request["firstAvailable"]:

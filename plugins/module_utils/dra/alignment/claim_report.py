@@ -25,6 +25,7 @@ class ClaimReport(ClaimPromises):
     """The report of a claim: its promises, the affinity of its devices, and the NUMA nodes of its pods' CPUs."""
 
     def report(self) -> Object:
+        """The report, as RETURN of the module lanewise.dra.alignment_check describes it."""
         for device in self.devices:
             self._check_state(device)
         pods = self._pods()
@@ -66,13 +67,15 @@ class ClaimReport(ClaimPromises):
         in_use = [one for one in self.devices if one.published and not one.admin]
         gpus = [one for one in in_use if one.kind == GPU]
         nics = [one for one in in_use if one.kind == NIC]
-        tied = [one for one in promises if one.verdict == KEPT and (one.rule == "nearest" or _is_locality(one))]
+        kept_promises = [
+            one for one in promises if one.verdict == KEPT and (one.rule == "nearest" or _is_locality(one))
+        ]
         found: list[Object] = []
         for gpu in gpus:
             best: tuple[str, Device | None, list[str]] = ("UNKNOWN", None, [])
             for nic in nics:
                 level, via = self.machine.level(gpu.address, nic.address) if self.machine else ("UNKNOWN", None)
-                promised = [one.subject for one in tied if {gpu.request, nic.request} <= set(one.requests)]
+                promised = [one.subject for one in kept_promises if {gpu.request, nic.request} <= set(one.requests)]
                 entry: Object = {"gpu": gpu.shown, "gpu_address": gpu.address, "nic": nic.shown}
                 found.append({**entry, "nic_address": nic.address, "level": level, "via": via, "promised": promised})
                 if best[1] is None or nearer(level, best[0]):
@@ -82,19 +85,20 @@ class ClaimReport(ClaimPromises):
         return found
 
     def _could_be_nearer(self, gpu: Device, level: str, nic: Device, promised: list[str]) -> None:
+        """Add a finding if a similar NIC of the node is nearer to a GPU than its NIC."""
         machine = self.machine
         if machine is None or self.node is None or level == "UNKNOWN":
             return
         taken = {one.address for one in self.devices}
         best: tuple[str, list[Published]] = (level, [])
         for other in self.check.pools.on(self.node):
-            # a nearer NIC is not better if it has another rate or a taint
+            # a nearer NIC is not better if it has a different rate, or a taint
             if other.address in taken or not machine.alike(nic.address, other.address) or other.device.get("taints"):
                 continue
-            near = machine.level(gpu.address, other.address)[0]
-            if nearer(near, best[0]):
-                best = (near, [other])
-            elif near == best[0] and best[1]:
+            other_level = machine.level(gpu.address, other.address)[0]
+            if nearer(other_level, best[0]):
+                best = (other_level, [other])
+            elif other_level == best[0] and best[1]:
                 best[1].append(other)
         if not best[1]:
             return
@@ -104,25 +108,26 @@ class ClaimReport(ClaimPromises):
         summary = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
         if promised:
             summary = f"aligned as promised by {' and '.join(promised)}, but could be nearer: {summary}"
-            fix = "an equal attribute does not mean the same switch; ask for the NIC by its near GPU or its rail"
+            fix = "an equal attribute does not mean the same switch; request the NIC by its near GPU or its rail"
         else:
             summary = f"could be aligned: {summary}"
-            fix = "ask for it: align: [pcie_root, numa_node, any] in dra_claims_templates"
+            fix = "request it: align: [pcie_root, numa_node, any] in dra_claims_templates"
         self._add_finding("note", "could-be-aligned", summary, fix)
 
     def _availability(self, other: Published) -> str:
-        """Why a device cannot be allocated, as a clause."""
+        """Whether a device can be allocated, as a clause for a message."""
         holder = self.check.taken.get(other.id)
         if holder is None:
             return _FREE
-        direct = other.id in self.check.holders
-        shared = direct and other.device.get("allowMultipleAllocations")
-        left = _has_capacity_left(other.device, self.check.consumed[other.id]) if shared else False
-        if left is not False:
-            return _FREE if left else "which is shared"
-        return f"which {holder} has" if direct and not shared else f"of which {holder} has a part"
+        held_directly = other.id in self.check.holders
+        shared = held_directly and other.device.get("allowMultipleAllocations")
+        has_capacity = _has_capacity_left(other.device, self.check.consumed[other.id]) if shared else False
+        if has_capacity is not False:
+            return _FREE if has_capacity else "which is shared"
+        return f"which {holder} has" if held_directly and not shared else f"which {holder} has in part"
 
     def _check_conditions(self) -> None:
+        """Add findings for conditions of devices that are false."""
         for entry in (self.claim.get("status") or {}).get("devices") or ():
             for condition in entry.get("conditions") or ():
                 if condition.get("status") == "False" and condition.get("reason") != "Prepared":
@@ -136,8 +141,8 @@ class ClaimReport(ClaimPromises):
         found: list[Object] = []
         nodes = sorted({one.numa_node for one in self.devices if one.numa_node is not None and one.kind != CPU})
         for pod in pods:
-            known = self.check.cpusets.get(str(pod["uid"])) or {}
-            for container, cpus in sorted(self._cpus_by_container(pod, known).items()):
+            cpusets = self.check.cpusets.get(str(pod["uid"])) or {}
+            for container, cpus in sorted(self._cpus_by_container(pod, cpusets).items()):
                 numa = self.machine.nodes_of_cpus(cpus) if self.machine else None
                 verdict = "unknown"
                 if numa is not None and nodes:
@@ -160,7 +165,7 @@ class ClaimReport(ClaimPromises):
         return found
 
     def _cpus_by_container(self, entry: Object, cpusets: t.Mapping[str, str]) -> dict[str, str]:
-        """CPU sets by container name, without those of containers that the pod does not have."""
+        """CPU sets by container name, without those of containers that the pod no longer has."""
         pod = (self.check.pods or {}).get((self.claim["metadata"]["namespace"], entry["name"])) or {}
         status = pod.get("status") or {}
         names = {}
@@ -171,11 +176,12 @@ class ClaimReport(ClaimPromises):
 
 
 def _is_locality(promise: Promise) -> bool:
+    """Whether a promise says that devices have the same location."""
     return promise.rule == "match" and promise.subject in LOCALITY
 
 
 def _has_capacity_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:
-    """Whether a device has capacity left of every kind; None if the amounts of its shares are unknown."""
+    """Whether a device has some of each capacity left; None if the amounts of its shares are unknown."""
     complete = True
     for name, entry in (device.get("capacity") or {}).items():
         used = [quantity.parse(share[name]) for share in shares if name in share]

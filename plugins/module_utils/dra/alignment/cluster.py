@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The state of a cluster that claims are compared with."""
+"""The state of a cluster, with which claims are compared."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .devices import Facts, Machine
 
 
 class Cluster:
-    """The state of a cluster that claims are compared with.
+    """The state of a cluster, with which claims are compared.
 
-    `slices`, `classes` and `pods` are objects as the API serves them, `machines` topology facts by node. `pods`
-    or `classes` None means that they were not read. `cpusets` are CPU lists by pod UID and container name or id,
-    read on the node. `engine` evaluates selectors; without it their verdict is unknown. Raises ValueError for objects
+    `slices`, `classes` and `pods` are objects as the API serves them, and `machines` are topology facts by node. None
+    for `pods` or `classes` means that they were not read. `cpusets` are CPU lists by pod UID and container name or ID,
+    read on the node. `engine` evaluates selectors; without it, their verdict is unknown. Raises ValueError for objects
     of other kinds.
     """
 
@@ -55,12 +55,15 @@ class Cluster:
 
 
 def title(claim: Facts) -> str:
+    """`NAMESPACE/NAME` of a claim."""
     return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
 
 
 def allocation(claim: Facts) -> Facts:
+    """The allocation of a claim; empty if it is not allocated."""
     return (claim.get("status") or {}).get("allocation") or {}
 
 
 def results(claim: Facts) -> list[Facts]:
+    """The allocated devices of a claim."""
     return list((allocation(claim).get("devices") or {}).get("results") or ())

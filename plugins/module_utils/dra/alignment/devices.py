@@ -38,7 +38,7 @@ KERNEL = {
     NUMA_NODE_DRANET: "numaNode",
     "gpu.amd.com/numaNode": "numaNode",
 }
-#: Attributes of a device's location. The kernel has none for the CPU driver, whose devices are not PCI functions.
+#: Attributes of a device's location. The kernel reports none for the CPU driver, whose devices are not PCI functions.
 LOCALITY = (*KERNEL, "dra.cpu/numaNodeID", "dra.cpu/socketID")
 
 
@@ -71,8 +71,8 @@ class Machine:
         self.functions: dict[str, PciFunction] = {}
         for address, fact in facts["functions"].items():
             link = Link(**fact["link"]) if fact.get("link") else None
-            plain = {name: fact[name] for name in names if name in fact}
-            self.functions[address] = PciFunction(**{**plain, "link": link, "address": address})
+            fields = {name: fact[name] for name in names if name in fact}
+            self.functions[address] = PciFunction(**{**fields, "link": link, "address": address})
         self.gpus: dict[str, Facts] = {gpu["address"]: gpu for gpu in facts["gpus"]}
         self.nics: dict[str, Facts] = {nic["address"]: nic for nic in facts["nics"]}
         for one in published:
@@ -87,29 +87,33 @@ class Machine:
     def level(self, gpu: str | None, nic: str | None) -> tuple[str, str | None]:
         """The affinity of a GPU and a NIC, and the NIC's data-direct function if the affinity is that of this function.
 
-        `UNKNOWN` if the machine does not report it, or does not have one of them.
+        The affinity is `UNKNOWN` if the machine does not report it, or has no such GPU or NIC.
         """
         if gpu not in self.functions or nic not in self.functions:
             return "UNKNOWN", None
-        near, end = self._proximity.gpu_to_nic(gpu, nic)
-        return near, end if end != nic else None
+        level, function = self._proximity.gpu_to_nic(gpu, nic)
+        return level, function if function != nic else None
 
-    def end(self, gpu: str, nic: str) -> PciFunction:
+    def nic_function(self, gpu: str, nic: str) -> PciFunction:
         """The function through which a NIC reaches a GPU: the NIC itself or its data-direct function."""
         return self.functions[self._proximity.gpu_to_nic(gpu, nic)[1]]
 
-    def alike(self, one: str | None, other: str | None) -> bool:
-        """Whether two NICs differ only in location: same rate, link layer and RDMA, both PFs or both VFs."""
-        ours, theirs = self.nics.get(one or ""), self.nics.get(other or "")
-        if ours is None or theirs is None:
+    def alike(self, first: str | None, second: str | None) -> bool:
+        """Whether two NICs differ only in location: same rate, link layer and RDMA, and both PFs or both VFs."""
+        first_nic, second_nic = self.nics.get(first or ""), self.nics.get(second or "")
+        if first_nic is None or second_nic is None:
             return False
-        same = all(ours.get(key) == theirs.get(key) for key in ("speed_mbps", "link_layer"))
-        return same and bool(ours.get("physfn")) == bool(theirs.get("physfn")) and has_rdma(ours) == has_rdma(theirs)
+        same = all(first_nic.get(key) == second_nic.get(key) for key in ("speed_mbps", "link_layer"))
+        return (
+            same
+            and bool(first_nic.get("physfn")) == bool(second_nic.get("physfn"))
+            and has_rdma(first_nic) == has_rdma(second_nic)
+        )
 
     def kernel_value(self, published: Published, name: str) -> t.Any:
-        """The kernel's value of an attribute; None if it has none, or if the facts are not from the kernel.
+        """The kernel's value of an attribute; None if the kernel has none, or if the facts are not from the kernel.
 
-        If the site sets the NUMA node, lanewise.dev publishes that, so it is used instead of the kernel's.
+        If the site sets the NUMA node, lanewise.dev publishes the site's value, which then replaces the kernel's.
         """
         key = KERNEL.get(name)
         function = self.functions.get(published.address or "")
@@ -119,12 +123,14 @@ class Machine:
         if key == "numaNode" and published.driver == LANEWISE:
             parent = self.functions.get(function.physfn or "")
             number = value if isinstance(value, int) else None
-            stated, of_parent = (t.cast(FunctionFacts, vars(one) if one else {}) for one in (function, parent))
-            return stated_numa_node(stated, of_parent, number)
+            function_facts, parent_facts = (
+                t.cast(FunctionFacts, vars(one) if one else {}) for one in (function, parent)
+            )
+            return stated_numa_node(function_facts, parent_facts, number)
         return value
 
     def lacks(self, published: Published) -> bool:
-        """Whether the probe has not seen the function of a device."""
+        """Whether the probe did not find the PCI function of a device."""
         return bool(published.address) and self.probed and published.address not in self.functions
 
     def numa_of(self, address: str | None) -> int | None:
@@ -133,17 +139,17 @@ class Machine:
         return function.numa_node if function else None
 
     def nodes_of_cpus(self, cpus: str) -> list[int] | None:
-        """The NUMA nodes of a kernel list of CPUs; None if unknown."""
-        wanted = cpuset.from_list(cpus)
-        if not wanted:
+        """The NUMA nodes of CPUs in the kernel's list format; None if they are unknown."""
+        bits = cpuset.from_list(cpus)
+        if not bits:
             return None
-        found, left = [], wanted
+        found, remaining = [], bits
         for number, node in sorted(self.numa.items()):
             node_cpus = cpuset.from_list(node.get("cpus") or "") or 0
-            if node_cpus & wanted:
+            if node_cpus & bits:
                 found.append(number)
-            left &= ~node_cpus
-        return None if left else found
+            remaining &= ~node_cpus
+        return None if remaining else found
 
 
 def has_rdma(nic: Facts) -> bool:
@@ -161,6 +167,6 @@ def _completed(nic: Facts, published: Published) -> Facts:
     return {**nic, **missing}
 
 
-def nearer(one: str, other: str) -> bool:
-    """Whether a level is nearer than another; an unknown level is neither nearer nor farther."""
-    return "UNKNOWN" not in (one, other) and RANK[one] < RANK[other]
+def nearer(level: str, than: str) -> bool:
+    """Whether a level is nearer than another level; an unknown level is neither nearer nor farther."""
+    return "UNKNOWN" not in (level, than) and RANK[level] < RANK[than]

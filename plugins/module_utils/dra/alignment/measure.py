@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Chooses pairs of pods for measurements and their commands, and parses the output of benchmark programs.
+"""Chooses pairs of pods to measure with, and parses the output of benchmark programs.
 
-A measurement is `tool`, `gb_per_s` (10^9 bytes per second), `latency_us`, `bytes` of a message where those are known,
-and `details`. The formats of iperf3 3.12 and perftest 6.24 are from their own output; that of nccl-tests is from its
-source (src/util.cu) and published tables, and was not tested on a GPU.
+A measurement consists of `tool`, `gb_per_s` (10^9 bytes per second), `latency_us`, `bytes` of a message where these are
+known, and `details`. The formats of iperf3 3.12 and perftest 6.24 are taken from their output. The format of nccl-tests
+is taken from its source (src/util.cu) and published tables, and was not tested on a GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MPI_TAG = re.compile(r"^\[\d+,\d+\]<std\w+>:", re.MULTILINE)  # mpirun --tag-ou
 
 
 class Unreadable(ValueError):
-    """The output has no measurement. The message is the program's error, or the end of its output."""
+    """The output contains no measurement. The message is the program's error, or the end of its output."""
 
 
 def pairs(
@@ -47,13 +47,14 @@ def pairs(
     pools: Pools,
     seconds: int,
 ) -> list[Object]:
-    """For each claim with a running pod and a NIC, a pod to measure with, and the commands.
+    """For each claim with a running pod and a NIC: another pod to measure with, and the commands.
 
     The other pod is on another node if possible, because traffic between two NICs of one node may not leave the card.
-    It is never the claim's own pod, and None if there is no other pod.
-    `reports` are those of `alignment.Check.run`, `claims` and `pods` the objects. Each end is described with the
-    container that has the NIC, None if the pod does not show it. `commands` has a `server` and a `client` for each
-    program that can be used, best first: `ib_write_bw` if the NICs of both ends have an RDMA device,
+    It is always a different pod, and None if there is no other one.
+
+    `reports` are the result of `alignment.Check.run`, `claims` and `pods` the objects. Each end is described with the
+    container that has the NIC, or None if the pod does not show it. `commands` contains a `server` and a `client` for
+    each program that can be used, the best first: `ib_write_bw` if the NICs of both ends have an RDMA device, and
     `iperf3` if both drivers publish the NICs' addresses, so that it measures these NICs and no other network.
     """
     networks = {}
@@ -68,8 +69,8 @@ def pairs(
     for index, client in enumerate(ends):
         # traffic between claims of one pod does not leave it
         others = [end for end in ends[index + 1 :] + ends[:index] if _pod(end) != _pod(client)]
-        apart = [end for end in others if end["node"] != client["node"]]
-        server = next(iter(apart or others), None)
+        on_other_nodes = [end for end in others if end["node"] != client["node"]]
+        server = next(iter(on_other_nodes or others), None)
         commands = _commands(server, client, seconds) if server else {}
         found.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})
     return found
@@ -82,7 +83,7 @@ def _pod(end: Object) -> tuple[str, str]:
 def _ends(
     report: Object, networks: t.Mapping[t.Any, str | None], pods: t.Mapping[t.Any, t.Any], pools: Pools
 ) -> t.Iterator[Object]:
-    """The NIC that a claim's first running pod measures with: the nearest to its first GPU, or its first NIC."""
+    """The NIC with which a claim's first running pod measures: the nearest to its first GPU, or its first NIC."""
     pod = next((one for one in report["pods"] if one["phase"] == "Running" and one["uid"] in pods), None)
     # devices with admin access are only monitored and carry no traffic of the pod
     current = [one for one in report["devices"] if one["state"] == "current" and not one["admin"]]
@@ -121,6 +122,7 @@ def _container(pod: ObjectView, claim: str, request: str) -> str | None:
 
 
 def _commands(server: Object, client: Object, seconds: int) -> Object:
+    """The commands by program, the best program first."""
     found: Object = {}
     if server["rdma"] and client["rdma"] and server["pod_ip"]:
         base = f"-F --report_gbits -q 4 -s 1048576 -D {int(seconds)} -p {_PORT}"
@@ -151,6 +153,7 @@ def read(tool: str, text: str, status: int = 0) -> Object:
 
 
 def _no_measurement(text: str) -> Unreadable:
+    """The error for output without a measurement, with the last line of the output."""
     lines = [line.strip() for line in text.splitlines() if line.strip().strip("#")]
     return Unreadable(lines[-1][:300] if lines else "it printed nothing")
 
@@ -164,17 +167,19 @@ def _measurement(tool: str, rate: float | None, latency: float | None, size: int
 
 
 def iperf3(text: str) -> Object:
-    """The output of `iperf3 --json`: the rate at which the other end received. `latency_us` is TCP's mean round
-    trip."""
+    """Parse the output of `iperf3 --json`: the rate at which the other end received.
+
+    `latency_us` is TCP's mean round-trip time.
+    """
     try:
-        answer = json.loads(text)
+        output = json.loads(text)
     except (ValueError, RecursionError):
         raise _no_measurement(text) from None
-    if not isinstance(answer, dict):
+    if not isinstance(output, dict):
         raise _no_measurement(text)
-    if answer.get("error"):
-        raise Unreadable(str(answer["error"]))
-    end = answer.get("end") or {}
+    if output.get("error"):
+        raise Unreadable(str(output["error"]))
+    end = output.get("end") or {}
     total = end.get("sum_received") or end.get("sum")
     if not isinstance(total, dict) or not isinstance(total.get("bits_per_second"), (int, float)):
         raise Unreadable("iperf3 reports no sum")
@@ -186,13 +191,15 @@ def iperf3(text: str) -> Object:
         "retransmits": (end.get("sum_sent") or {}).get("retransmits"),
         "lost_percent": total.get("lost_percent"),
     }
-    kept = {name: value for name, value in details.items() if value is not None}
-    return _measurement("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **kept)
+    known_details = {name: value for name, value in details.items() if value is not None}
+    return _measurement("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **known_details)
 
 
 def perftest(text: str) -> Object:
-    """The table of a perftest program (`ib_write_bw`, `ib_write_lat` and the like): the row with the best average, or,
-    for latencies, with the smallest message."""
+    """Parse the table of a perftest program such as `ib_write_bw` or `ib_write_lat`.
+
+    The result is the row with the best average rate or, for latencies, with the smallest message.
+    """
     columns: list[str] = []
     rows: list[dict[str, float]] = []
     for line in text.splitlines():
@@ -215,17 +222,17 @@ def perftest(text: str) -> Object:
         return _measurement("ib_write_bw", rate, None, int(best["#bytes"]), iterations=int(best["#iterations"]))
     typical = next((name for name in columns if name in ("t_typical[usec]", "t_avg[usec]")), None)
     if rows and typical:
-        least = min(rows, key=lambda row: row["#bytes"])
-        tail = {key: least[key] for key in least if key.startswith(("t_min", "t_max", "t_stdev", "99"))}
-        return _measurement("ib_write_lat", None, least[typical], int(least["#bytes"]), **tail)
+        smallest = min(rows, key=lambda row: row["#bytes"])
+        tail = {key: smallest[key] for key in smallest if key.startswith(("t_min", "t_max", "t_stdev", "99"))}
+        return _measurement("ib_write_lat", None, smallest[typical], int(smallest["#bytes"]), **tail)
     raise _no_measurement(text)
 
 
 def nccl_tests(text: str) -> Object:
-    """The table of an nccl-tests program: the bus bandwidth of the largest message, out of place.
+    """Parse the table of an nccl-tests program. The result is the out-of-place bus bandwidth of the largest message.
 
-    Its header names the columns: size, count, type, usually redop and root, then time (us), algbw, busbw (GB/s) and the
-    number of wrong results out of place, the same in place; program options add columns between these. Tables with
+    The header names the columns: size, count, type, usually redop and root, then time (us), algbw, busbw (GB/s) and the
+    number of wrong results, first out of place, then in place; program options add columns between these. Tables with
     wrong results and runs that fail at a later size are rejected. mpirun may have prefixed each line with its rank.
     """
     text = _MPI_TAG.sub("", text)
@@ -235,31 +242,31 @@ def nccl_tests(text: str) -> Object:
     columns: list[str] = []
     rows = []
     for line in text.splitlines():
-        words = line.split()
-        if words[:4] == ["#", "size", "count", "type"]:
-            columns = words[next((at for at, word in enumerate(words) if word in ("time", "cputime")), 0) :]
+        cells = line.split()
+        if cells[:4] == ["#", "size", "count", "type"]:
+            columns = cells[next((index for index, word in enumerate(cells) if word in ("time", "cputime")), 0) :]
             continue
         if "timestamp" in columns[-1:]:
-            words = words[:-2] + [" ".join(words[-2:])]  # a date and a time
-        if len(words) < 3 + len(columns) or not columns or not words[0].isdigit() or not words[1].isdigit():
+            cells = cells[:-2] + [" ".join(cells[-2:])]  # a timestamp consists of date and time
+        if len(cells) < 3 + len(columns) or not columns or not cells[0].isdigit() or not cells[1].isdigit():
             continue
-        values = list(zip(columns, words[-len(columns) :]))
+        values = list(zip(columns, cells[-len(columns) :]))
         first = dict(reversed(values))  # out of place comes before in place
         try:
             time, algorithm, bus = (float(first.get(name, "")) for name in (columns[0], "algbw", "busbw"))
         except ValueError:
             continue
-        # older versions report an "error" instead, which sums also have through rounding
+        # older versions have a column "error" instead, which rounding of sums also fills
         wrong = [value for name, value in values if name == "#wrong" and value not in ("N/A", "0", "0e+00")]
-        rows.append((int(words[0]), time, algorithm, bus, wrong))
+        rows.append((int(cells[0]), time, algorithm, bus, wrong))
     if not rows:
         raise _no_measurement(text)
-    bad = [row for row in rows if row[4]]
+    wrong_rows = [row for row in rows if row[4]]
     outside = _OUT_OF_BOUNDS.search(text)
-    wrong = [f"{len(bad)} size(s) have wrong results"] if bad else []
-    wrong += [f"{outside.group(1)} values are out of bounds"] if outside else []
-    if wrong:
-        raise Unreadable(f"{', '.join(wrong)}: the results of this run cannot be trusted")
+    problems = [f"{len(wrong_rows)} size(s) have wrong results"] if wrong_rows else []
+    problems += [f"{outside.group(1)} values are out of bounds"] if outside else []
+    if problems:
+        raise Unreadable(f"{', '.join(problems)}: the results of this run cannot be trusted")
     size, time, algorithm, bus, _wrong = max(rows)
     average = _AVERAGE.search(text)
     name = _OPERATION.search(text)

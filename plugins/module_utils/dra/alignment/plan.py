@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Predicts the rate from a GPU through a NIC, and renders claims to measure the effect of alignment.
+"""Predicts the rate from a GPU through a NIC, and renders claims with which the effect of alignment can be measured.
 
 The model: a flow gets the minimum of the NIC's rate (minus headers), the PCIe links on its path, each shared by the
-flows on it, and the link between sockets. It gets less if the NIC cannot read the GPU's memory directly. It is a
-prediction with bounds, not a measurement, and every result says so.
+flows on it, and the link between sockets. It gets less if the NIC cannot read the GPU's memory directly.
+The result is a prediction with bounds, not a measurement, and says so.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NIC_SHARE = 0.93
 #: GB/s that NCCL assumes for a PCIe link of 16 lanes, by GT/s per lane (nccl src/graph/topo.cc); for faster links the
 #: payload rate is the bound.
 _NCCL_X16 = {8.0: 12.0, 16.0: 24.0, 32.0: 48.0, 64.0: 96.0}
-#: GB/s that NCCL assumes for a link between sockets (src/graph/topo.h), by a part of the CPU's name. They are weights
-#: for its search and not limits (GB200: 25 measured, the weight is 6), so they are used as lower bounds here.
+#: GB/s that NCCL assumes for a link between sockets (src/graph/topo.h), by a part of the CPU's name. NCCL uses them
+#: as weights in its search, not as limits (GB200: 25 measured, the weight is 6), so they are lower bounds here.
 _SOCKET_RATES = (
     (r"AMD|EPYC", 16.0),
     (r"Neoverse|Grace|\bARM|Ampere", 6.0),
@@ -41,11 +41,12 @@ _SOCKET_RATES = (
     (r"Xeon.*\b[3-9][1-3]\d\d", 10.0),
     (r"Xeon.*v4|Broadwell|Haswell", 6.0),
 )
-_SLOWEST_SOCKET = 6.0
-#: The share of the rate without GPUDirect RDMA: lowest, likely, highest. Published pairs of aligned and unaligned runs
-#: have .37 to .71, except one of .14 (MI300X).
-STAGED = (0.37, 0.5, 0.71)
-#: NICs below this rate may not be affected: none of the published pairs has one.
+#: The rate for other CPUs: the lowest of the above.
+_UNKNOWN_SOCKET_RATE = 6.0
+#: The share of the rate that remains without GPUDirect RDMA: low, likely, high. In published pairs of aligned and
+#: unaligned runs it is .37 to .71, except for one of .14 (MI300X).
+STAGED_SHARES = (0.37, 0.5, 0.71)
+#: NICs below this rate may not be affected: no published pair has such a NIC.
 _STAGED_MBPS = 100_000
 #: By default NCCL uses GPUDirect RDMA up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
 _DIRECT_LEVELS = ("SELF", "PIX", "PXB")
@@ -59,30 +60,30 @@ _GRACE = re.compile(r"Neoverse-V2|Grace", re.IGNORECASE)
 def _link_bounds(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
     """GB/s of a function's upstream link: NCCL's estimate and the payload rate; None if it is unknown.
 
-    `fastest` is the speed in GT/s to use instead of the present one.
+    `fastest` is the speed in GT/s to use instead of the current one.
     """
     link = function.link
     if link is None:
         return None
     speed, width = fastest or link.speed_gts or link.max_speed_gts, link.width or link.max_width
-    most = payload_rate(speed, width)
-    if most is None or width is None:
+    payload = payload_rate(speed, width)
+    if payload is None or width is None:
         return None
-    least = _NCCL_X16.get(speed or 0.0, most * 16 / width) * width / 16
-    return min(least, most), most
+    estimate = _NCCL_X16.get(speed or 0.0, payload * 16 / width) * width / 16
+    return min(estimate, payload), payload
 
 
 def _full_speeds(machine: Machine, gpu: str) -> dict[str, float]:
     """The highest speed in GT/s that both ends of a GPU's link support, by end, if it runs slower now.
 
-    An idle GPU lowers its link speed to save power, so the present speed is not a limit. NCCL also uses the highest
+    An idle GPU lowers its link speed to save power, so the current speed is not a limit. NCCL also uses the highest
     common speed (src/graph/xml.cc).
     """
     function = machine.functions[gpu]
     ends = [machine.functions[one] for one in (gpu, *function.bridges[-1:]) if one in machine.functions]
     best = min((one.link.max_speed_gts for one in ends if one.link and one.link.max_speed_gts), default=None)
-    now = function.link.speed_gts if function.link else None
-    return {one.address: best for one in ends} if best and now and now < best else {}
+    current = function.link.speed_gts if function.link else None
+    return {one.address: best for one in ends} if best and current and current < best else {}
 
 
 def _port_function(machine: Machine, nic: str) -> str:
@@ -93,37 +94,41 @@ def _port_function(machine: Machine, nic: str) -> str:
 
 def _crossed_links(machine: Machine, gpu: str, nic: str) -> list[str]:
     """The functions whose upstream links a flow crosses: both ends, and the bridges below their common bridge."""
-    one, other = machine.functions[gpu], machine.end(gpu, _port_function(machine, nic))
-    ours, theirs = [*one.bridges, one.address], [*other.bridges, other.address]
+    gpu_function, nic_function = machine.functions[gpu], machine.nic_function(gpu, _port_function(machine, nic))
+    gpu_path, nic_path = [*gpu_function.bridges, gpu_function.address], [*nic_function.bridges, nic_function.address]
     shared = 0
-    if one.root_complex == other.root_complex:
-        while shared < min(len(ours), len(theirs)) and ours[shared] == theirs[shared]:
+    if gpu_function.root_complex == nic_function.root_complex:
+        while shared < min(len(gpu_path), len(nic_path)) and gpu_path[shared] == nic_path[shared]:
             shared += 1
-    return ours[shared:] + theirs[shared:]
+    return gpu_path[shared:] + nic_path[shared:]
 
 
 def _crossed_numa_nodes(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
-    """The two NUMA nodes of a flow in order, if it crosses from one to the other; None if it does not, or if
-    unknown."""
-    one, other = machine.numa_of(gpu), machine.end(gpu, nic).numa_node
-    if machine.level(gpu, nic)[0] != "SYS" or one is None or other is None:
+    """The two NUMA nodes of a flow, in ascending order, if it crosses from one to the other; None if it does not, or if
+    this is unknown."""
+    gpu_node, nic_node = machine.numa_of(gpu), machine.nic_function(gpu, nic).numa_node
+    if machine.level(gpu, nic)[0] != "SYS" or gpu_node is None or nic_node is None:
         return None
-    return min(one, other), max(one, other)
+    return min(gpu_node, nic_node), max(gpu_node, nic_node)
 
 
 def _socket_rate(machine: Machine) -> float:
+    """GB/s that NCCL assumes for the link between the machine's sockets."""
     name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
-    return next((rate for pattern, rate in _SOCKET_RATES if re.search(pattern, name, re.IGNORECASE)), _SLOWEST_SOCKET)
+    return next(
+        (rate for pattern, rate in _SOCKET_RATES if re.search(pattern, name, re.IGNORECASE)), _UNKNOWN_SOCKET_RATE
+    )
 
 
 def _reads_gpu_directly(machine: Machine, gpu: str, level: str) -> bool | None:
-    """Whether a NIC at some level reads the GPU's memory directly; None if unknown."""
+    """Whether a NIC at a level reads the GPU's memory directly; None if this is unknown."""
     if level in _DIRECT_LEVELS:
         return True
     return None if level == "PHB" or (level == "NODE" and _on_grace(machine, gpu)) else False
 
 
 def _on_grace(machine: Machine, gpu: str) -> bool:
+    """Whether a GPU is connected to a Grace CPU."""
     function = machine.functions[gpu]
     root = machine.functions.get(next(iter(function.bridges), ""))
     name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
@@ -134,9 +139,9 @@ def _on_grace(machine: Machine, gpu: str) -> bool:
 def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object]:
     """The predicted rate in GB/s of each of several concurrent flows from GPU to NIC on one node.
 
-    `pairs` are PCI addresses. Each answer has `low`, `likely` and `high`, `limits` by name with their bounds, and
-    `unknown`: what the machine does not report. VFs share the rate and the link of their PF. Without bounds from the
-    NIC's rate and at least one link the prediction is None.
+    `pairs` are PCI addresses. Each prediction has `gb_per_s` with `low`, `likely` and `high`, the `limits` by name with
+    their bounds, and `unknown`: what the machine does not report. VFs share the rate and the link of their PF. Without
+    bounds from the NIC's rate and at least one link, `gb_per_s` is None.
     """
     known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
     uses: dict[t.Hashable, int] = {}
@@ -150,7 +155,7 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
 def predict_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
     """Predictions by claim, as if the GPUs of all reported claims of a node sent at once, each through its nearest NIC.
 
-    `reports` are those of `alignment.Check.run`. Each GPU device counts as a separate flow, even if several are
+    `reports` are the result of `alignment.Check.run`. Each GPU device counts as a separate flow, even if several are
     partitions or shares of one function.
     """
     flows: dict[str, list[tuple[str, str, str]]] = {}  # by node: GPU, NIC, claim
@@ -198,11 +203,13 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashab
     if fastest:
         unknown.append(f"whether the link of {gpu} is slow, or the GPU is idle")
     for address in _crossed_links(machine, gpu, nic):
-        found = _link_bounds(machine.functions[address], fastest.get(address)) if address in machine.functions else None
-        if found is None:
+        link_bounds = (
+            _link_bounds(machine.functions[address], fastest.get(address)) if address in machine.functions else None
+        )
+        if link_bounds is None:
             unknown.append(f"the link of {address}")
         else:
-            limits[f"link of {address}"] = [bound / uses[address] for bound in found]
+            limits[f"link of {address}"] = [bound / uses[address] for bound in link_bounds]
     crossing = _crossed_numa_nodes(machine, gpu, nic)
     if crossing:
         # the high bound is left open: the weight is not a limit
@@ -214,9 +221,9 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashab
         likely = min(limits["nic"][0], *(low for low, _high in bounded))
         if not direct:
             # if it is unknown whether NCCL uses GPUDirect RDMA, the full rate is possible
-            least, middle, most = STAGED
-            certain = direct is False and (rate or 0) >= _STAGED_MBPS
-            low, likely, high = low * least, likely * middle, high * (most if certain else 1)
+            staged_low, staged_likely, staged_high = STAGED_SHARES
+            is_affected = direct is False and (rate or 0) >= _STAGED_MBPS
+            low, likely, high = low * staged_low, likely * staged_likely, high * (staged_high if is_affected else 1)
         rounded = {"low": round(low, 2), "likely": round(max(low, min(likely, high)), 2), "high": round(high, 2)}
         answer["gb_per_s"] = rounded
     answer["limits"] = {
@@ -236,15 +243,15 @@ def placements(
     """For one GPU (PCI address), the nearest and the farthest NIC that a claim could get with it, to compare them.
 
     `published` are the node's devices. Those that cannot be allocated (`held`, see `Pools.taken`) or that have a
-    taint are left out, as is a farthest NIC of another rate or kind: the two should only differ in location. If either
-    is missing, it is None and `reason` says why.
+    taint are left out, as is a farthest NIC of a different rate or kind: the two should only differ in location. If
+    either is missing, it is None, and `reason` says why.
     """
-    mine = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
+    gpu_devices = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
     answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}
-    if not mine:
+    if not gpu_devices:
         return {**answer, "reason": f"no driver publishes a GPU at {gpu} on {node}"}
-    answer["gpu"] = _device_record(mine[0])
-    if any(one.id in held for one in mine):
+    answer["gpu"] = _device_record(gpu_devices[0])
+    if any(one.id in held for one in gpu_devices):
         return {**answer, "reason": f"the GPU at {gpu} is in use"}
     free = []
     for one in published:
@@ -258,16 +265,16 @@ def placements(
         return {**answer, "reason": f"no NIC of {node} is free, untainted, and at a known location"}
     level, _key, nearest = free[0]
     answer["nearest"] = {**_device_record(nearest), "level": level}
-    alike = [entry for entry in free if machine.alike(nearest.address, entry[2].address)]
-    far, _key, farthest = alike[-1]
-    if not nearer(level, far):
+    similar = [entry for entry in free if machine.alike(nearest.address, entry[2].address)]
+    far_level, _key, farthest = similar[-1]
+    if not nearer(level, far_level):
         return {**answer, "reason": f"every free NIC like {nearest.address} is at {level}: there is nothing to compare"}
-    answer["farthest"] = {**_device_record(farthest), "level": far}
+    answer["farthest"] = {**_device_record(farthest), "level": far_level}
     return answer
 
 
-def _device_record(one: Published) -> Object:
-    return {"driver": one.driver, "device": one.name, "address": one.address}
+def _device_record(device: Published) -> Object:
+    return {"driver": device.driver, "device": device.name, "address": device.address}
 
 
 def comparison_claims(
@@ -275,8 +282,9 @@ def comparison_claims(
 ) -> tuple[list[Object], str]:
     """The DeviceClasses and the claims `compare-near-BDF` and `compare-far-BDF` for a plan of `placements`.
 
-    Rendered by the compiler, with selectors for exactly these devices. `drivers` is dra_claims_drivers; a driver that
-    is not in it is assumed to be the newest. Empty, with the reason, if the devices cannot be selected by address.
+    They are rendered by the compiler, with selectors for exactly these devices. `drivers` is dra_claims_drivers; a
+    driver that is not in it is assumed to have its newest version. If the devices cannot be selected by address, the
+    list is empty and the reason is returned.
     """
     if not plan["nearest"] or not plan["farthest"]:
         return [], str(plan["reason"])

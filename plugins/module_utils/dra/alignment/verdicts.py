@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The results of an alignment check, and their text for people."""
+"""The results of an alignment check, and their text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..scheduler.published import Published
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"
 
 
-#: The combined verdict is the first of these that occurs.
-WORST = (BROKEN, UNKNOWN, KEPT, NONE)
+#: All verdicts, the worst first.
+WORST_FIRST = (BROKEN, UNKNOWN, KEPT, NONE)
 
 
 SEVERITIES = ("error", "warning", "note")
@@ -33,9 +33,12 @@ class Reason:
 
 @dataclass
 class Device:
-    """A device of a claim. `state` is current, stale (only in an older generation of its pool), gone,
-    incomplete (slices of its pool are missing, and it is in none of the others) or no-pool. `namesake` says that the
-    claim also has a device of the same driver and name from another pool."""
+    """A device of a claim.
+
+    `state` is current, stale (only in an older generation of its pool), gone, incomplete (slices of its pool are
+    missing, and the others do not contain it) or no-pool. `name_is_ambiguous` says that the claim also has a device of
+    the same driver and name from another pool.
+    """
 
     request: str
     driver: str
@@ -48,13 +51,15 @@ class Device:
     state: str = "current"
     admin: bool = False
     published: Published | None = None
-    namesake: bool = False
+    name_is_ambiguous: bool = False
 
     @property
     def shown(self) -> str:
-        return f"{self.driver}/{self.pool}/{self.device}" if self.namesake else f"{self.driver}/{self.device}"
+        """The device's name in messages."""
+        return f"{self.driver}/{self.pool}/{self.device}" if self.name_is_ambiguous else f"{self.driver}/{self.device}"
 
     def as_dict(self) -> Object:
+        """The device as in reports."""
         names = ("request", "driver", "pool", "device", "node", "kind", "address", "numa_node", "state", "admin")
         return {name: getattr(self, name) for name in names}
 
@@ -62,7 +67,7 @@ class Device:
 @dataclass
 class Promise:
     """A promise of a claim about its devices: a constraint (`match` or `distinct` of an attribute), a selector, or a
-    class that is gone, so that its selectors are unknown.
+    class that no longer exists, so that its selectors are unknown.
 
     `values` are what the drivers publish, `kernel` what the kernel reports, by device. `proven` says that the kernel
     confirms a promise of locality; promises about anything else rely on the driver's slices alone.
@@ -81,6 +86,8 @@ class Promise:
 
 @dataclass
 class Finding:
+    """A finding about a claim. `severity` is one of SEVERITIES."""
+
     severity: str
     id: str
     summary: str
@@ -90,30 +97,32 @@ class Finding:
 def worst(verdicts: t.Iterable[str]) -> str:
     """The combined verdict: broken before unknown before kept."""
     found = set(verdicts)
-    return next((one for one in WORST if one in found), NONE)
+    return next((one for one in WORST_FIRST if one in found), NONE)
 
 
 def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[str]:
-    """The reasons why a run fails, a line each: broken promises and, if proof is required, every claim without
+    """The reasons why a run fails, one line each: broken promises and, if proof is required, every claim without
     proof."""
     found = []
     for report in reports:
-        lacking = report["verdict"] == UNKNOWN or (report["verdict"] == KEPT and not report["proven"])
-        if report["verdict"] == BROKEN or (require_proof and lacking):
-            serious = [one for one in report["findings"] if one["severity"] != "note"]
-            why = "; ".join(one["summary"] for one in serious) or "no probe of its node confirms it"
-            word = "not proven" if report["verdict"] == KEPT else report["verdict"]
-            found.append(f"{report['claim']} is {word}: {why}")
+        unproven = report["verdict"] == UNKNOWN or (report["verdict"] == KEPT and not report["proven"])
+        if report["verdict"] == BROKEN or (require_proof and unproven):
+            findings = [one for one in report["findings"] if one["severity"] != "note"]
+            reason = "; ".join(one["summary"] for one in findings) or "no probe of its node confirms it"
+            verdict = "not proven" if report["verdict"] == KEPT else report["verdict"]
+            found.append(f"{report['claim']} is {verdict}: {reason}")
     return found
 
 
 def lines(reports: t.Iterable[Object]) -> list[str]:
-    """Text for people: each claim with its verdict and findings."""
-    words = {KEPT: "aligned as promised", BROKEN: "BROKEN", UNKNOWN: "unknown", NONE: "nothing was promised"}
+    """The text of the reports: each claim with its verdict and findings."""
+    texts = {KEPT: "aligned as promised", BROKEN: "BROKEN", UNKNOWN: "unknown", NONE: "nothing was promised"}
     found = []
     for report in reports:
         proof = "" if report["verdict"] != KEPT or report["proven"] else ", confirmed by the drivers' slices only"
-        found.append(f"{report['claim']} on {report['node'] or 'several nodes'}: {words[report['verdict']]}{proof}")
-        for one in report["findings"]:
-            found.append(f"  {one['severity']}: {one['summary']}" + (f" -> {one['fix']}" if one["fix"] else ""))
+        found.append(f"{report['claim']} on {report['node'] or 'several nodes'}: {texts[report['verdict']]}{proof}")
+        for finding in report["findings"]:
+            found.append(
+                f"  {finding['severity']}: {finding['summary']}" + (f" -> {finding['fix']}" if finding["fix"] else "")
+            )
     return found

@@ -5,7 +5,7 @@
 
 """What an API server does with a DRA object: decode it by the schema, drop fields of disabled feature gates, validate.
 
-It imports `kube`. It knows neither sites nor nodes, and the driver does not carry it.
+The package imports `kube`. It contains nothing about sites or nodes, and is not part of the driver's program.
 """
 
 from __future__ import annotations

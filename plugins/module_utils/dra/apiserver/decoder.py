@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reads a Kubernetes object as the API server's strict decoder does, by the tables of `schema`."""
+"""Reads a Kubernetes object as the API server's strict decoder does, with the tables in `schema`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .schema import child, fields
 
 @dataclass(frozen=True)
 class _Type:
-    """A parsed field type: `shape` is "[", "{" or "", `item` the type without it."""
+    """A parsed field type: `shape` is "[" (list), "{" (map) or "", `item` the type of its items or of the field."""
 
     shape: str
     item: str
@@ -29,14 +29,15 @@ class _Type:
 @cache
 def _types(struct: str, version: str, minor: int) -> dict[str, _Type]:
     kinds = {}
-    for name, f in fields(struct, version, minor).items():
-        kind = f.type.lstrip("*")
+    for name, field in fields(struct, version, minor).items():
+        kind = field.type.lstrip("*")
         shape = kind[0] if kind[0] in "[{" else ""
         kinds[name] = _Type(shape, kind[2:] if shape else kind)
     return kinds
 
 
 def _zero(item: str) -> object:
+    """The zero value of a type."""
     return {"string": "", "bool": False, "int64": 0, "quantity": 0, "time": None, "raw": None}.get(item, {})
 
 
@@ -140,8 +141,9 @@ class Decoder:
         "time": _time,
     }
 
-    def _wrong(self, path: str, wanted: str, value: object) -> None:
+    def _wrong(self, path: str, expected: str, value: object) -> None:
+        """Record a value of a wrong type."""
         names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
         self.types.append(
-            Problem(path, f"must be {wanted}, not {names.get(type(value), type(value).__name__)}", "type")
+            Problem(path, f"must be {expected}, not {names.get(type(value), type(value).__name__)}", "type")
         )

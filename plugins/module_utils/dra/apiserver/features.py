@@ -33,7 +33,7 @@ class GatedField:
 
     `path` is in the v1 form, with `[]` for the items of a list and `{}` for the values of a map. Servers before
     1.`drops_since` keep the field and ignore it; with `fatal_without`, the name of another gate, their scheduler fails
-    every pod that uses the field while that gate is off too. Up to 1.`idle_until` the field has no effect even while
+    every pod that uses the field while that gate is off, too. Up to 1.`idle_until` the field has no effect even while
     its gate is on.
     """
 
@@ -46,8 +46,8 @@ class GatedField:
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature gate: its default by minor release, the release from which it is locked, and the fields that need
-    it."""
+    """A feature gate: its default by minor release, the release since which it is locked, the gates that it needs, and
+    the fields that it controls."""
 
     gate: str
     default: t.Mapping[int, bool]
@@ -196,24 +196,24 @@ def _holders(value: object, steps: tuple[str, ...], path: str) -> t.Iterator[tup
 
 def dropped_device_fields(minor: int, gates: Gates = None) -> frozenset[str]:
     """The fields of a device in a v1 slice that a server of 1.`minor` drops, as paths below the device."""
-    start = "spec.devices[]."
+    prefix = "spec.devices[]."
     return frozenset(
-        gated.path[len(start) :]
+        gated.path[len(prefix) :]
         for feature in FEATURES.values()
         if not enabled(feature.gate, minor, gates)
         for gated in feature.fields
-        if gated.kind == "ResourceSlice" and gated.path.startswith(start) and minor >= gated.drops_since
+        if gated.kind == "ResourceSlice" and gated.path.startswith(prefix) and minor >= gated.drops_since
     )
 
 
 def accepts_distinct_attribute(minor: int, gates: Gates = None) -> bool:
-    """Whether the scheduler of 1.`minor` accepts constraints by distinctAttribute, effective or not."""
+    """Whether the scheduler of 1.`minor` accepts constraints with distinctAttribute, even if they have no effect."""
     kept = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
     return kept or enabled("DRAConsumableCapacity", minor, gates)
 
 
 def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
-    """Deletes from a v1 object, in place, the fields that a server of 1.`minor` drops before it validates."""
+    """Delete from a v1 object, in place, the fields that a server of 1.`minor` drops before it validates."""
     kind = obj.get("kind")
     for feature in FEATURES.values():
         off: bool | None = None
@@ -227,7 +227,7 @@ def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
 
 
 def path_in_version(path: str, kind: str, version: str) -> str:
-    """A path of the v1 form converted to `version`; a path that is already in that form stays unchanged."""
+    """A path in the v1 form, converted to `version`; a path that is already in that form is returned unchanged."""
     if version != versions.V1BETA1:
         return path
     if kind == "ResourceSlice":
@@ -236,12 +236,12 @@ def path_in_version(path: str, kind: str, version: str) -> str:
 
 
 def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:
-    """What a server of release `kubernetes` (`"1.34"`) drops or ignores of an object that it creates.
+    """The fields of a new object that a server of release `kubernetes` (`"1.34"`) drops or ignores.
 
     `gates` are the feature gates that the site set. Rules of the problems: `unserved` (this version lacks the kind),
     `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (dropped silently), `inactive` (no
     effect while a gate is off) and `fatal` (the scheduler fails every pod that uses it). Empty fields are never
-    reported. Raises ValueError like `minor_of`.
+    reported. Raises ValueError as `minor_of` does.
     """
     minor = versions.minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")
@@ -250,20 +250,20 @@ def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[P
         fix = "" if kind in versions.PLURALS else nearest(kind, versions.PLURALS)
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved", fix)]
     decoder = Decoder(str(version), minor)
-    read = decoder.struct(dict(obj), str(kind), "")
+    decoded = decoder.struct(dict(obj), str(kind), "")
     found = [problem for problem, value in decoder.unknown if comparison.is_nonempty(value)]
-    v1 = {**versions.convert(read, versions.V1), "kind": kind} if version == versions.V1BETA1 else read
+    v1 = {**versions.convert(decoded, versions.V1), "kind": kind} if version == versions.V1BETA1 else decoded
     found += _gated(v1, str(kind), str(version), minor, gates)
     gate = "DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules"
     if kind == "DeviceTaintRule" and not enabled(gate, minor, gates):
         found.append(_gate_problem("kind", gate, minor, "inactive"))
     if kind in _STATUS_KINDS:
-        kept = [name for name, value in read.get("status", {}).items() if comparison.is_nonempty(value)]
+        kept = [name for name, value in decoded.get("status", {}).items() if comparison.is_nonempty(value)]
         found += [Problem(f"status.{name}", "is not kept when an object is created", "dropped") for name in kept]
-    if kind not in versions.NAMESPACED and (read.get("metadata") or {}).get("namespace"):
+    if kind not in versions.NAMESPACED and (decoded.get("metadata") or {}).get("namespace"):
         found.append(Problem("metadata.namespace", f"is not kept: {kind} has no namespace", "dropped"))
-    whole = tuple(f"{problem.path}{mark}" for problem in found if problem.rule == "dropped" for mark in ".[")
-    return [problem for problem in found if not problem.path.startswith(whole)]
+    dropped_paths = tuple(f"{problem.path}{mark}" for problem in found if problem.rule == "dropped" for mark in ".[")
+    return [problem for problem in found if not problem.path.startswith(dropped_paths)]
 
 
 def _gated(v1: Object, kind: str, version: str, minor: int, gates: Gates) -> t.Iterator[Problem]:
@@ -282,7 +282,7 @@ def _gated(v1: Object, kind: str, version: str, minor: int, gates: Gates) -> t.I
 
 
 def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
-    what = {
+    effects = {
         "dropped": f"is dropped by Kubernetes 1.{minor}",
         "inactive": f"has no effect in Kubernetes 1.{minor}",
         "fatal": f"makes the scheduler of Kubernetes 1.{minor} fail every pod that uses it",
@@ -290,4 +290,4 @@ def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
     if rule == "idle":
         message = f"has no effect in Kubernetes 1.{minor}, whether or not the feature gate {gate} is on"
         return Problem(path, message, "inactive")
-    return Problem(path, f"{what[rule]} while the feature gate {gate} is off", rule)
+    return Problem(path, f"{effects[rule]} while the feature gate {gate} is off", rule)

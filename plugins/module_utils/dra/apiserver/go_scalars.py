@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which unquoted words of YAML are numbers for go-yaml v2 and v3 (resolve.go), and therefore for kubectl."""
+"""Which unquoted scalars of YAML are numbers for go-yaml v2 and v3 (resolve.go), and therefore for kubectl."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NUMBER = (
 
 
 def number(text: str) -> int | float | str:
-    """Go's value of a text that matches `NUMBER`: `017` is octal, `08` a float, `0x_` still text."""
-    plain = text.replace("_", "")
-    digits = plain.lstrip("+-")
+    """Go's value of a text that matches `NUMBER`: `017` is octal, `08` is a float, and `0x_` stays text."""
+    compact = text.replace("_", "")
+    digits = compact.lstrip("+-")
     octal = digits.isdigit() and digits[0] == "0"
-    for read in (lambda: int(plain, 8 if octal else 0), lambda: float(plain)):
+    for read in (lambda: int(compact, 8 if octal else 0), lambda: float(compact)):
         try:
             return read()
         except ValueError:

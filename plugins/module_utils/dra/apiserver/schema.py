@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The fields of every DRA kind in every version of `resource.k8s.io`, as Kubernetes 1.34 to 1.37 serve them.
+"""The fields of all DRA kinds in all versions of `resource.k8s.io`, as Kubernetes 1.34 to 1.37 serve them.
 
-Source: k8s.io/api/resource/{v1,v1beta2,v1beta1,v1alpha3}/types.go of these releases. The types of
-fields are written as follows:
+Source: k8s.io/api/resource/{v1,v1beta2,v1beta1,v1alpha3}/types.go of these releases. The types of fields are written
+as follows:
 
 - `string`, `bool`, `int64`, `quantity`, `time` (RFC 3339), `raw` (any JSON);
 - the name of a structure;
@@ -24,13 +24,14 @@ from ..kube import limits
 from ..kube.versions import NEWEST, OLDEST, V1, V1ALPHA3, V1BETA1, V1BETA2
 
 _ALL = frozenset({V1, V1BETA2, V1BETA1, V1ALPHA3})
+#: The version whose requests contain the fields of `exactly` directly.
 _FLAT = frozenset({V1BETA1})
 _NESTED = _ALL - _FLAT
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field: its type, the minor releases `since`..`until` that have it, and the API versions that have it.
+    """One field: its type, the minor releases (`since` to `until`) and the API `versions` that have it.
 
     `required_until` is the last minor release whose OpenAPI document requires the field, `enums` the values that these
     documents list from a minor release on. They are for documentation; `validate.py` decides what the server accepts.
@@ -52,12 +53,14 @@ class Field:
         return limits.at(self.enums, minor) if self.enums and minor >= min(self.enums) else ()
 
 
-def _f(kind: str, **more: t.Any) -> Field:
-    return Field(kind, **more)
+def _f(kind: str, **options: t.Any) -> Field:
+    """An optional field."""
+    return Field(kind, **options)
 
 
-def _req(kind: str, **more: t.Any) -> Field:
-    return Field(kind, **{"required_until": NEWEST, **more})
+def _req(kind: str, **options: t.Any) -> Field:
+    """A required field."""
+    return Field(kind, **{"required_until": NEWEST, **options})
 
 
 EFFECTS = {34: ("NoExecute", "NoSchedule"), 35: ("NoExecute", "NoSchedule", "None")}
@@ -94,6 +97,7 @@ _DEVICE: dict[str, Field] = {
 
 
 def _in(versions: frozenset[str], fields: t.Mapping[str, Field]) -> dict[str, Field]:
+    """The fields, limited to some API versions."""
     return {name: replace(f, versions=f.versions & versions) for name, f in fields.items()}
 
 

@@ -9,7 +9,7 @@ Sources: pkg/apis/resource/validation/validation.go, pkg/apis/resource/v1/{defau
 k8s.io/apimachinery/pkg/api/validation/objectmeta.go of Kubernetes 1.34 to 1.37. As the server does, this module
 decodes the object strictly, drops fields of disabled feature gates, and then applies the rules to the v1 form.
 
-Checks that need the cluster are left to it: that a namespace exists, and that the namespace of a claim with
+Two checks need the cluster and are not made here: that a namespace exists, and that the namespace of a claim with
 `adminAccess` has the label `resource.kubernetes.io/admin-access`.
 """
 
@@ -38,10 +38,11 @@ def validate(
     """All reasons why a server of release `kubernetes` would refuse to create `obj`; empty if it would accept it.
 
     `obj` is a DRA object in any version that the release serves, `gates` the feature gates that the site changed. The
-    reading is strict (`fieldValidation=Strict`): unknown fields are refused. Fields of a gate that is off are not
-    checked, since the server drops them first; `features.unsupported` reports these. Paths are those of the server's
-    own errors, except that paths of v1beta1 objects are in the v1beta1 form. CEL is checked by `cel`; without it, only
-    its length is.
+    object is decoded strictly (`fieldValidation=Strict`): unknown fields are refused. Fields of a gate that is off are
+    not checked, since the server drops them first; `features.unsupported` reports them. Paths are those of the server's
+    own errors, except that paths of v1beta1 objects are in the v1beta1 form. `cel` checks CEL expressions; without it,
+    only their length is checked.
+
     Raises ValueError if `kubernetes` is not a release since 1.34.
     """
     minor = versions.minor_of(kubernetes)
@@ -50,13 +51,13 @@ def validate(
     if since is None or minor < since:
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved")]
     decoder = Decoder(str(version), minor)
-    read = decoder.struct(obj, str(kind), "")
-    found = [problem for problem, _unused in decoder.unknown]
+    decoded = decoder.struct(obj, str(kind), "")
+    problems = [problem for problem, _unused in decoder.unknown]
     if decoder.types:
-        return [*decoder.types, *found]
-    v1 = versions.convert(read, versions.V1) if version == versions.V1BETA1 else read
+        return [*decoder.types, *problems]
+    v1 = versions.convert(decoded, versions.V1) if version == versions.V1BETA1 else decoded
     features.drop_disabled(v1, minor, gates)
-    context = (minor, gates, cel, found)
+    context = (minor, gates, cel, problems)
     spec = v1.get("spec", {})
     MetadataRules(*context).object_meta(v1)
     if kind == "DeviceClass":
@@ -70,5 +71,7 @@ def validate(
     elif kind == "DeviceTaintRule":
         TaintRules(*context).taint_rule(spec, "spec")
     if version == versions.V1BETA1:
-        return [replace(problem, path=features.path_in_version(problem.path, str(kind), version)) for problem in found]
-    return found
+        return [
+            replace(problem, path=features.path_in_version(problem.path, str(kind), version)) for problem in problems
+        ]
+    return problems

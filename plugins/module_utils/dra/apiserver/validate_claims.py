@@ -22,6 +22,7 @@ class ClaimRules(MetadataRules):
     """Rules for requests, constraints and configurations."""
 
     def device_class(self, spec: Object, path: str) -> None:
+        """Check the spec of a DeviceClass."""
         self._selectors(spec.get("selectors", []), f"{path}.selectors")
         configs = spec.get("config", [])
         if self._within(configs, limits.CONFIGS, f"{path}.config"):
@@ -34,6 +35,7 @@ class ClaimRules(MetadataRules):
                 self._add(f"{path}.extendedResourceName", f"{name!r} {wrong}", "name")
 
     def template(self, spec: Object, path: str) -> None:
+        """Check the spec of a ResourceClaimTemplate."""
         meta = spec.get("metadata", {})
         self._labels(meta, f"{path}.metadata")
         fields = schema.STRUCTS["ObjectMeta"]
@@ -45,17 +47,18 @@ class ClaimRules(MetadataRules):
         self.claim(spec.get("spec", {}), f"{path}.spec")
 
     def claim(self, spec: Object, path: str) -> None:
+        """Check the spec of a ResourceClaim."""
         devices, path = spec.get("devices", {}), f"{path}.devices"
         requests = devices.get("requests", [])
         names: dict[str, set[str]] = {}
         for request in requests:
             names[request.get("name", "")] = {sub.get("name", "") for sub in request.get("firstAvailable", [])}
         constraints, configs = devices.get("constraints", []), devices.get("config", [])
-        used = constrained_attributes(constraints)
+        constrained = constrained_attributes(constraints)
         if self._within(requests, limits.REQUESTS, f"{path}.requests"):
             self._unique((request.get("name", "") for request in requests), f"{path}.requests", "name")
             for index, request in enumerate(requests):
-                self._request(request, f"{path}.requests[{index}]", used)
+                self._request(request, f"{path}.requests[{index}]", constrained)
         if self._within(constraints, limits.CONSTRAINTS, f"{path}.constraints"):
             for index, constraint in enumerate(constraints):
                 self._constraint(constraint, f"{path}.constraints[{index}]", names)
@@ -64,7 +67,7 @@ class ClaimRules(MetadataRules):
                 self._references(config.get("requests", []), f"{path}.config[{index}].requests", names)
                 self._config(config, f"{path}.config[{index}]")
 
-    def _request(self, request: Object, path: str, used: dict[str, set[str]]) -> None:
+    def _request(self, request: Object, path: str, constrained: dict[str, set[str]]) -> None:
         name = request.get("name", "")
         self._name(name, limits.dns_label, f"{path}.name")
         exactly, alternatives = request.get("exactly"), request.get("firstAvailable", [])
@@ -73,16 +76,16 @@ class ClaimRules(MetadataRules):
             if self._minor >= 35:
                 return
         if exactly is not None:
-            self._device_request(exactly, f"{path}.exactly", name, used)
+            self._device_request(exactly, f"{path}.exactly", name, constrained)
         if not self._within(alternatives, limits.FIRST_AVAILABLE, f"{path}.firstAvailable"):
             return
         self._unique((sub.get("name", "") for sub in alternatives), f"{path}.firstAvailable", "name")
         for index, sub in enumerate(alternatives):
-            where = f"{path}.firstAvailable[{index}]"
-            self._name(sub.get("name", ""), limits.dns_label, f"{where}.name")
-            self._device_request(sub, where, f"{name}/{sub.get('name', '')}", used)
+            alternative_path = f"{path}.firstAvailable[{index}]"
+            self._name(sub.get("name", ""), limits.dns_label, f"{alternative_path}.name")
+            self._device_request(sub, alternative_path, f"{name}/{sub.get('name', '')}", constrained)
 
-    def _device_request(self, request: Object, path: str, name: str, used: dict[str, set[str]]) -> None:
+    def _device_request(self, request: Object, path: str, name: str, constrained: dict[str, set[str]]) -> None:
         self._name(request.get("deviceClassName", ""), limits.dns_subdomain, f"{path}.deviceClassName")
         self._selectors(request.get("selectors", []), f"{path}.selectors")
         mode = request.get("allocationMode") or "ExactCount"
@@ -96,22 +99,28 @@ class ClaimRules(MetadataRules):
         for index, toleration in enumerate(request.get("tolerations", [])):
             self._toleration(toleration, f"{path}.tolerations[{index}]")
         if "derivedAttributes" in request:
-            self._derived_attributes(request["derivedAttributes"], f"{path}.derivedAttributes", name, used)
+            self._derived_attributes(request["derivedAttributes"], f"{path}.derivedAttributes", name, constrained)
 
-    def _derived_attributes(self, attributes: list[Object], path: str, name: str, used: dict[str, set[str]]) -> None:
+    def _derived_attributes(
+        self, attributes: list[Object], path: str, name: str, constrained: dict[str, set[str]]
+    ) -> None:
         if not self._within(attributes, limits.DERIVED_ATTRIBUTES, path):
             return
         self._unique((attribute.get("name", "") for attribute in attributes), path)
-        constrained = used.get("", set()) | used.get(name, set()) | used.get(name.split("/")[0], set())
+        constrained_here = (
+            constrained.get("", set()) | constrained.get(name, set()) | constrained.get(name.split("/")[0], set())
+        )
         for index, attribute in enumerate(attributes):
-            where = f"{path}[{index}]"
+            attribute_path = f"{path}[{index}]"
             derived, expression = attribute.get("name", ""), attribute.get("expression", "")
-            if self._name(derived, self._fully_qualified, f"{where}.name") and derived not in constrained:
-                self._add(f"{where}.name", f"no constraint on this request uses {derived}", "unknown-reference")
+            if self._name(derived, self._fully_qualified, f"{attribute_path}.name") and derived not in constrained_here:
+                self._add(
+                    f"{attribute_path}.name", f"no constraint on this request uses {derived}", "unknown-reference"
+                )
             if not expression.strip():
-                self._add(f"{where}.expression", "is required", "required")
+                self._add(f"{attribute_path}.expression", "is required", "required")
             elif limits.size(expression) > limits.CEL_BYTES:
-                self._add(f"{where}.expression", f"is longer than {limits.CEL_BYTES} bytes", "too-long")
+                self._add(f"{attribute_path}.expression", f"is longer than {limits.CEL_BYTES} bytes", "too-long")
 
     def _toleration(self, toleration: Object, path: str) -> None:
         if toleration.get("key"):
@@ -128,6 +137,7 @@ class ClaimRules(MetadataRules):
             self._one_of(toleration["effect"], limits.at(schema.EFFECTS, self._minor), f"{path}.effect")
 
     def _references(self, requests: list[str], path: str, names: dict[str, set[str]]) -> None:
+        """Check references to requests; `names` are the alternatives by request."""
         if not self._within(requests, limits.REQUESTS, path):
             return
         self._unique(requests, path)
@@ -141,8 +151,8 @@ class ClaimRules(MetadataRules):
         match, distinct = constraint.get("matchAttribute"), constraint.get("distinctAttribute")
         if match is None and distinct is None:
             consumable = self._enabled("DRAConsumableCapacity")
-            wanted = "one of matchAttribute and distinctAttribute" if consumable else "matchAttribute"
-            self._add(path if consumable else f"{path}.matchAttribute", f"{wanted} is required", "required")
+            allowed = "one of matchAttribute and distinctAttribute" if consumable else "matchAttribute"
+            self._add(path if consumable else f"{path}.matchAttribute", f"{allowed} is required", "required")
         if match is not None:
             self._name(match, self._fully_qualified, f"{path}.matchAttribute")
         if distinct is not None and (match is None or self._minor >= 37):
@@ -154,21 +164,21 @@ class ClaimRules(MetadataRules):
             self._add(f"{path}.opaque", "is required", "required")
             return
         self._name(opaque.get("driver", ""), limits.driver_name, f"{path}.opaque.driver")
-        parameters, where = opaque.get("parameters"), f"{path}.opaque.parameters"
+        parameters, parameters_path = opaque.get("parameters"), f"{path}.opaque.parameters"
         if parameters is None:
-            self._add(where, "is required", "required")
+            self._add(parameters_path, "is required", "required")
         elif not isinstance(parameters, dict):
-            self._add(where, "must be an object", "type")
+            self._add(parameters_path, "must be an object", "type")
         elif limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
-            self._add(where, f"is longer than {limits.OPAQUE_BYTES} bytes of JSON", "too-long")
+            self._add(parameters_path, f"is longer than {limits.OPAQUE_BYTES} bytes of JSON", "too-long")
 
 
 def constrained_attributes(constraints: list[Object]) -> dict[str, set[str]]:
-    """Attributes that constraints use, by request name; "" means all requests."""
-    used: dict[str, set[str]] = {}
+    """The attributes that constraints use, by request name; "" means all requests."""
+    attributes: dict[str, set[str]] = {}
     for constraint in constraints:
         attribute = constraint.get("matchAttribute", constraint.get("distinctAttribute"))
         if attribute is not None:
             for request in constraint.get("requests") or [""]:
-                used.setdefault(request, set()).add(attribute)
-    return used
+                attributes.setdefault(request, set()).add(attribute)
+    return attributes

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The rules for metadata of objects (k8s.io/apimachinery/pkg/api/validation/objectmeta.go)."""
+"""The rules for the metadata of objects (k8s.io/apimachinery/pkg/api/validation/objectmeta.go)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from .validate_base import Rules
 _STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
 
-_GENERATED_PREFIX, _GENERATED_SUFFIX = 58, "bbbbb"  # the server cuts the prefix and adds five letters or digits
+# The server truncates the prefix to 58 characters and adds five letters or digits, such as these.
+_PREFIX_LENGTH, _EXAMPLE_SUFFIX = 58, "bbbbb"
 
 
 class MetadataRules(Rules):
     """Rules for names, labels, annotations, finalizers and owners."""
 
     def object_meta(self, obj: Object) -> None:
+        """Check the metadata of an object."""
         meta, kind = obj.get("metadata", {}), obj["kind"]
         name, prefix = meta.get("name", ""), meta.get("generateName", "")
         # since 1.35 the server validates the generated name of a DeviceClass instead of its prefix
@@ -36,7 +38,7 @@ class MetadataRules(Rules):
         elif not prefix:
             self._add("metadata.name", "name or generateName is required", "required")
         else:
-            self._name(prefix[:_GENERATED_PREFIX] + _GENERATED_SUFFIX, limits.dns_subdomain, "metadata.name")
+            self._name(prefix[:_PREFIX_LENGTH] + _EXAMPLE_SUFFIX, limits.dns_subdomain, "metadata.name")
         if kind in versions.NAMESPACED and meta.get("namespace"):
             self._name(meta["namespace"], limits.dns_label, "metadata.namespace")
         self._labels(meta, "metadata")

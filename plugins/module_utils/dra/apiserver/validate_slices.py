@@ -20,6 +20,7 @@ class SliceRules(TaintRules, CapacityRules):
     """Rules for pools, nodes and devices."""
 
     def resource_slice(self, spec: Object, path: str) -> None:
+        """Check the spec of a ResourceSlice."""
         self._name(spec.get("driver", ""), limits.driver_name, f"{path}.driver")
         pool = spec.get("pool", {})
         self._name(pool.get("name", ""), limits.pool_name, f"{path}.pool.name")
@@ -42,16 +43,17 @@ class SliceRules(TaintRules, CapacityRules):
         if self._within(counters, limits.at(limits.COUNTER_SETS, self._minor), f"{path}.sharedCounters"):
             self._unique((counter_set.get("name", "") for counter_set in counters), f"{path}.sharedCounters", "name")
             for index, counter_set in enumerate(counters):
-                where = f"{path}.sharedCounters[{index}]"
-                self._name(counter_set.get("name", ""), limits.dns_label, f"{where}.name")
+                set_path = f"{path}.sharedCounters[{index}]"
+                self._name(counter_set.get("name", ""), limits.dns_label, f"{set_path}.name")
                 limit_each = limits.at(limits.COUNTERS_PER_SET, self._minor)
-                self._counters(counter_set.get("counters", {}), limit_each, f"{where}.counters")
+                self._counters(counter_set.get("counters", {}), limit_each, f"{set_path}.counters")
         if self._minor == 34:
             self._counters_134(devices, counters, path)
         self._partition_type(spec, devices, path)
         self._skip_node_operations(spec.get("skipNodeOperations", []), f"{path}.skipNodeOperations")
 
     def _has_advanced_fields(self, device: Object) -> bool:
+        """Whether a device lowers the maximum number of devices in its slice."""
         if device.get("taints") or device.get("consumesCounters"):
             return True
         return self._minor >= 36 and any(
@@ -60,24 +62,25 @@ class SliceRules(TaintRules, CapacityRules):
             for name in ("ints", "bools", "strings", "versions")
         )
 
-    def _nodes(self, holder: Object, path: str, ways: tuple[str, ...], one_term: bool) -> None:
-        given = 0
-        for way in ways:
-            value = holder.get(way)
+    def _nodes(self, holder: Object, path: str, fields: tuple[str, ...], one_term: bool) -> None:
+        """Check that exactly one of the fields that select nodes is set."""
+        set_fields = 0
+        for field in fields:
+            value = holder.get(field)
             if value is None:
                 continue
-            where = f"{path}.{way}"
-            if way == "nodeSelector":
-                given += 1
-                self._node_selector(value, where, one_term)
+            field_path = f"{path}.{field}"
+            if field == "nodeSelector":
+                set_fields += 1
+                self._node_selector(value, field_path, one_term)
             elif value:
-                given += 1
-                if way == "nodeName":
-                    self._name(value, limits.dns_subdomain, where)
+                set_fields += 1
+                if field == "nodeName":
+                    self._name(value, limits.dns_subdomain, field_path)
             else:
-                self._add(where, "must be absent or have a value", "value")
-        if given != 1:
-            self._add(path, f"must have exactly one of {', '.join(ways)}", "exactly-one")
+                self._add(field_path, "must be unset or have a value", "value")
+        if set_fields != 1:
+            self._add(path, f"must have exactly one of {', '.join(fields)}", "exactly-one")
 
     def _node_selector(self, selector: Object, path: str, one_term: bool) -> None:
         terms, path = selector.get("nodeSelectorTerms", []), f"{path}.nodeSelectorTerms"
@@ -86,13 +89,13 @@ class SliceRules(TaintRules, CapacityRules):
         elif one_term and len(terms) != 1:
             self._add(path, "must have exactly one term", "exactly-one")
         for index, term in enumerate(terms):
-            for number, wanted in enumerate(term.get("matchExpressions", [])):
-                self._match_label(wanted, f"{path}[{index}].matchExpressions[{number}]")
-            for number, wanted in enumerate(term.get("matchFields", [])):
-                self._match_field(wanted, f"{path}[{index}].matchFields[{number}]")
+            for number, requirement in enumerate(term.get("matchExpressions", [])):
+                self._match_label(requirement, f"{path}[{index}].matchExpressions[{number}]")
+            for number, requirement in enumerate(term.get("matchFields", [])):
+                self._match_field(requirement, f"{path}[{index}].matchFields[{number}]")
 
-    def _match_label(self, wanted: Object, path: str) -> None:
-        operator, values = wanted.get("operator", ""), wanted.get("values", [])
+    def _match_label(self, requirement: Object, path: str) -> None:
+        operator, values = requirement.get("operator", ""), requirement.get("values", [])
         if operator not in _SELECTOR_OPERATORS:
             self._one_of(operator, _SELECTOR_OPERATORS, f"{path}.operator")
         elif operator in ("In", "NotIn") and not values:
@@ -101,19 +104,19 @@ class SliceRules(TaintRules, CapacityRules):
             self._add(f"{path}.values", f"must be empty if operator is {operator}", "forbidden")
         elif operator in ("Gt", "Lt") and len(values) != 1:
             self._add(f"{path}.values", f"must be one value if operator is {operator}", "required")
-        self._name(wanted.get("key", ""), limits.label_key, f"{path}.key")
+        self._name(requirement.get("key", ""), limits.label_key, f"{path}.key")
         for index, value in enumerate(values):
             wrong = limits.label_value(value)
             if wrong:
                 self._add(f"{path}.values[{index}]", wrong, "label")
 
-    def _match_field(self, wanted: Object, path: str) -> None:
-        operator, values = wanted.get("operator", ""), wanted.get("values", [])
+    def _match_field(self, requirement: Object, path: str) -> None:
+        operator, values = requirement.get("operator", ""), requirement.get("values", [])
         if operator not in ("In", "NotIn"):
             self._one_of(operator, ("In", "NotIn"), f"{path}.operator")
         elif len(values) != 1:
             self._add(f"{path}.values", "must be one value", "required")
-        if wanted.get("key", "") != "metadata.name":
+        if requirement.get("key", "") != "metadata.name":
             self._add(f"{path}.key", "must be metadata.name", "value")
             return
         for index, value in enumerate(values):
@@ -140,11 +143,11 @@ class SliceRules(TaintRules, CapacityRules):
             for index, taint in enumerate(taints):
                 self._taint(taint, f"{path}.taints[{index}]")
         self._consumed_counters(device.get("consumesCounters", []), f"{path}.consumesCounters")
-        ways = ("nodeName", "nodeSelector", "allNodes")
+        node_fields = ("nodeName", "nodeSelector", "allNodes")
         if per_device:
-            self._nodes(device, path, ways, one_term=False)
-        elif any(way in device for way in ways):
-            self._add(path, f"{', '.join(ways)} need perDeviceNodeSelection in the slice", "forbidden")
+            self._nodes(device, path, node_fields, one_term=False)
+        elif any(field in device for field in node_fields):
+            self._add(path, f"{', '.join(node_fields)} need perDeviceNodeSelection in the slice", "forbidden")
         self._binding_conditions(device, path)
         self._node_resources(device, path)
 
@@ -157,50 +160,50 @@ class SliceRules(TaintRules, CapacityRules):
         if len(attribute) != 1:
             self._add(path, "must have exactly one value", "exactly-one")
         for name, value in attribute.items():
-            where = f"{path}.{name}"
+            value_path = f"{path}.{name}"
             if isinstance(value, list) and not value:
-                self._add(where, "must not be empty", "value")
+                self._add(value_path, "must not be empty", "value")
             for index, text in enumerate(value if isinstance(value, list) else [value]):
                 if not isinstance(text, str):
                     continue
-                place = f"{where}[{index}]" if isinstance(value, list) else where
+                text_path = f"{value_path}[{index}]" if isinstance(value, list) else value_path
                 if name.startswith("version") and limits.semver(text):
-                    self._add(place, f"{text!r} {limits.semver(text)}", "version")
+                    self._add(text_path, f"{text!r} {limits.semver(text)}", "version")
                 if limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
-                    self._add(place, f"is longer than {limits.ATTRIBUTE_VALUE_BYTES} bytes", "too-long")
+                    self._add(text_path, f"is longer than {limits.ATTRIBUTE_VALUE_BYTES} bytes", "too-long")
 
     def _binding_conditions(self, device: Object, path: str) -> None:
-        wanted, failed = device.get("bindingConditions", []), device.get("bindingFailureConditions", [])
+        binding, failure = device.get("bindingConditions", []), device.get("bindingFailureConditions", [])
         for name, conditions, limit in (
-            ("bindingConditions", wanted, limits.BINDING_CONDITIONS),
-            ("bindingFailureConditions", failed, limits.BINDING_FAILURE_CONDITIONS),
+            ("bindingConditions", binding, limits.BINDING_CONDITIONS),
+            ("bindingFailureConditions", failure, limits.BINDING_FAILURE_CONDITIONS),
         ):
-            where = f"{path}.{name}"
-            if self._within(conditions, limit, where):
+            conditions_path = f"{path}.{name}"
+            if self._within(conditions, limit, conditions_path):
                 for index, condition in enumerate(conditions):
-                    self._name(condition, limits.label_key, f"{where}[{index}]")
-            self._unique(conditions, where)
-        for index, condition in enumerate(failed):
-            if condition in wanted:
+                    self._name(condition, limits.label_key, f"{conditions_path}[{index}]")
+            self._unique(conditions, conditions_path)
+        for index, condition in enumerate(failure):
+            if condition in binding:
                 self._add(f"{path}.bindingFailureConditions[{index}]", "is a binding condition as well", "duplicate")
-        if bool(wanted) != bool(failed):
-            missing = "bindingFailureConditions" if wanted else "bindingConditions"
-            self._add(f"{path}.{missing}", "is required: both kinds of condition go together", "required")
+        if bool(binding) != bool(failure):
+            missing = "bindingFailureConditions" if binding else "bindingConditions"
+            self._add(f"{path}.{missing}", "is required: the two fields must be set together", "required")
 
     def _partition_type(self, spec: Object, devices: list[Object], path: str) -> None:
         name = spec.get("partitionTypeAttribute")
         if name is None:
             return
-        where = f"{path}.partitionTypeAttribute"
+        field_path = f"{path}.partitionTypeAttribute"
         if not any(device.get("consumesCounters") for device in devices):
-            self._add(where, "needs devices that consume counters", "forbidden")
-        if not self._name(name, self._fully_qualified, where):
+            self._add(field_path, "needs devices that consume counters", "forbidden")
+        if not self._name(name, self._fully_qualified, field_path):
             return
         domain = f"{spec.get('driver', '')}/"
-        bare = name[len(domain) :] if name.startswith(domain) else ""
+        unqualified = name[len(domain) :] if name.startswith(domain) else ""
         for index, device in enumerate(devices):
             attributes = device.get("attributes", {})
-            attribute = attributes.get(name, attributes.get(bare) if bare else None)
+            attribute = attributes.get(name, attributes.get(unqualified) if unqualified else None)
             if device.get("consumesCounters") and "string" not in (attribute or {}):
                 self._add(f"{path}.devices[{index}].attributes[{name}]", "is required, as a string", "required")
 
@@ -213,5 +216,5 @@ class SliceRules(TaintRules, CapacityRules):
 
 
 def value_count(attribute: Object) -> int:
-    """The number of values of an attribute: the length of its lists, else one."""
+    """The number of values of an attribute: the length of its lists, or one if it has none."""
     return sum(len(value) for value in attribute.values() if isinstance(value, list)) or 1

@@ -18,7 +18,8 @@ class TaintRules(MetadataRules):
     """Rules for taints and device selectors."""
 
     def taint_rule(self, spec: Object, path: str) -> None:
-        selector, where = spec.get("deviceSelector", {}), f"{path}.deviceSelector"
+        """Check the spec of a DeviceTaintRule."""
+        selector, selector_path = spec.get("deviceSelector", {}), f"{path}.deviceSelector"
         checks: dict[str, NameCheck] = {
             "driver": limits.driver_name,
             "pool": limits.pool_name,
@@ -27,8 +28,8 @@ class TaintRules(MetadataRules):
         }
         for name, check in checks.items():
             if name in selector:
-                self._name(selector[name], check, f"{where}.{name}")
-        self._selectors(selector.get("selectors", []), f"{where}.selectors")
+                self._name(selector[name], check, f"{selector_path}.{name}")
+        self._selectors(selector.get("selectors", []), f"{selector_path}.selectors")
         self._taint(spec.get("taint", {}), f"{path}.taint")
 
     def _taint(self, taint: Object, path: str) -> None:

@@ -5,7 +5,7 @@
 
 """CEL as the API server evaluates it for DRA: the language, cost limits, and the names that an expression uses.
 
-It imports `kube` and `apiserver`. It knows no driver and no inventory.
+The package imports `kube` and `apiserver`. It contains nothing about drivers or inventories.
 """
 
 from __future__ import annotations

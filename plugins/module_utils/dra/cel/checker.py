@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Checks a new selector as an API server does, as far as this is possible offline."""
+"""Checks new selectors as an API server does, as far as this is possible offline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .cost_functions import UnknownCost
 from .environment import CelModule, make_environment
 from .errors import BARE_DEVICE, Verdict
 from .expression import Checked, Node, Type, read
-from .functions import SERVER_ONLY
+from .functions import SERVER_ONLY_FUNCTIONS
 
 _COMPARISON = re.compile(r"no matching overload for '_(?:<|<=|>|>=)_' applied to '\((?:int|uint|double), ")
 
@@ -29,7 +29,7 @@ _EVALUATED_AT_COMPILE = ("matches", "duration", "timestamp", "int", "uint", "dou
 _SINGLE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 
-# An expression that may call has() on device itself, or has a comment that may hide such a call
+# An expression that may call has() on device itself, or contains a comment that may hide such a call
 _MAY_TEST_DEVICE = re.compile(r"//|\bhas\b[\s(]*device\b(?!\.(?:attributes|capacity)\[)")
 
 
@@ -57,18 +57,17 @@ def first_line(error: Exception) -> str:
 
 
 class Checker:
-    """Checks selectors; see `Engine`."""
+    """Checks selectors and caches the verdicts. For the arguments see `Engine`."""
 
     def __init__(self, cel: CelModule, consumable_capacity: bool, list_attributes: bool) -> None:
         self._cel = cel
-        self._attribute = "dyn" if list_attributes else "any"
-        self._checking = make_environment(cel, self._attribute, consumable_capacity, True)
-        self.evaluating = make_environment(cel, self._attribute, consumable_capacity, False)
+        self._attribute_type = "dyn" if list_attributes else "any"
+        self._checking = make_environment(cel, self._attribute_type, consumable_capacity, True)
+        self.evaluating = make_environment(cel, self._attribute_type, consumable_capacity, False)
         self._verdicts: dict[str, Verdict] = {}
 
     def judge(self, expression: str) -> Verdict:
-        """The server's verdict on a new selector, as far as it is known (validation.go,
-        validateCELExpression)."""
+        """The server's verdict on a new selector, as far as it is known (validateCELExpression in validation.go)."""
         verdict = self._verdicts.get(expression)
         if verdict is None:
             verdict = self._verdicts[expression] = self._judge(expression)
@@ -86,13 +85,13 @@ class Checker:
         except RuntimeError as error:
             return self._compile_failure(expression, error)
         checked = read(compiled.serialize())
-        # has(device.driver) passes for device.driver here
+        # in the checked tree, has(device.driver) is the same as device.driver
         may_test_device = _MAY_TEST_DEVICE.search(expression) is not None
         if uses_bare_device(checked.root) or (may_test_device and uses_bare_device(self._parsed(expression))):
             return BARE_DEVICE
-        wrong = self._wrong_result(checked)
-        if wrong:
-            return Verdict(errors=(wrong,))
+        wrong_result = self._wrong_result(checked)
+        if wrong_result:
+            return Verdict(errors=(wrong_result,))
         nodes = list(checked.root.walk())
         if any(node.kind == "call" and node.name == "format" for node in nodes):  # the server parses the template
             return Verdict(unchecked=("cannot be checked offline: format",))
@@ -122,32 +121,34 @@ class Checker:
             return Verdict(errors=(first_line(syntax),))
         if uses_bare_device(parsed):
             return BARE_DEVICE
-        server = sorted({node.name for node in parsed.walk() if node.kind == "call"} & SERVER_ONLY)
-        if server:
-            return Verdict(unchecked=(f"cannot be checked offline: {', '.join(server)}",))
+        server_only = sorted({node.name for node in parsed.walk() if node.kind == "call"} & SERVER_ONLY_FUNCTIONS)
+        if server_only:
+            return Verdict(unchecked=(f"cannot be checked offline: {', '.join(server_only)}",))
         if _COMPARISON.search(str(error)):
             return Verdict(unchecked=("cannot be checked offline: a comparison of different number types",))
         return Verdict(errors=(first_line(error),))
 
     def _wrong_result(self, checked: Checked) -> str:
+        """Why the type of the result is wrong; empty if it is not."""
         result = checked.type_of(checked.root)
-        if result.kind in ("bool", self._attribute):
+        if result.kind in ("bool", self._attribute_type):
             return ""
         return f"must evaluate to bool or the unknown type, not {result.name or result.kind}"
 
     def _wrong_literals(self, checked: Checked) -> list[str]:
+        """The errors of lists and maps with mixed types, and of constant arguments that cannot be evaluated."""
         errors = []
         for node in checked.root.walk():
             if node.kind in ("list", "map"):
                 stride = 1 if node.kind == "list" else 2
                 for start in range(stride):
-                    types = []
+                    element_types = []
                     for index, part in enumerate(node.parts[start::stride]):
-                        one = checked.type_of(part)
-                        if index in node.optional and start == stride - 1 and one.parameters:
-                            one = one.parameters[0]
-                        types.append(one)
-                    if any(not same_type(types[0], other) for other in types[1:]):
+                        element_type = checked.type_of(part)
+                        if index in node.optional and start == stride - 1 and element_type.parameters:
+                            element_type = element_type.parameters[0]
+                        element_types.append(element_type)
+                    if any(not same_type(element_types[0], other_type) for other_type in element_types[1:]):
                         errors.append(f"a {node.kind} has elements of different types")
             elif node.kind == "call" and node.name in _EVALUATED_AT_COMPILE:
                 literal = node.parts[-1]
@@ -156,19 +157,20 @@ class Checker:
         return errors
 
     def _evaluates(self, function: str, text: str) -> bool:
+        """Whether a function can be evaluated with a constant string as its argument."""
         if function == "matches" and _SINGLE_BYTE.search(text):
             return False
-        written = json.dumps(text)
+        quoted = json.dumps(text)
         compiled = self.evaluating.compile(
-            f'"".matches({written})' if function == "matches" else f"{function}({written})"
+            f'"".matches({quoted})' if function == "matches" else f"{function}({quoted})"
         )
         return bool(compiled.eval(data={}).type() != self._cel.Type.ERROR)
 
 
-def same_type(one: Type, other: Type) -> bool:
+def same_type(first: Type, second: Type) -> bool:
     """Whether elements of these types may be in one literal; an empty literal has no element type."""
-    if "param" in (one.kind, other.kind):
+    if "param" in (first.kind, second.kind):
         return True
-    if (one.kind, one.name, len(one.parameters)) != (other.kind, other.name, len(other.parameters)):
+    if (first.kind, first.name, len(first.parameters)) != (second.kind, second.name, len(second.parameters)):
         return False
-    return all(map(same_type, one.parameters, other.parameters))
+    return all(map(same_type, first.parameters, second.parameters))

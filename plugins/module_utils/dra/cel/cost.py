@@ -26,17 +26,17 @@ DEVICE_FIELDS = ("driver", "attributes", "capacity", "allowMultipleAllocations")
 ACCUMULATORS = ("__result__", "@result")
 
 
-# common/cost.go
-LIST = exactly(10)
+# The costs of creating a list, map or message (common/cost.go)
+LIST_COST = exactly(10)
 
 
-MAP = exactly(30)
+MAP_COST = exactly(30)
 
 
-STRUCT = exactly(40)
+STRUCT_COST = exactly(40)
 
 
-SCALARS = ("bool", "double", "duration", "int", "timestamp", "uint")
+SCALAR_KINDS = ("bool", "double", "duration", "int", "timestamp", "uint")
 
 
 @dataclass
@@ -49,6 +49,8 @@ class Local:
 
 
 class _Estimator:
+    """The costs of nodes, with the paths, sizes and entries of their values by node number."""
+
     def __init__(self, checked: Checked) -> None:
         self.checked = checked
         self.paths: dict[int, Path] = {}
@@ -57,6 +59,7 @@ class _Estimator:
         self.locals: dict[str, list[Local]] = {}
 
     def local(self, node: Node) -> Local | None:
+        """The local variable that a node refers to; None if it is not one."""
         stack = self.locals.get(node.name) if node.kind == "ident" else None
         return stack[-1] if stack else None
 
@@ -65,6 +68,7 @@ class _Estimator:
         return local.path if local else self.paths.get(node.number, EMPTY_PATH)
 
     def size(self, node: Node) -> Range | None:
+        """The size of a node's value; None if it is unknown."""
         if node.number in self.sizes:
             return self.sizes[node.number]
         if node.kind == "literal":
@@ -80,12 +84,13 @@ class _Estimator:
         kind = self.checked.type_of(node)
         while kind.kind == "opaque" and kind.name == "optional_type" and kind.parameters:
             kind = kind.parameters[0]
-        if kind.kind in SCALARS:
+        if kind.kind in SCALAR_KINDS:
             return ONE
         local = self.local(node)
         return local.size if local else None
 
     def entries_of(self, node: Node) -> Entries | None:
+        """The sizes of the entries of a list or map, if they are known."""
         if node.number in self.entries:
             return self.entries[node.number]
         local = self.local(node)
@@ -106,14 +111,15 @@ class _Estimator:
         return Argument(node, self.checked.type_of(node), path, self.size(node))
 
     def cost(self, node: Node) -> Range:
+        """The cost of a node. Also records the path, size and entries of its value."""
         if node.kind == "literal":
             return ZERO
         if node.kind == "comprehension" and self.is_binding(node):
-            return self.binding(node)
+            return self.cost_of_binding(node)
         return t.cast("Range", getattr(self, f"cost_of_{node.kind}")(node))
 
     def cost_of_ident(self, node: Node) -> Range:
-        root, _unused, name = node.name.partition(".")
+        root, _dot, name = node.name.partition(".")
         if root == "device" and name in DEVICE_FIELDS:
             # Declared as one variable with a dotted name here, a field of an object on the server
             self.paths[node.number] = EMPTY_PATH.then(root).then(name)
@@ -134,7 +140,7 @@ class _Estimator:
         return cost
 
     def cost_of_list(self, node: Node) -> Range:
-        cost = LIST
+        cost = LIST_COST
         sizes = Range(0 if not node.parts else UNLIMITED, 0)
         for part in node.parts:
             cost += self.cost(part)
@@ -143,7 +149,7 @@ class _Estimator:
         return cost
 
     def cost_of_map(self, node: Node) -> Range:
-        cost = MAP
+        cost = MAP_COST
         sizes = [Range(0 if not node.parts else UNLIMITED, 0)] * 2
         for index, part in enumerate(node.parts):
             cost += self.cost(part)
@@ -152,16 +158,17 @@ class _Estimator:
         return cost
 
     def cost_of_struct(self, node: Node) -> Range:
-        cost = STRUCT
+        cost = STRUCT_COST
         for part in node.parts:
             cost += self.cost(part)
         return cost
 
     def is_binding(self, node: Node) -> bool:
-        over, _initial, condition, _step, _result = node.parts
-        nothing = over.kind == "list" and not over.parts
-        never = condition.kind == "literal" and condition.literal == "bool" and not condition.value
-        return nothing and never and node.accumulator != ACCUMULATORS[0]
+        """Whether a comprehension is the expansion of `cel.bind`, which never iterates."""
+        iter_range, _initial, condition, _step, _result = node.parts
+        is_empty = iter_range.kind == "list" and not iter_range.parts
+        never_true = condition.kind == "literal" and condition.literal == "bool" and not condition.value
+        return is_empty and never_true and node.accumulator != ACCUMULATORS[0]
 
     def push(self, name: str, path: Path, size: Range | None, entries: Entries | None) -> None:
         self.locals.setdefault(name, []).append(Local(path, size, entries))
@@ -169,16 +176,17 @@ class _Estimator:
     def push_value(self, name: str, node: Node) -> None:
         self.push(name, self.path(node), self.size(node), self.entries_of(node))
 
-    def push_entry(self, name: str, over: Node, key: bool) -> None:
-        entries = self.entries_of(over)
-        container = entries.container if entries else self.checked.type_of(over).kind
+    def push_entry(self, name: str, iter_range: Node, key: bool) -> None:
+        """Declare the local variable for the keys (indices) or values (items) of a range."""
+        entries = self.entries_of(iter_range)
+        container = entries.container if entries else self.checked.type_of(iter_range).kind
         step = ("@indices" if key else "@items") if container == "list" else ("@keys" if key else "@values")
         size = None if entries is None else entries.key if key else entries.value
-        self.push(name, self.path(over).then(step), size, None)
+        self.push(name, self.path(iter_range).then(step), size, None)
 
-    def binding(self, node: Node) -> Range:
-        over, initial, _condition, _step, result = node.parts
-        cost = self.cost(over) + self.cost(initial)
+    def cost_of_binding(self, node: Node) -> Range:
+        iter_range, initial, _condition, _step, result = node.parts
+        cost = self.cost(iter_range) + self.cost(initial)
         self.push_value(node.accumulator, initial)
         cost += self.cost(result)
         self.locals[node.accumulator].pop()
@@ -187,29 +195,29 @@ class _Estimator:
         return cost
 
     def cost_of_comprehension(self, node: Node) -> Range:
-        over, initial, condition, step, result = node.parts
-        cost = self.cost(over) + self.cost(initial)
+        iter_range, initial, condition, step, result = node.parts
+        cost = self.cost(iter_range) + self.cost(initial)
         self.push_value(node.accumulator, initial)
         first, second = node.variables
         if second:
-            self.push_entry(first, over, True)
-            self.push_entry(second, over, False)
+            self.push_entry(first, iter_range, True)
+            self.push_entry(second, iter_range, False)
         else:
-            entries = self.entries_of(over)
-            container = entries.container if entries else self.checked.type_of(over).kind
-            self.push_entry(first, over, container != "list")
-        one_round = self.cost(condition)
-        one_round = self.cost(step) + one_round
+            entries = self.entries_of(iter_range)
+            container = entries.container if entries else self.checked.type_of(iter_range).kind
+            self.push_entry(first, iter_range, container != "list")
+        iteration_cost = self.cost(condition)
+        iteration_cost = self.cost(step) + iteration_cost
         for name in filter(None, node.variables):
             self.locals[name].pop()
         cost += self.cost(result)
         self.locals[node.accumulator].pop()
-        rounds = self.size(over) or UNKNOWN
-        cost += rounds * one_round
+        iterations = self.size(iter_range) or UNKNOWN
+        cost += iterations * iteration_cost
         if initial.kind == "literal":
             self.set_size(node, self.size(initial))
         elif initial.kind in ("list", "map"):
-            self.set_size(node, rounds)
+            self.set_size(node, iterations)
             self.set_entries(node, self.entries_of(step))
         return cost
 
@@ -226,10 +234,10 @@ class _Estimator:
         overloads = self.checked.overloads.get(node.number, [])
         if not overloads:
             return ZERO
-        before = ZERO
+        target_cost = ZERO
         target: Argument | None = None
         if node.target is not None:
-            before = self.cost(node.target)
+            target_cost = self.cost(node.target)
             target = self.argument(node.target)
         total = Range(UNLIMITED, 0)
         size: Range | None = None
@@ -247,7 +255,7 @@ class _Estimator:
             if size is None:
                 size = self.size(node)
         self.set_size(node, size)
-        return before + total
+        return target_cost + total
 
     def call_cost(
         self, node: Node, overload: str, target: Argument | None, arguments: list[Argument], costs: list[Range]
@@ -258,7 +266,7 @@ class _Estimator:
         if overload in ("logical_and", "logical_or"):
             return Range(costs[0].low, (costs[0] + costs[1]).high), None
         if overload == "conditional":
-            # Only the chosen branch is counted
+            # Only one branch is evaluated
             entries = [self.entries_of(argument.node) for argument in arguments[1:]]
             self.set_entries(node, self.merged_entries(*entries))
             sizes = [argument.computed_or_unknown for argument in arguments]
@@ -269,10 +277,10 @@ class _Estimator:
         return call[0] + argument_cost, call[1]
 
     @staticmethod
-    def merged_entries(one: Entries | None, other: Entries | None) -> Entries | None:
-        if one is None or other is None:
+    def merged_entries(first: Entries | None, second: Entries | None) -> Entries | None:
+        if first is None or second is None:
             return None
-        return Entries(one.container, one.key.union(other.key), one.value.union(other.value))
+        return Entries(first.container, first.key.union(second.key), first.value.union(second.value))
 
 
 def estimate(checked: Checked) -> int:

@@ -19,13 +19,14 @@ from .sizes import EMPTY_PATH, ONE, UNKNOWN, UNLIMITED, ZERO, Path, Range, decla
 
 
 class UnknownCost(Exception):
-    """A function whose cost this module does not know."""
+    """The expression calls a function whose cost this module does not know."""
 
 
-TRAVERSAL = 0.1
+# StringTraversalCostFactor and RegexStringLengthCostFactor (common/cost.go)
+TRAVERSAL_FACTOR = 0.1
 
 
-REGEX = 0.25
+REGEX_FACTOR = 0.25
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a function call. Its size is from the expression if known, otherwise from its declaration."""
+    """An argument of a function call. Its size is computed from the expression if possible, otherwise as declared."""
 
     node: Node
     type: Type
@@ -55,6 +56,7 @@ class Argument:
         return self.computed or declared_size(self.path.steps) or UNKNOWN
 
 
+# The cost of a call, and the size of its result if it is known
 CallCost = tuple[Range, t.Optional[Range]]
 
 
@@ -80,19 +82,21 @@ _COMPARED_BY_CONTENT = tuple(
 def replaced_size(text: Range, old: Range, new: Range) -> Range:
     """The size of a string after `replace`."""
 
-    def bound(size: int, old_size: int, new_size: int, grows: bool, kept: bool) -> tuple[int, int]:
+    def bound(size: int, old_size: int, keeps: bool) -> tuple[int, int]:
+        """How often `old` is replaced, and how much of the string is kept."""
         if old_size == 0:
             return min(size + 1, UNLIMITED), size
-        if kept:
+        if keeps:
             return 0, size
         return min(math.ceil(float(size) / float(old_size)), UNLIMITED), 0
 
-    most, most_kept = bound(text.high, old.low, new.high, True, new.high <= old.low)
-    least, least_kept = bound(text.low, old.high, new.low, False, old.high <= new.low)
-    return Range(least, most) * new + Range(least_kept, most_kept)
+    high, high_kept = bound(text.high, old.low, new.high <= old.low)
+    low, low_kept = bound(text.low, old.high, old.high <= new.low)
+    return Range(low, high) * new + Range(low_kept, high_kept)
 
 
 def _element(target: Argument) -> Argument | None:
+    """The elements of a list as an argument; None if their type is unknown."""
     if not target.type.parameters:
         return None
     path = target.path.steps
@@ -105,10 +109,10 @@ def _element(target: Argument) -> Argument | None:
 def _search_cost(name: str, target: Argument) -> Range:
     element = _element(target)
     if element is None and name != "includes":
-        return target.size.scaled(TRAVERSAL)
+        return target.size.scaled(TRAVERSAL_FACTOR)
     cost = ONE
     if element is not None and element.type.kind in ("string", "bytes"):
-        cost += element.size.scaled(TRAVERSAL)
+        cost += element.size.scaled(TRAVERSAL_FACTOR)
     return target.size * cost
 
 
@@ -116,13 +120,13 @@ def _join_cost(target: Argument, arguments: list[Argument]) -> CallCost:
     element = _element(target)
     size = target.size * element.size if element else ZERO
     if arguments:
-        between = Range(max(target.size.low - 1, 0), max(target.size.high - 1, 0))
-        size += arguments[0].size * between
-    return size.scaled(TRAVERSAL), size
+        separators = Range(max(target.size.low - 1, 0), max(target.size.high - 1, 0))
+        size += arguments[0].size * separators
+    return size.scaled(TRAVERSAL_FACTOR), size
 
 
 def _regex_cost(text: Range, pattern: Range) -> Range:
-    return (text + ONE).scaled(TRAVERSAL) * pattern.scaled(REGEX)
+    return (text + ONE).scaled(TRAVERSAL_FACTOR) * pattern.scaled(REGEX_FACTOR)
 
 
 def cost_in_library(node: Node, target: Argument | None, arguments: list[Argument]) -> CallCost | None:
@@ -131,22 +135,22 @@ def cost_in_library(node: Node, target: Argument | None, arguments: list[Argumen
     if name in _ACCESSORS:
         return ONE, None
     if name in ("quantity", "isQuantity", "semver", "isSemver"):
-        return arguments[0].size.scaled(TRAVERSAL), None
+        return arguments[0].size.scaled(TRAVERSAL_FACTOR), None
     if name == "_==_":
         kinds = [argument.type for argument in arguments]
         return (ONE, None) if kinds[0] == kinds[1] and kinds[0].kind == "struct" else None
     if name in ("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf", "includes") and target is not None:
         return _search_cost(name, target), None
     if name in ("lowerAscii", "upperAscii", "substring", "trim") and target is not None:
-        return target.size.scaled(TRAVERSAL), target.size
+        return target.size.scaled(TRAVERSAL_FACTOR), target.size
     if name == "replace" and target is not None and len(arguments) >= 2:
         size = replaced_size(target.size, arguments[0].size, arguments[1].size)
-        return target.size.scaled(2 * TRAVERSAL), size
+        return target.size.scaled(2 * TRAVERSAL_FACTOR), size
     if name == "split" and target is not None:
-        most = target.size.high
+        max_parts = target.size.high
         if len(arguments) > 1 and arguments[1].node.literal == "int":
-            most = arguments[1].node.value % 2**64
-        return target.size.scaled(2 * TRAVERSAL), Range(0, most)
+            max_parts = arguments[1].node.value % 2**64
+        return target.size.scaled(2 * TRAVERSAL_FACTOR), Range(0, max_parts)
     if name == "join" and target is not None:
         return _join_cost(target, arguments)
     if name in ("find", "findAll") and target is not None:
@@ -155,15 +159,16 @@ def cost_in_library(node: Node, target: Argument | None, arguments: list[Argumen
 
 
 def cost_in_language(node: Node, overload: str, target: Argument | None, arguments: list[Argument]) -> CallCost:  # noqa: PLR0911  # a return per overload
+    """The cost of a function or operator of CEL itself. Raises UnknownCost for other functions."""
     sizes = [argument.computed_or_unknown for argument in arguments]
     if overload == "string_to_bytes":
-        return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low, sizes[0].high * 4 % 2**64)
+        return sizes[0].scaled(TRAVERSAL_FACTOR), Range(sizes[0].low, sizes[0].high * 4 % 2**64)
     if overload == "bytes_to_string":
-        return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low // 4, sizes[0].high)
+        return sizes[0].scaled(TRAVERSAL_FACTOR), Range(sizes[0].low // 4, sizes[0].high)
     if overload == "strings_quote":
-        return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low + 2, (sizes[0].high * 2 + 2) % 2**64)
+        return sizes[0].scaled(TRAVERSAL_FACTOR), Range(sizes[0].low + 2, (sizes[0].high * 2 + 2) % 2**64)
     if overload in ("starts_with_string", "ends_with_string"):
-        return sizes[0].scaled(TRAVERSAL), None
+        return sizes[0].scaled(TRAVERSAL_FACTOR), None
     if overload == "in_list":
         return sizes[1], None
     if overload == "matches_string" and target is not None:
@@ -171,17 +176,17 @@ def cost_in_language(node: Node, overload: str, target: Argument | None, argumen
     if overload in ("matches", "matches_string") and target is None:
         return _regex_cost(sizes[0], sizes[1]), None
     if overload == "contains_string" and target is not None:
-        return target.computed_or_unknown.scaled(TRAVERSAL) * sizes[0].scaled(TRAVERSAL), None
+        return target.computed_or_unknown.scaled(TRAVERSAL_FACTOR) * sizes[0].scaled(TRAVERSAL_FACTOR), None
     if overload in ADDITIONS:
         size = sizes[0] + sizes[1]
-        return (ONE if overload == "add_list" else size.scaled(TRAVERSAL)), size
+        return (ONE if overload == "add_list" else size.scaled(TRAVERSAL_FACTOR)), size
     if overload in _COMPARED_BY_CONTENT or overload in ("equals", "not_equals"):
-        most = min(sizes[0].high, sizes[1].high)
-        return Range(min(most, 1), most).scaled(TRAVERSAL), None
+        max_compared = min(sizes[0].high, sizes[1].high)
+        return Range(min(max_compared, 1), max_compared).scaled(TRAVERSAL_FACTOR), None
     if overload == "in_map" or node.name in _UNIT_COST or node.name in ("_+_", "_<_", "_<=_", "_>_", "_>=_"):
         return ONE, None
     raise UnknownCost(node.name)
 
 
-#: Overloads that concatenate two values of the same kind; the result has the entries of both.
+#: Overloads that concatenate two values of the same kind. The result contains the entries of both.
 ADDITIONS = ("add_string", "add_bytes", "add_list")

@@ -21,19 +21,21 @@ from .checker import Checker, first_line
 from .environment import CelProgram
 from .errors import BARE_DEVICE, EngineMissing, EvaluationError, Uncheckable, Verdict
 from .expression import Checked, Node, read
-from .functions import DEFAULTED_MAPS, EXACT_OPERATORS
+from .functions import EXACT_OPERATORS, MAPS_WITH_DEFAULTS
 from .subject import Lookups, Subject, ValueKey, lookups
 from .values import Values
 
 
 @dataclass
 class Program:
+    """A compiled selector. `exact` is used instead of `plain` if a value may be a version."""
+
     plain: CelProgram
     exact: CelProgram
     domains: frozenset[str]
     versions: bool
     reads: Lookups | None
-    # results by the values that the expression reads of a device
+    # results by the values of a device that the expression reads
     results: dict[ValueKey, bool | EvaluationError | Uncheckable] = field(default_factory=dict)
 
 
@@ -46,8 +48,10 @@ def possible_domains(root: Node) -> set[str]:
 class Engine:
     """Compiles and evaluates selectors. Creating an engine takes some milliseconds; compiled selectors are cached.
 
-    `consumable_capacity` and `list_attributes` are the gates DRAConsumableCapacity (on by default since 1.36, for
-    device.allowMultipleAllocations) and DRAListTypeAttributes (off by default). Raises EngineMissing.
+    `consumable_capacity` and `list_attributes` say whether two feature gates are on: DRAConsumableCapacity
+    (on by default since 1.36, for device.allowMultipleAllocations) and DRAListTypeAttributes (off by default).
+
+    Raises EngineMissing.
     """
 
     def __init__(self, consumable_capacity: bool = True, list_attributes: bool = False) -> None:
@@ -67,12 +71,14 @@ class Engine:
 
     def check(self, expression: str) -> list[str]:
         """Why the server would refuse the selector: length, syntax, types, result, worst-case cost. Empty if nothing is
-        known to be wrong; what is unknown is in `judge` only."""
+        known to be wrong; what only a server can check is in `judge` only."""
         return list(self.judge(expression).errors)
 
     def cost(self, expression: str) -> int:
-        """The server's estimate of the worst case. Raises ValueError for an invalid selector, and
-        Uncheckable if the estimate is unknown."""
+        """The server's estimate of the worst-case cost.
+
+        Raises ValueError for an invalid selector, and Uncheckable if the estimate is unknown.
+        """
         verdict = self.judge(expression)
         if verdict.cost is not None:
             return verdict.cost
@@ -117,7 +123,7 @@ class Engine:
             domains = frozenset(domain for _map, domain, _name in program.reads)
         data: dict[str, str | bool | dict[str, Values]] = {"device.driver": subject.driver, **maps}
         empty: dict[str, Values] = {domain: {} for domain in domains}
-        for name, shadow in DEFAULTED_MAPS.items():
+        for name, shadow in MAPS_WITH_DEFAULTS.items():
             data[shadow] = {**empty, **maps[name]}
         if self._consumable_capacity:
             data["device.allowMultipleAllocations"] = subject.shared
@@ -134,6 +140,7 @@ class Engine:
         return value
 
     def _program(self, expression: str) -> Program:
+        """The compiled selector. Raises EvaluationError or Uncheckable."""
         verdict = self.judge(expression)
         if verdict.errors and verdict.cost is None:
             raise EvaluationError("; ".join(verdict.errors))
@@ -149,9 +156,11 @@ class Engine:
         exact = bytearray(plain)
         for node in checked.root.walk():
             if node.kind == "call" and node.name in EXACT_OPERATORS and checked.type_of(node.parts[0]).kind == "dyn":
-                over = node.parts[1]
-                if node.name == "_==_" or (over.parts and all(part.kind == "literal" for part in over.parts)):
-                    exact[node.name_at : node.name_at + len(node.name)] = EXACT_OPERATORS[node.name].encode()
+                right_operand = node.parts[1]
+                if node.name == "_==_" or (
+                    right_operand.parts and all(part.kind == "literal" for part in right_operand.parts)
+                ):
+                    exact[node.name_offset : node.name_offset + len(node.name)] = EXACT_OPERATORS[node.name].encode()
         calls = {node.name for node in checked.root.walk() if node.kind == "call"}
         try:
             program = self._evaluating.deserialize(bytes(plain))
@@ -169,7 +178,7 @@ class Engine:
     def _with_defaults(checked: Checked, data: bytearray) -> None:
         """Make look-ups by domain return an empty map if the device has no value of that domain.
 
-        On the server looking up a domain never fails, but `in`, size and iteration only see the present domains.
+        On the server looking up a domain never fails, but `in`, `size` and iteration only see the device's domains.
         """
         looked_up = set()
         for node in checked.root.walk():
@@ -178,19 +187,23 @@ class Engine:
             elif node.kind == "call" and node.name in ("_[_]", "_[?_]", "_?._"):
                 looked_up.add(node.parts[0].number)
         for node in checked.root.walk():
-            if node.kind == "comprehension" and node.parts[1].kind == "ident" and node.parts[1].name in DEFAULTED_MAPS:
+            if (
+                node.kind == "comprehension"
+                and node.parts[1].kind == "ident"
+                and node.parts[1].name in MAPS_WITH_DEFAULTS
+            ):
                 # The server's result then depends on whether the device has any domain
                 raise Uncheckable(f"cannot be evaluated offline: {node.parts[1].name} bound to a variable")
         for node in checked.root.walk():
-            if node.kind == "ident" and node.name in DEFAULTED_MAPS and node.number in looked_up:
-                shadow = DEFAULTED_MAPS[node.name].encode()
-                for at in (node.name_at, checked.references.get(node.number)):
-                    if at is not None:
-                        data[at : at + len(shadow)] = shadow
+            if node.kind == "ident" and node.name in MAPS_WITH_DEFAULTS and node.number in looked_up:
+                shadow = MAPS_WITH_DEFAULTS[node.name].encode()
+                for offset in (node.name_offset, checked.references.get(node.number)):
+                    if offset is not None:
+                        data[offset : offset + len(shadow)] = shadow
 
 
 def engine_for(kubernetes: str, gates: features.Gates = None) -> Engine:
-    """The CEL of a release of Kubernetes (`1.34`) with these feature gates.
+    """An engine that behaves like a release of Kubernetes (`1.34`) with these feature gates.
 
     Raises EngineMissing, and ValueError for an unknown release.
     """

@@ -5,7 +5,7 @@
 
 """The server's environment for selectors, declared to the engine.
 
-It is that of k8s.io/dynamic-resource-allocation/cel/compile.go on top of
+It corresponds to k8s.io/dynamic-resource-allocation/cel/compile.go on top of
 k8s.io/apiserver/pkg/cel/environment/base.go.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .functions import DEFAULTED_MAPS, EXACT_OPERATORS, FUNCTIONS
+from .functions import EXACT_OPERATORS, FUNCTIONS, MAPS_WITH_DEFAULTS
 from .values import cel_equal, cel_in_list
 
 # The engine's Python package has no type annotations.
@@ -38,7 +38,7 @@ def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, 
     """The environment that checks expressions by the server's types (`strict`), or the one that evaluates them.
 
     `cel` is the engine's module, `attribute` the type of attributes (any or dyn), used only if `strict`. The
-    environment for evaluation also declares the variables of DEFAULTED_MAPS, which replace those of the server.
+    environment for evaluation also declares the variables of MAPS_WITH_DEFAULTS, which replace those of the server.
     """
     any_type = cel.Type("google.protobuf.Any")
     quantity = cel.Type.AbstractType("kubernetes.Quantity")
@@ -51,7 +51,7 @@ def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, 
     if consumable_capacity:
         variables["device.allowMultipleAllocations"] = cel.Type.BOOL
     if not strict:
-        variables.update({shadow: _by_name(cel, cel.Type.DYN) for shadow in DEFAULTED_MAPS.values()})
+        variables.update({shadow: _by_name(cel, cel.Type.DYN) for shadow in MAPS_WITH_DEFAULTS.values()})
     functions = _typed_functions(cel) if strict else _untyped_functions(cel, any_type)
     lines = [f"- name: {name}\n  version: {version}" for name, version in _EXTENSIONS.items()]
     config = cel.NewEnvConfigFromYaml("\n".join(["name: selectors", "extensions:", *lines, ""]))
@@ -59,11 +59,12 @@ def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, 
 
 
 def _by_name(cel: CelModule, value: CelType) -> CelType:
+    """The type of a map from domains to maps from names to values."""
     return cel.Type.Map(cel.Type.STRING, cel.Type.Map(cel.Type.STRING, value))
 
 
 def _types(cel: CelModule) -> dict[str, CelType]:
-    """The types by the letters of `Function.overloads`."""
+    """The types for the letters in `Function.overloads`."""
     return {
         "s": cel.Type.STRING,
         "b": cel.Type.BOOL,
@@ -75,40 +76,44 @@ def _types(cel: CelModule) -> dict[str, CelType]:
 
 
 def _typed_functions(cel: CelModule) -> list[CelFunction]:
+    """The functions with the types of their parameters, to check expressions."""
     types = _types(cel)
     functions = []
-    for one in FUNCTIONS:
+    for function in FUNCTIONS:
         overloads = [
             cel.Overload(
                 name,
                 return_type=types[result],
                 parameters=[types[letter] for letter in letters],
-                is_member=one.member,
-                impl=one.call,
+                is_member=function.member,
+                impl=function.call,
             )
-            for name, letters, result in one.overloads
+            for name, letters, result in function.overloads
         ]
-        functions.append(cel.FunctionDecl(one.name, overloads))
+        functions.append(cel.FunctionDecl(function.name, overloads))
     return functions
 
 
 def _untyped_functions(cel: CelModule, any_type: CelType) -> list[CelFunction]:
-    """At run time the engine distinguishes overloads only by its own types, so the functions check the types."""
+    """The functions with parameters of any type, to evaluate expressions.
+
+    When it evaluates, the engine distinguishes overloads only by its own types, so the functions check the types.
+    """
     types = _types(cel)
     functions = []
-    for one in FUNCTIONS:
-        arities = {len(letters): (name, result) for name, letters, result in one.overloads}
+    for function in FUNCTIONS:
+        arities = {len(letters): (name, result) for name, letters, result in function.overloads}
         overloads = [
             cel.Overload(
                 name,
                 return_type=types[result] if result in "sbid" else cel.Type.DYN,
                 parameters=[any_type] * arity,
-                is_member=one.member,
-                impl=one.call,
+                is_member=function.member,
+                impl=function.call,
             )
             for arity, (name, result) in arities.items()
         ]
-        functions.append(cel.FunctionDecl(one.name, overloads))
+        functions.append(cel.FunctionDecl(function.name, overloads))
     for name, call in zip(EXACT_OPERATORS.values(), (cel_equal, cel_in_list)):
         overload = cel.Overload(name, return_type=cel.Type.BOOL, parameters=[any_type] * 2, impl=call)
         functions.append(cel.FunctionDecl(name, [overload]))

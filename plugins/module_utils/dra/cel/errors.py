@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class EngineMissing(Exception):
-    """The Python package cel-expr-python is not installed, or not for this Python."""
+    """The Python package cel-expr-python is not installed for this Python."""
 
 
 class EvaluationError(Exception):
@@ -19,14 +19,14 @@ class EvaluationError(Exception):
 
 
 class Uncheckable(Exception):
-    """The engine lacks something that the server has, so only a server can check it."""
+    """The engine lacks something that the server has, so only a server can check or evaluate the selector."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`errors` are reasons for which a server refuses the selector, `unchecked` what only a server can check.
 
-    `cost` is the server's estimate of the worst case, None if it is unknown.
+    `cost` is the server's estimate of the worst case, or None if it is unknown.
     """
 
     errors: tuple[str, ...] = ()

@@ -32,13 +32,14 @@ class Node:
 
     `kind` is literal, ident, select, call, list, map, struct or comprehension. `name` is the identifier, field or
     function. `parts` are a call's arguments, a list's elements, a map's alternating keys and values, a struct's values,
-    or a comprehension's range, initial value, condition, step and result. `name_at` is the offset of the name's bytes.
+    or a comprehension's range, initial value, condition, step and result. `name_offset` is the offset of the name's
+    bytes.
     """
 
     number: int
     kind: str
     name: str = ""
-    name_at: int = -1
+    name_offset: int = -1
     test_only: bool = False
     value: t.Any = None
     literal: str = ""
@@ -49,9 +50,11 @@ class Node:
     accumulator: str = ""
 
     def children(self) -> list[Node]:
+        """The direct children: the target, then the parts."""
         return ([self.target] if self.target else []) + self.parts
 
     def walk(self) -> t.Iterator[Node]:
+        """This node and all nodes below it, in no particular order."""
         pending = [self]
         while pending:
             node = pending.pop()
@@ -63,7 +66,8 @@ class Node:
 class Checked:
     """A parsed or checked expression; a parsed one only has `root`.
 
-    All maps are by node number. `references` has the offset of the name that the checker resolved an identifier to.
+    All maps are by node number. `references` contains the offsets of the names to which the checker resolved
+    identifiers.
     """
 
     root: Node
@@ -72,6 +76,7 @@ class Checked:
     references: dict[int, int] = field(default_factory=dict)
 
     def type_of(self, node: Node) -> Type:
+        """The checked type of a node; `dyn` if it has none."""
         return self.types.get(node.number, Type("dyn"))
 
 
@@ -101,74 +106,75 @@ _LITERALS = {
 
 
 class _Reader:
-    """Reads the messages of one buffer; a message is a span of it."""
+    """Reads the messages in a buffer; each message is a span of its bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
 
-    def varint(self, at: int) -> tuple[int, int]:
+    def varint(self, offset: int) -> tuple[int, int]:
         value = shift = 0
         while True:
-            byte = self.data[at]
-            at += 1
+            byte = self.data[offset]
+            offset += 1
             value |= (byte & 0x7F) << shift
             if not byte & 0x80:
-                return value, at
+                return value, offset
             shift += 7
 
     def fields(self, span: _Span) -> t.Iterator[tuple[int, _Value]]:
         """Field number and value: an integer, eight bytes, or the span of a length-delimited value."""
         data = self.data
-        at, end = span
-        while at < end:
-            key = data[at]
+        offset, end = span
+        while offset < end:
+            key = data[offset]
             if key < 0x80:  # almost always a single byte
-                at += 1
+                offset += 1
             else:
-                key, at = self.varint(at)
+                key, offset = self.varint(offset)
             number, wire = key >> 3, key & 7
             if wire in (0, 2):
-                value = data[at]
+                value = data[offset]
                 if value < 0x80:
-                    at += 1
+                    offset += 1
                 else:
-                    value, at = self.varint(at)
+                    value, offset = self.varint(offset)
                 if wire == 0:
                     yield number, value
                 else:
-                    yield number, (at, at + value)
-                    at += value
+                    yield number, (offset, offset + value)
+                    offset += value
             elif wire == 1:
-                yield number, data[at : at + 8]
-                at += 8
+                yield number, data[offset : offset + 8]
+                offset += 8
             else:
                 raise ValueError(f"wire type {wire} does not occur in checked expressions")
 
-    def one(self, span: _Span) -> dict[int, _Value]:
+    def message(self, span: _Span) -> dict[int, _Value]:
+        """The fields of a message by number; of a repeated field, the last value."""
         return dict(self.fields(span))
 
     def text(self, span: _Span | None) -> str:
         return self.data[span[0] : span[1]].decode() if span else ""
 
     def checked(self) -> Checked:
-        whole = self.one((0, len(self.data)))
-        kind = self.text(whole.get(1)).rpartition("/")[2]
+        message = self.message((0, len(self.data)))
+        kind = self.text(message.get(1)).rpartition("/")[2]
         if kind == "cel.expr.ParsedExpr":
-            return Checked(self.node(self.one(whole[2])[2]))
+            return Checked(self.node(self.message(message[2])[2]))
         if kind != "cel.expr.CheckedExpr":
             raise ValueError(f"{kind or 'this'} is not an expression")
         types: dict[int, Type] = {}
         overloads: dict[int, list[str]] = {}
         references: dict[int, int] = {}
         root: Node | None = None
-        for number, value in self.fields(whole[2]):
+        for number, value in self.fields(message[2]):
             if number == 2:
-                entry = self.one(value)
+                entry = self.message(value)
                 reference = list(self.fields(entry.get(2, (0, 0))))
-                overloads[entry.get(1, 0)] = [self.text(span) for at, span in reference if at == 3]
-                references.update((entry.get(1, 0), span[0]) for at, span in reference if at == 1)
+                overloads[entry.get(1, 0)] = [self.text(span) for field_number, span in reference if field_number == 3]
+                references.update((entry.get(1, 0), span[0]) for field_number, span in reference if field_number == 1)
             elif number == 3:
-                entry = self.one(value)
+                entry = self.message(value)
                 types[entry.get(1, 0)] = _type(self.data[slice(*entry[2])])
             elif number == 4:
                 root = self.node(value)
@@ -189,9 +195,13 @@ class _Reader:
             if number == 5:
                 return Type(_WELL_KNOWN.get(value, "error"))
             if number == 6:
-                return Type("list", "", tuple(self.type_from(inner) for at, inner in self.fields(value) if at == 1))
+                return Type(
+                    "list",
+                    "",
+                    tuple(self.type_from(inner) for field_number, inner in self.fields(value) if field_number == 1),
+                )
             if number == 7:
-                return Type("map", "", tuple(self.type_from(inner) for at, inner in self.fields(value)))
+                return Type("map", "", tuple(self.type_from(inner) for field_number, inner in self.fields(value)))
             if number == 9:
                 return Type("struct", self.text(value))
             if number == 10:
@@ -200,9 +210,9 @@ class _Reader:
                 return Type("type", "", (self.type_from(value),) if value[1] > value[0] else ())
             if number == 14:
                 fields = list(self.fields(value))
-                name = "".join(self.text(inner) for at, inner in fields if at == 1)
-                parameters = tuple(self.type_from(inner) for at, inner in fields if at == 2)
-                # Kubernetes declares its own as object types
+                name = "".join(self.text(inner) for field_number, inner in fields if field_number == 1)
+                parameters = tuple(self.type_from(inner) for field_number, inner in fields if field_number == 2)
+                # Kubernetes declares its own types as object types
                 return Type(
                     "struct" if name in ("kubernetes.Quantity", "kubernetes.Semver") else "opaque", name, parameters
                 )
@@ -210,13 +220,15 @@ class _Reader:
 
     def node(self, span: _Span) -> Node:
         number, node = 0, None
-        for at, value in self.fields(span):
-            if at == 2:
+        for field_number, value in self.fields(span):
+            if field_number == 2:
                 number = value
-            elif at == 3:
+            elif field_number == 3:
                 node = self.literal(value)
-            elif at in (4, 5, 6, 7, 8, 9):
-                read = (self.ident, self.select, self.call, self.items, self.struct, self.comprehension)[at - 4]
+            elif field_number in (4, 5, 6, 7, 8, 9):
+                read = (self.ident, self.select, self.call, self.items, self.struct, self.comprehension)[
+                    field_number - 4
+                ]
                 node = read(list(self.fields(value)))
         if node is None:
             raise ValueError("an expression node has no kind")
@@ -224,8 +236,8 @@ class _Reader:
         return node
 
     def literal(self, span: _Span) -> Node:
-        for at, value in self.fields(span):
-            kind = _LITERALS.get(at, "")
+        for field_number, value in self.fields(span):
+            kind = _LITERALS.get(field_number, "")
             if kind == "int" and value >= 2**63:
                 value -= 2**64
             elif kind == "string":
@@ -242,41 +254,44 @@ class _Reader:
         return Node(0, "ident", self.text(span), span[0])
 
     def select(self, fields: _Fields) -> Node:
-        one = dict(fields)
-        name = self.text(one.get(2))
-        return Node(0, "select", name, test_only=bool(one.get(3)), target=self.node(one[1]))
+        message = dict(fields)
+        name = self.text(message.get(2))
+        return Node(0, "select", name, test_only=bool(message.get(3)), target=self.node(message[1]))
 
     def call(self, fields: _Fields) -> Node:
         node = Node(0, "call")
-        for at, value in fields:
-            if at == 1:
+        for field_number, value in fields:
+            if field_number == 1:
                 node.target = self.node(value)
-            elif at == 2:
-                node.name, node.name_at = self.text(value), value[0]
-            elif at == 3:
+            elif field_number == 2:
+                node.name, node.name_offset = self.text(value), value[0]
+            elif field_number == 3:
                 node.parts.append(self.node(value))
         return node
 
     def items(self, fields: _Fields) -> Node:
         optional: set[int] = set()
-        for at, value in fields:
-            if at == 2:  # a packed list of indices
-                place, end = value
-                while place < end:
-                    index, place = self.varint(place)
+        for field_number, value in fields:
+            if field_number == 2:  # a packed list of indices
+                offset, end = value
+                while offset < end:
+                    index, offset = self.varint(offset)
                     optional.add(index)
         return Node(
-            0, "list", parts=[self.node(value) for at, value in fields if at == 1], optional=frozenset(optional)
+            0,
+            "list",
+            parts=[self.node(value) for field_number, value in fields if field_number == 1],
+            optional=frozenset(optional),
         )
 
     def struct(self, fields: _Fields) -> Node:
         node = Node(0, "map")
         optional: set[int] = set()
-        for at, value in fields:
-            if at == 1 and value[1] > value[0]:
+        for field_number, value in fields:
+            if field_number == 1 and value[1] > value[0]:
                 node.kind, node.name = "struct", self.text(value)
-        for index, value in enumerate(value for at, value in fields if at == 2):
-            entry = self.one(value)
+        for index, value in enumerate(value for field_number, value in fields if field_number == 2):
+            entry = self.message(value)
             if node.kind == "map":
                 node.parts.append(self.node(entry[3]))
             node.parts.append(self.node(entry[4]))
@@ -286,19 +301,19 @@ class _Reader:
         return node
 
     def comprehension(self, fields: _Fields) -> Node:
-        one = dict(fields)
+        message = dict(fields)
         return Node(
             0,
             "comprehension",
-            parts=[self.node(one[at]) for at in (2, 4, 5, 6, 7)],
-            variables=(self.text(one.get(1)), self.text(one.get(8))),
-            accumulator=self.text(one.get(3)),
+            parts=[self.node(message[field_number]) for field_number in (2, 4, 5, 6, 7)],
+            variables=(self.text(message.get(1)), self.text(message.get(8))),
+            accumulator=self.text(message.get(3)),
         )
 
 
 @lru_cache(maxsize=1024)
 def _type(message: bytes) -> Type:
-    """The type in a message; cached, as expressions have few different ones."""
+    """The type in a message; cached, as expressions contain few different types."""
     return _Reader(message).type_from((0, len(message)))
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 def mentions(expression: str, name: str) -> bool:
-    """Whether a selector may use a qualified attribute or capacity: its text has both the domain and the identifier."""
+    """Whether a selector may use a qualified attribute or capacity, as its text contains domain and identifier."""
     domain, _slash, identifier = name.partition("/")
     if domain not in expression and "[device.driver]" not in expression:
         return False
@@ -21,18 +21,18 @@ def mentions(expression: str, name: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
-    """Those of some qualified names that a selector may use, see `mentions`."""
+    """Those of the qualified `names` that a selector may use, see `mentions`."""
     return frozenset(name for name in names if mentions(expression, name))
 
 
 def conjuncts(expression: str) -> list[str]:
     """The operands of `&&` at the top level of an expression, including those in parentheses; the whole expression if
     it has no such operands."""
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(expression):
-        character = expression[at]
+    parts, depth, start, position = [], 0, 0, 0
+    while position < len(expression):
+        character = expression[position]
         if character in "\"'":
-            at = _past_string(expression, at)
+            position = _past_string(expression, position)
             continue
         if character in "([{":
             depth += 1
@@ -40,12 +40,12 @@ def conjuncts(expression: str) -> list[str]:
             depth -= 1
         elif depth == 0 and character in "?|":
             return [expression]  # `?:` or `||` at the top level: no single operand decides
-        elif depth == 0 and expression.startswith("&&", at):
-            parts.append(expression[start:at].strip())
-            at += 2
-            start = at
+        elif depth == 0 and expression.startswith("&&", position):
+            parts.append(expression[start:position].strip())
+            position += 2
+            start = position
             continue
-        at += 1
+        position += 1
     parts.append(expression[start:].strip())
     if any(part.startswith("(") and part.endswith(")") and len(conjuncts(part[1:-1])) > 1 for part in parts):
         return [inner for part in parts for inner in _unwrapped(part)]
@@ -53,6 +53,7 @@ def conjuncts(expression: str) -> list[str]:
 
 
 def _unwrapped(part: str) -> list[str]:
+    """The operands of a part in parentheses; the part itself if it has no parentheses."""
     if part.startswith("(") and part.endswith(")") and _closing_bracket(part) == len(part) - 1:
         return conjuncts(part[1:-1])
     return [part]
@@ -60,23 +61,23 @@ def _unwrapped(part: str) -> list[str]:
 
 def _closing_bracket(text: str) -> int:
     """The position of the bracket that matches the one at the start of `text`; -1 if there is none."""
-    depth, at = 0, 0
-    while at < len(text):
-        if text[at] in "\"'":
-            at = _past_string(text, at)
+    depth, position = 0, 0
+    while position < len(text):
+        if text[position] in "\"'":
+            position = _past_string(text, position)
             continue
-        depth += (text[at] in "([{") - (text[at] in ")]}")
+        depth += (text[position] in "([{") - (text[position] in ")]}")
         if depth == 0:
-            return at
-        at += 1
+            return position
+        position += 1
     return -1
 
 
-def _past_string(text: str, at: int) -> int:
-    """The position after the string literal that begins at `at`."""
-    mark = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
-    raw = at > 0 and text[at - 1] in "rR"
-    at += len(mark)
-    while at < len(text) and not text.startswith(mark, at):
-        at += 2 if text[at] == "\\" and not raw else 1
-    return at + len(mark)
+def _past_string(text: str, position: int) -> int:
+    """The position after the string literal that begins at `position`."""
+    mark = text[position] * 3 if text.startswith(text[position] * 3, position) else text[position]
+    raw = position > 0 and text[position - 1] in "rR"
+    position += len(mark)
+    while position < len(text) and not text.startswith(mark, position):
+        position += 2 if text[position] == "\\" and not raw else 1
+    return position + len(mark)

@@ -15,19 +15,19 @@ UNLIMITED = 2**64 - 1
 
 
 # resource.k8s.io/v1 types.go
-_DOMAIN_LENGTH = 63
+_MAX_DOMAIN_LENGTH = 63
 
 
-_ID_LENGTH = 32
+_MAX_ID_LENGTH = 32
 
 
-_DRIVER_LENGTH = 63
+_MAX_DRIVER_LENGTH = 63
 
 
-_VALUE_LENGTH = 64
+_MAX_VALUE_LENGTH = 64
 
 
-_ATTRIBUTES = 32
+_MAX_ATTRIBUTES = 32
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,16 @@ class Range:
         return Range(min(self.low * other.low, UNLIMITED), min(self.high * other.high, UNLIMITED))
 
     def scaled(self, factor: float) -> Range:
+        """The range multiplied by a factor, rounded up."""
         return Range(*(min(math.ceil(float(number) * factor), UNLIMITED) for number in (self.low, self.high)))
 
     def union(self, other: Range) -> Range:
+        """The smallest range that contains both."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
 def exactly(number: int) -> Range:
+    """A range with a single value."""
     return Range(number, number)
 
 
@@ -67,7 +70,7 @@ class Path:
     """The path from `device` to a value.
 
     cel-go keeps paths in slices and appends to them, so two paths that diverge at a bound variable can share memory,
-    and the later one overwrites the last step of the earlier. That affects sizes, so it is reproduced here.
+    and the later path overwrites the last step of the earlier one. This affects sizes, so it is reproduced here.
     """
 
     def __init__(self, steps: list[str], length: int) -> None:
@@ -79,12 +82,13 @@ class Path:
         return self._steps[: self._length]
 
     def then(self, step: str) -> Path:
+        """This path with one more step."""
         if self._length < len(self._steps):
             self._steps[self._length] = step
             return Path(self._steps, self._length + 1)
-        room = max(1, 2 * len(self._steps))
+        capacity = max(1, 2 * len(self._steps))
         steps = self.steps + [step]
-        return Path(steps + [""] * (room - len(steps)), len(steps))
+        return Path(steps + [""] * (capacity - len(steps)), len(steps))
 
 
 EMPTY_PATH = Path([], 0)
@@ -102,17 +106,17 @@ class _Declared:
 
 
 def _declare() -> _Declared:
-    identifier = _Declared(_ID_LENGTH)
-    domain = _Declared(_DOMAIN_LENGTH)
-    attributes = _Declared(_ATTRIBUTES, key=identifier, element=_Declared(_VALUE_LENGTH), values_by_name=True)
-    capacity = _Declared(_ATTRIBUTES, key=identifier, element=_Declared(0))
+    identifier = _Declared(_MAX_ID_LENGTH)
+    domain = _Declared(_MAX_DOMAIN_LENGTH)
+    attributes = _Declared(_MAX_ATTRIBUTES, key=identifier, element=_Declared(_MAX_VALUE_LENGTH), values_by_name=True)
+    capacity = _Declared(_MAX_ATTRIBUTES, key=identifier, element=_Declared(0))
     return _Declared(
         0,
         fields={
-            "driver": _Declared(_DRIVER_LENGTH),
+            "driver": _Declared(_MAX_DRIVER_LENGTH),
             "allowMultipleAllocations": _Declared(1),
-            "attributes": _Declared(_ATTRIBUTES, key=domain, element=attributes),
-            "capacity": _Declared(_ATTRIBUTES, key=domain, element=capacity),
+            "attributes": _Declared(_MAX_ATTRIBUTES, key=domain, element=attributes),
+            "capacity": _Declared(_MAX_ATTRIBUTES, key=domain, element=capacity),
         },
     )
 
@@ -121,18 +125,19 @@ _DEVICE = _declare()
 
 
 def declared_size(steps: list[str]) -> Range | None:
+    """The declared size of the value at a path; None if it is not below `device`, or not declared."""
     if not steps or steps[0] != "device":
         return None
-    here = _DEVICE
+    declared = _DEVICE
     for step in steps[1:]:
         if step in ("@items", "@values"):
-            inner = here.element
+            inner = declared.element
         elif step == "@keys":
-            inner = here.key
+            inner = declared.key
         else:
-            # Only attributes have the same maximum size under any name
-            inner = here.fields.get(step) or (here.element if here.values_by_name else None)
+            # Only for attributes, the maximum size is declared for any name
+            inner = declared.fields.get(step) or (declared.element if declared.values_by_name else None)
         if inner is None:
             return None
-        here = inner
-    return Range(0, here.size)
+        declared = inner
+    return Range(0, declared.size)

@@ -13,7 +13,7 @@ from ..kube import quantity
 from ..kube.objects import ObjectView, Scalar
 from .errors import EvaluationError, Uncheckable
 from .expression import Node
-from .functions import DEFAULTED_MAPS, SCALAR_FIELDS
+from .functions import MAPS_WITH_DEFAULTS, SCALAR_FIELDS
 from .values import VERSION, CelValue, Values, quantity_value, tag_of, version_value
 
 #: What an expression looks up: the map, the domain, and the name in it; None if it only looks up the domain.
@@ -21,24 +21,24 @@ Lookups = tuple[tuple[str, str, t.Optional[str]], ...]
 
 
 def lookups(root: Node) -> Lookups | None:
-    """The attributes and capacities that an expression looks up by constant names; None if it may see others."""
+    """The attributes and capacities that an expression looks up by constant names; None if it may read others."""
     parents = {id(part): node for node in root.walk() for part in node.children()}
     found = set()
     for node in root.walk():
         if node.kind != "ident" or "device" not in node.name or node.name in SCALAR_FIELDS:
             continue
-        if node.name not in DEFAULTED_MAPS:
+        if node.name not in MAPS_WITH_DEFAULTS:
             return None
-        domain, above = _constant_key(node, parents)
-        if domain is None or above is None:
+        domain, call = _constant_key(node, parents)
+        if domain is None or call is None:
             return None
         name: str | None = None
-        if above.name != "@in":
-            looked_up = parents.get(id(above))
-            if looked_up is not None and looked_up.kind == "select":
-                name = looked_up.name
+        if call.name != "@in":
+            parent = parents.get(id(call))
+            if parent is not None and parent.kind == "select":
+                name = parent.name
             else:
-                name = _constant_key(above, parents)[0]
+                name = _constant_key(call, parents)[0]
             if name is None:
                 return None
         found.add((node.name, domain, name))
@@ -64,7 +64,7 @@ class Subject:
     """A device in the form that selectors evaluate, converted once for all selectors.
 
     `device` is an entry of `spec.devices` of a v1 ResourceSlice: `attributes` and `capacity` by name, where a name
-    without a domain belongs to `driver`. It must not change afterwards.
+    without a domain belongs to `driver`. The entry must not change afterwards.
     """
 
     def __init__(self, device: ObjectView, driver: str) -> None:
@@ -84,38 +84,38 @@ class Subject:
             return
         attributes: dict[str, Values] = {}
         for name, attribute in (self.device.get("attributes") or {}).items():
-            domain, _unused, identifier = name.rpartition("/")
+            domain, _slash, identifier = name.rpartition("/")
             value = attribute_value(name, attribute)
             self.has_versions = self.has_versions or (isinstance(value, dict) and tag_of(value) == VERSION)
             attributes.setdefault(domain or self.driver, {})[identifier] = value
         capacity: dict[str, Values] = {}
-        for name, one in (self.device.get("capacity") or {}).items():
-            domain, _unused, identifier = name.rpartition("/")
-            capacity.setdefault(domain or self.driver, {})[identifier] = quantity_value(quantity.parse(one["value"]))
+        for name, entry in (self.device.get("capacity") or {}).items():
+            domain, _slash, identifier = name.rpartition("/")
+            capacity.setdefault(domain or self.driver, {})[identifier] = quantity_value(quantity.parse(entry["value"]))
         self.maps = {"device.attributes": attributes, "device.capacity": capacity}
 
     def looked_up(self, reads: Lookups) -> dict[str, dict[str, Values]]:
-        """The part of the maps that expressions with such look-ups read."""
-        part: dict[str, dict[str, Values]] = {which: {} for which in self.maps}
-        for which, domain, name in reads:
-            found = self.maps[which].get(domain)
-            if found is not None:
-                kept = part[which].setdefault(domain, {})
-                if name in found:
-                    kept[name] = found[name]
+        """The part of the maps that expressions with these look-ups read."""
+        part: dict[str, dict[str, Values]] = {map_name: {} for map_name in self.maps}
+        for map_name, domain, name in reads:
+            values = self.maps[map_name].get(domain)
+            if values is not None:
+                part_values = part[map_name].setdefault(domain, {})
+                if name in values:
+                    part_values[name] = values[name]
         return part
 
     def value_key(self, reads: Lookups) -> ValueKey:
-        """A key that is equal for devices that expressions with such look-ups cannot distinguish."""
+        """A key that is equal for devices that expressions with these look-ups cannot distinguish."""
         key = self._value_keys.get(reads)
         if key is None:
             values: list[str | bool | None] = [self.driver, self.shared, self.has_versions]
-            for which, domain, name in reads:
-                found = self.maps[which].get(domain)
+            for map_name, domain, name in reads:
+                domain_values = self.maps[map_name].get(domain)
                 if name is None:
-                    values.append(found is not None)
+                    values.append(domain_values is not None)
                 else:  # repr, because 1 == True in Python
-                    values.append(repr(found[name]) if found and name in found else None)
+                    values.append(repr(domain_values[name]) if domain_values and name in domain_values else None)
             key = self._value_keys[reads] = tuple(values)
         return key
 

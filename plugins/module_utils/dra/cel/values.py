@@ -5,7 +5,7 @@
 
 """Quantities and versions, for which CEL has no type.
 
-The engine gets each as a map with one entry; two maps are equal if the values are equal.
+Each is passed to the engine as a map with one entry. Two maps are equal if the values are equal.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ _SEMVER = re.compile(
 
 
 def quantity_value(value: Fraction) -> Tagged:
+    """A quantity as the engine takes it."""
     return {QUANTITY: str(value)}
 
 
 def read_quantity(text: str) -> Fraction:
+    """Parse a quantity as CEL's `quantity` does. Raises ValueError."""
     if text != text.strip(" "):
         raise quantity.QuantityError("spaces around a quantity")
     return quantity.parse(text)
 
 
 def version_value(text: str, tolerant: bool = False) -> Tagged:
-    """A version without its build metadata, which comparisons ignore."""
+    """A version as the engine takes it, without build metadata, which comparisons ignore. Raises ValueError."""
     if tolerant:
         text = _normalized(text)
     match = _SEMVER.fullmatch(text)
@@ -64,7 +66,7 @@ def version_value(text: str, tolerant: bool = False) -> Tagged:
 
 
 def _normalized(text: str) -> str:
-    """The text normalized as by semver(text, true): without a leading v and leading zeros, with minor and patch."""
+    """The text as semver(text, true) normalizes it: without a leading v and leading zeros, with minor and patch."""
     parts = (text[1:] if text.startswith("v") else text).split(".", 2)
     for index, part in enumerate(parts):
         if len(part) > 1:
@@ -105,25 +107,29 @@ def _text_of(value: object, tag: int) -> str:
 
 
 def as_fraction(value: object) -> Fraction:
+    """The value of a quantity. Raises ValueError."""
     return Fraction(_text_of(value, QUANTITY))
 
 
 def compare(left: object, right: object) -> int:
+    """-1, 0 or 1 for two quantities or two versions. Raises ValueError for values of other kinds."""
     tag = tag_of(left)
     if tag is None or tag != tag_of(right):
         raise no_overload()
     if tag == QUANTITY:
-        one, other = as_fraction(left), as_fraction(right)
-        return int(one > other) - int(one < other)
-    older, newer = (_precedence(_text_of(value, VERSION)) for value in (left, right))
-    return int(older > newer) - int(older < newer)
+        left_value, right_value = as_fraction(left), as_fraction(right)
+        return int(left_value > right_value) - int(left_value < right_value)
+    left_key, right_key = (_precedence(_text_of(value, VERSION)) for value in (left, right))
+    return int(left_key > right_key) - int(left_key < right_key)
 
 
 def as_amount(value: object) -> Fraction:
+    """The value of a quantity or an integer. Raises ValueError."""
     return Fraction(value) if isinstance(value, int) and not isinstance(value, bool) else as_fraction(value)
 
 
 def as_integer(value: object) -> int:
+    """The value of a quantity that is a 64-bit integer. Raises ValueError."""
     number = as_fraction(value)
     if number.denominator != 1 or number.numerator not in _INT64:
         raise ValueError("cannot convert value to integer")
@@ -131,11 +137,14 @@ def as_integer(value: object) -> int:
 
 
 def is_integer(value: object) -> bool:
+    """Whether a quantity is a 64-bit integer."""
     number = as_fraction(value)
     return number.denominator == 1 and number.numerator in _INT64
 
 
 def version_part(index: int) -> t.Callable[[object], int]:
+    """A function that returns the major, minor or patch number of a version."""
+
     def get(value: object) -> int:
         return int(_text_of(value, VERSION).partition("-")[0].split(".")[index])
 
@@ -143,6 +152,8 @@ def version_part(index: int) -> t.Callable[[object], int]:
 
 
 def reads_without_error(read: t.Callable[..., object]) -> t.Callable[..., bool]:
+    """A function that returns whether `read` accepts its arguments."""
+
     def check(*arguments: object) -> bool:
         try:
             read(*arguments)
@@ -154,7 +165,7 @@ def reads_without_error(read: t.Callable[..., object]) -> t.Callable[..., bool]:
 
 
 def cel_equal(left: object, right: object) -> bool:
-    """Equality as in cel-go: an error if the left is a quantity or version and the right has another type."""
+    """Equality as in cel-go. Raises ValueError if `left` is a quantity or version and `right` has another type."""
     tag = tag_of(left)
     if tag is not None and tag != tag_of(right):
         raise no_overload()
@@ -162,8 +173,10 @@ def cel_equal(left: object, right: object) -> bool:
 
 
 def cel_in_list(left: object, right: t.Iterable[object]) -> bool:
-    """Membership in a list of constants, which cel-go turns into a set; values of Kubernetes' own types have no
-    hash."""
+    """Membership in a list of constants, which cel-go turns into a set.
+
+    Raises ValueError for values of Kubernetes' own types, which have no hash.
+    """
     if tag_of(left) is not None:
         raise ValueError("hash of unhashable type")
     return any(_equal(left, one) for one in right)

@@ -5,9 +5,8 @@
 
 """Compiles a site's inventory to DeviceClasses, ResourceClaimTemplates and policies.
 
-It has the inventory language, the compiler, the warnings, and the check whether the site's nodes can satisfy a claim.
-It imports `kube`, `config`, `apiserver`, `cel`, `holds`, `vendors`, `scheduler` and `topology`. It never reads a node
-or a server.
+It contains the inventory language, the compiler, and the check whether the site's nodes can satisfy a claim. It imports
+`kube`, `config`, `apiserver`, `cel`, `holds`, `vendors`, `scheduler` and `topology`. It never reads a node or a server.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import typing as t
 from ..kube.objects import Object
 
 _API = "admissionregistration.k8s.io/v1"
-#: The policies check only new and changed specs. Otherwise the finalizers of an existing object with a wrong spec could
-#: not be removed, and the object could not be deleted.
+#: The policies check only new and changed specs. Otherwise the finalizers of an existing object with an invalid spec
+#: could not be removed, so the object could not be deleted.
 _CHANGED = {
     "name": "new-or-changed-spec",
     "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
@@ -21,12 +21,12 @@ _CHANGED = {
 
 
 def policy(
-    name: str, labels: t.Mapping[str, str], resources: t.Sequence[str], spec: Object, **bound: Object
+    name: str, labels: t.Mapping[str, str], resources: t.Sequence[str], spec: Object, **binding_fields: Object
 ) -> list[Object]:
     """The policy and its binding with the action Deny.
 
-    `spec` has the policy's variables and validations, and additional match conditions; `bound` has fields of the
-    binding.
+    `spec` contains the policy's variables and validations, and may contain further match conditions. `binding_fields`
+    are additional fields of the binding.
     """
     rule = {
         "apiGroups": ["resource.k8s.io"],
@@ -38,7 +38,7 @@ def policy(
     }
     policy_spec = {
         "failurePolicy": "Fail",
-        # includes the defaults of the server: this field is atomic, so each apply without them would change it
+        # with the defaults of the API server: the field is atomic, so each apply without the defaults would change it
         "matchConstraints": {
             "matchPolicy": "Equivalent",
             "namespaceSelector": {},
@@ -48,7 +48,7 @@ def policy(
         **spec,
         "matchConditions": [_CHANGED, *spec.get("matchConditions", ())],
     }
-    binding = {"policyName": name, **bound, "validationActions": ["Deny"]}
+    binding = {"policyName": name, **binding_fields, "validationActions": ["Deny"]}
     return [
         {"apiVersion": _API, "kind": kind, "metadata": {"name": name, "labels": dict(labels)}, "spec": content}
         for kind, content in (("ValidatingAdmissionPolicy", policy_spec), ("ValidatingAdmissionPolicyBinding", binding))

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Warnings about values of an inventory that are valid but often a mistake."""
+"""Warnings about values of an inventory that are valid, but often not intended."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def capacity_warnings(device: Device, driver: DriverKnowledge | None, capacity: 
         return []
     path = child(device.path, "bandwidth" if device.bandwidth else "capacity")
     return [
-        f"{path}: {LANEWISE} allocates whole NICs: this selects one with at least {amount}, and the claim gets all of "
-        f"it; where: {{min_speed: {amount}}} requests the same, and share: {{bandwidth: {amount}}} a part of a NIC"
+        f"{path}: {LANEWISE} allocates whole NICs: this selects a NIC with at least {amount}, and the claim gets the "
+        f"whole NIC; where: {{min_speed: {amount}}} requests the same, share: {{bandwidth: {amount}}} a part of a NIC"
     ]

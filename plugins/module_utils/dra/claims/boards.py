@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The boards of a site for one group of a claim: which GPUs and NICs match it, and which pairs are nearest."""
+"""The boards of a site, and for a group of a claim: the matching GPUs and NICs, and their nearest pairs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from ..vendors.offer import Offer
 from ..vendors.offers import offers
 from ..vendors.server import Server
 
-#: The farthest level that `nearest` accepts by default: below one root complex. NODE crosses the processor's internal
-#: fabric, and SYS the link between processors. They can be slower than a NIC, so a claim must request them.
-AT_LEAST_DEFAULT = "PHB"
+#: The farthest level that `nearest` accepts by default: below one root complex. NODE crosses the internal fabric of a
+#: processor, and SYS the link between processors. Both can be slower than a NIC, so a claim must request them.
+DEFAULT_AT_LEAST = "PHB"
 
 NEAREST_GPUS = f"{LANEWISE}/nearestGPUs"
 NEAREST_GPU_LEVEL = f"{LANEWISE}/nearestGPULevel"
 BOARD = f"{LANEWISE}/board"
+#: The attributes that are compared or selected by `pairing`.
 _COMPARED = (PCI_BUS_ID, PCIE_ROOT, NUMA_NODE, NEAREST_GPUS, NEAREST_GPU_LEVEL, BOARD)
 
 
 @dataclass(frozen=True)
 class MatchingDevice:
-    """A device that matches a request. `place` is its function on the board's map; for a VF that is its PF.
+    """A device that matches a request.
 
-    `values` are the attributes by which pairs are compared or selected.
+    `place` is the address of its function on the board's map, which for a VF is its PF. `values` are the attributes by
+    which pairs are compared or selected.
     """
 
     address: str
@@ -57,17 +59,18 @@ class RequestSelectors:
 class Shape:
     """A board of the site, its devices that match a group, and the nodes that have the board.
 
-    `gpus` are the matching GPUs by address; `nics` has, for each NIC request of the group, the matching devices by
-    place on the board. `devices` is the largest number of devices that a node publishes. `gpu_parts` is the number of
-    matching devices of each GPU, more than one if it is partitioned. `allowed` has, for each NIC request of the group,
-    the nearest places of each GPU; the set is empty if there is none.
+    - `gpus` are the matching GPUs by address. `gpu_parts` is the number of matching devices of each GPU, which is more
+      than one if the GPU is partitioned.
+    - `nics` contains, for each NIC request of the group, the matching devices by their place on the board. `allowed`
+      contains, for each NIC request, the nearest places of each GPU; the set is empty if no place is near enough.
+    - `max_devices` is the largest number of devices that one of the nodes publishes.
     """
 
     board: Board
     nodes: list[str]
     gpus: dict[str, MatchingDevice]
     nics: list[dict[str, list[MatchingDevice]]]
-    devices: int
+    max_devices: int
     gpu_parts: dict[str, int]
     allowed: list[dict[str, frozenset[str]]] = field(default_factory=list)
 
@@ -79,8 +82,8 @@ class Shape:
 class Boards:
     """The boards of the probed nodes.
 
-    Nodes whose facts cannot be read are left out, because `reach` reports them. Nodes that are known only from slices
-    are left out too.
+    Nodes with invalid facts are left out, because `reach` reports them. Nodes that are known only from slices are left
+    out too, as slices do not contain the distances between devices.
     """
 
     def __init__(
@@ -93,11 +96,11 @@ class Boards:
     ) -> None:
         self.selection = Selection(engine)
         self._known: dict[tuple[RequestSelectors, tuple[RequestSelectors, ...], str], list[Shape]] = {}
-        self.found: list[tuple[str, Board, list[Offer], dict[str, str]]] = []
+        self._nodes: list[tuple[str, Board, list[Offer], dict[str, str]]] = []
         for node in sorted(nodes):
             facts = nodes[node]
             if isinstance(facts, PublishedNode):
-                continue  # slices do not have the distances between devices
+                continue
             try:
                 board = board_map(facts)
                 physical = {nic["address"]: nic["physfn"] or nic["address"] for nic in facts["nics"]}
@@ -105,10 +108,10 @@ class Boards:
             except (KeyError, TypeError, AttributeError, ValueError):
                 continue
             if board.shape:
-                self.found.append((node, board, offered, physical))
+                self._nodes.append((node, board, offered, physical))
 
     def shapes(self, gpu: RequestSelectors, nics: t.Sequence[RequestSelectors], at_least: str) -> list[Shape]:
-        """The different boards that have a device for each request, those with the most nodes first."""
+        """The different boards with a device for each request, those with the most nodes first."""
         key = (gpu, tuple(nics), at_least)
         if key not in self._known:
             self._known[key] = self._shapes(gpu, nics, at_least)
@@ -116,39 +119,40 @@ class Boards:
 
     def _shapes(self, gpu: RequestSelectors, nics: t.Sequence[RequestSelectors], at_least: str) -> list[Shape]:
         found: dict[t.Hashable, Shape] = {}
-        for node, board, offered, physical in self.found:
+        for node, board, offered, physical in self._nodes:
             places = set(board.gpus)
-            parts = [fit for fit in self._fits(gpu, offered, {}) if fit.place in places]
-            gpus = {fit.place: fit for fit in parts}
-            rows = [_by_place(self._fits(nic, offered, physical), board) for nic in nics]
+            parts = [device for device in self._matching(gpu, offered, {}) if device.place in places]
+            gpus = {device.place: device for device in parts}
+            rows = [_by_place(self._matching(nic, offered, physical), board) for nic in nics]
             if not gpus or not all(rows):
                 continue
             key = (
                 board.shape,
                 _key(gpus.values()),
-                *(_key(one for fits in row.values() for one in fits) for row in rows),
+                *(_key(device for devices in row.values() for device in devices) for row in rows),
             )
             if key in found:
                 found[key].nodes.append(node)
             else:
                 ordered = {address: gpus[address] for address in board.gpus if address in gpus}
                 allowed = [_allowed(board, ordered, row, at_least) for row in rows]
-                gpu_parts = {address: sum(fit.place == address for fit in parts) for address in ordered}
+                gpu_parts = {address: sum(device.place == address for device in parts) for address in ordered}
                 found[key] = Shape(board, [node], ordered, rows, len(offered), gpu_parts, allowed)
         by_map: dict[str, list[Shape]] = {}
         for shape in found.values():
             by_map.setdefault(shape.board.shape, []).append(shape)
-        merged = [_merged(alike) for alike in by_map.values()]
+        merged = [_merged(same_map) for same_map in by_map.values()]
         return sorted(merged, key=lambda shape: (-len(shape.nodes), shape.board.shape))
 
-    def _fits(
-        self, asked: RequestSelectors, offered: t.Sequence[Offer], physical: t.Mapping[str, str]
+    def _matching(
+        self, request: RequestSelectors, offered: t.Sequence[Offer], physical: t.Mapping[str, str]
     ) -> list[MatchingDevice]:
+        """The devices of a node that match a request, or may match it. `physical` maps VFs to their PFs."""
         found = []
         for offer in offered:
-            if offer.driver != asked.driver:
+            if offer.driver != request.driver:
                 continue
-            if all(self.selection.judge(text, offer) in (YES, MAYBE) for text in asked.texts):
+            if all(self.selection.judge(text, offer) in (YES, MAYBE) for text in request.texts):
                 values = {name: value for name in _COMPARED for value in _values(offer, name)}
                 found.append(MatchingDevice(offer.address, physical.get(offer.address, offer.address), values))
         return found
@@ -170,21 +174,21 @@ def _values(offer: Offer, name: str) -> t.Iterator[Scalar]:
         yield offer.address  # in an imported topology the value is unknown, but the driver publishes this address
 
 
-def _key(fits: t.Iterable[MatchingDevice]) -> t.Hashable:
-    return tuple((fit.address, fit.place, *fit.values.items()) for fit in fits)
+def _key(devices: t.Iterable[MatchingDevice]) -> t.Hashable:
+    return tuple((device.address, device.place, *device.values.items()) for device in devices)
 
 
-def _by_place(fits: t.Iterable[MatchingDevice], board: Board) -> dict[str, list[MatchingDevice]]:
-    """Devices by their place on the board, in the order of its map. Devices that are not on the map are left out."""
+def _by_place(devices: t.Iterable[MatchingDevice], board: Board) -> dict[str, list[MatchingDevice]]:
+    """Devices by their place on the board, in the order of the map. Devices that are not on the map are left out."""
     found: dict[str, list[MatchingDevice]] = {nic: [] for nic in board.nics}
-    for fit in fits:
-        if fit.place in found:
-            found[fit.place].append(fit)
+    for device in devices:
+        if device.place in found:
+            found[device.place].append(device)
     return {place: entries for place, entries in found.items() if entries}
 
 
 def _allowed(board: Board, gpus: t.Iterable[str], nics: t.Iterable[str], at_least: str) -> dict[str, frozenset[str]]:
-    """For each GPU the NICs at its nearest level, if that is near enough."""
+    """For each GPU, the NICs at its nearest level; an empty set if that level is farther than `at_least`."""
     places = list(nics)
     found = {}
     for gpu in gpus:
@@ -193,20 +197,20 @@ def _allowed(board: Board, gpus: t.Iterable[str], nics: t.Iterable[str], at_leas
     return found
 
 
-def _merged(alike: list[Shape]) -> Shape:
+def _merged(shapes: list[Shape]) -> Shape:
     """One shape for boards with the same map, even if their nodes publish different NICs.
 
     A claim cannot distinguish these nodes, as they have the same addresses. So a pair is allowed only if it is nearest
     on every node that has both devices.
     """
-    first = alike[0]
-    if len(alike) == 1:
+    first = shapes[0]
+    if len(shapes) == 1:
         return first
-    gpus = {gpu: shape.gpus[gpu] for gpu in first.board.gpus for shape in alike if gpu in shape.gpus}
+    gpus = {gpu: shape.gpus[gpu] for gpu in first.board.gpus for shape in shapes if gpu in shape.gpus}
     nics: list[dict[str, list[MatchingDevice]]] = []
     allowed: list[dict[str, frozenset[str]]] = []
     for number in range(len(first.nics)):
-        rows = [shape.nics[number] for shape in alike]
+        rows = [shape.nics[number] for shape in shapes]
         nics.append(
             {
                 nic: _without_duplicates(row.get(nic, ()) for row in rows)
@@ -216,21 +220,21 @@ def _merged(alike: list[Shape]) -> Shape:
         )
         near = {}
         for gpu in gpus:
-            there = [shape for shape in alike if gpu in shape.gpus]
-            pairs = frozenset().union(*(shape.allowed[number][gpu] for shape in there))
+            with_gpu = [shape for shape in shapes if gpu in shape.gpus]
+            pairs = frozenset().union(*(shape.allowed[number][gpu] for shape in with_gpu))
             near[gpu] = frozenset(
                 nic
                 for nic in pairs
-                if all(nic in shape.allowed[number][gpu] or nic not in shape.nics[number] for shape in there)
+                if all(nic in shape.allowed[number][gpu] or nic not in shape.nics[number] for shape in with_gpu)
             )
         allowed.append(near)
-    nodes = [node for shape in alike for node in shape.nodes]
-    gpu_parts = {gpu: max(shape.gpu_parts.get(gpu, 0) for shape in alike) for gpu in gpus}
-    return Shape(first.board, nodes, gpus, nics, max(shape.devices for shape in alike), gpu_parts, allowed)
+    nodes = [node for shape in shapes for node in shape.nodes]
+    gpu_parts = {gpu: max(shape.gpu_parts.get(gpu, 0) for shape in shapes) for gpu in gpus}
+    return Shape(first.board, nodes, gpus, nics, max(shape.max_devices for shape in shapes), gpu_parts, allowed)
 
 
 def _without_duplicates(rows: t.Iterable[t.Sequence[MatchingDevice]]) -> list[MatchingDevice]:
     found: list[MatchingDevice] = []
-    for fits in rows:
-        found += [fit for fit in fits if fit not in found]
+    for devices in rows:
+        found += [device for device in devices if device not in found]
     return found

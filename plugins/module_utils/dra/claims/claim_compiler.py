@@ -5,17 +5,19 @@
 
 """Compiles one claim of the inventory to the `devices` of a ResourceClaim: requests, constraints and configuration.
 
-Preference lists. `align: [pcie_root, numa_node, any]` must try all devices for the first level before the second. The
-scheduler's allocator processes the requests in order, depth first, and takes the first device that fits. When it
-backtracks, it changes the latest request first. So the level is chosen by `firstAvailable` subrequests of the group's
-other devices, the carriers, which come before the group's first device, the anchor: for one level of the carrier,
-every carrier device and every anchor device are tried before the carrier continues with the next level. If the anchor
-came first, the search would go to a farther level for the first anchor that fits, even if another anchor had a nearer
-partner. All requests of a repetition come before those of the next one. A constraint for each level ties the anchor to
-the subrequests of that level only.
+Preference lists: for `align: [pcie_root, numa_node, any]`, all devices must be tried at the first level before the
+second. The scheduler's allocator processes the requests in order, depth first, and takes the first device that fits.
+When it backtracks, it changes the latest request first.
 
-A constraint requires that the anchor has the attribute, even if another level is chosen. So a preference list that
-begins with `pcie_root` fails on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
+So the `firstAvailable` subrequests of a partner choose the level. The anchor is the first device of a group, and its
+partners are the other devices. Requests of partners come before the request of the anchor. For each level of a partner,
+all devices of the partner and of the anchor are tried before the next level. If the anchor came first, the search would
+go to a farther level for the first anchor that fits, even if another anchor had a nearer partner. All requests of a
+repetition come before those of the next one.
+
+For each level, a constraint aligns the anchor with the subrequests of this level. A constraint requires that the anchor
+has the attribute, even if another level is chosen. So a preference list with `pcie_root` fails on machines whose GPUs
+have no pcieRoot (Hyper-V, VMD).
 """
 
 from __future__ import annotations
@@ -29,52 +31,39 @@ from ..config import interface_config
 from ..kube import limits
 from ..kube.objects import Object
 from ..kube.reader import Reader, child
-from ..vendors.knowledge import PCI_BUS_ID, DriverKnowledge
-from .class_policy import ClassTerms
+from ..vendors.knowledge import PCI_BUS_ID
 from .common_attributes import CommonAttributes
 from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
 from .nearest import NearestPlanner, Plan, add_pairs
 from .request_origins import request_origins
+from .resolved_device import ResolvedDevice
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 
 @dataclass
-class Resolved:
-    """The class, driver, selectors and capacities of a device of the inventory.
-
-    `driver` is None if the class does not belong to the site and the inventory does not name its driver.
-    """
-
-    device: Device
-    class_name: str
-    kind: str
-    driver: DriverKnowledge | None
-    selectors: list[tuple[str, str]]
-    capacity: dict[str, str]
-    #: What its class sets and lets claims set; None if the class does not belong to the site.
-    terms: ClassTerms | None = None
-
-
-@dataclass
 class Compiled:
-    """The `devices` of a claim, and the origin in the inventory of each path in it; the longest prefix counts."""
+    """The `devices` of a claim. `origins` maps paths in it to paths in the inventory; the longest prefix applies."""
 
     devices: Object
     origins: dict[str, str] = field(default_factory=dict)
 
 
 def level_name(level: str) -> str:
-    """A level as a DNS label: `pcie-root`, or the words of an attribute's identifier."""
+    """A level as a DNS label, such as `pcie-root`. For an attribute, it is made of the words of its identifier."""
     words = _WORDS.findall(level.rpartition("/")[2])
     return "-".join(words).lower()[: limits.DNS_LABEL_BYTES].strip("-") or "level"
 
 
 class ClaimCompiler:
-    """Compiles one claim; errors go to `reader`."""
+    """Compiles claims. Errors are recorded in `reader`.
+
+    `resolve` returns what a device of the inventory is on this site, or None after recording its errors. With `lists`,
+    the cluster can compare attributes that are lists.
+    """
 
     def __init__(
-        self, reader: Reader, resolve: t.Callable[[Device], Resolved | None], lists: bool, nearest: NearestPlanner
+        self, reader: Reader, resolve: t.Callable[[Device], ResolvedDevice | None], lists: bool, nearest: NearestPlanner
     ) -> None:
         self.reader = reader
         self.resolve = resolve
@@ -82,46 +71,53 @@ class ClaimCompiler:
         self.nearest = nearest
 
     def compile(self, claim: Claim) -> list[tuple[Claim, Compiled]]:
-        """The compiled claim, or one for each kind of board; empty if the claim has errors, which are reported."""
-        before = len(self.reader.problems)
-        known: dict[int, Resolved] = {}
-        whole = True
+        """The compiled claim, or one for each kind of board; empty if the claim has errors, which are recorded."""
+        problems_before = len(self.reader.problems)
+        resolved: dict[int, ResolvedDevice] = {}
+        complete = True
         for group in claim.groups:
             for device in group.devices:
                 for choice in device.choices():
                     found = self.resolve(choice)
                     if found:
-                        known[id(choice)] = found
-                        self._check_use(claim, choice, found)
+                        resolved[id(choice)] = found
+                        self._check_namespaces(claim, choice, found)
                     else:
-                        whole = False  # the error has been reported, perhaps for its class or driver
-        made: list[tuple[Claim, Compiled]] = []
-        for suffix, plans in self.nearest.plans(claim, known) if whole else ():
-            body = _ClaimBuilder(self.reader, claim, known, self.lists, plans)
-            body.build()
-            compiled = body.compiled() if len(self.reader.problems) == before else None
+                        complete = False  # the error has been recorded, perhaps for its class or driver
+        objects: list[tuple[Claim, Compiled]] = []
+        for suffix, plans in self.nearest.plans(claim, resolved) if complete else ():
+            builder = _ClaimBuilder(self.reader, claim, resolved, self.lists, plans)
+            builder.build()
+            compiled = builder.compiled() if len(self.reader.problems) == problems_before else None
             if compiled:
-                made.append((self.nearest.named(claim, suffix), compiled))
-        return made
+                objects.append((self.nearest.named(claim, suffix), compiled))
+        return objects
 
-    def _check_use(self, claim: Claim, device: Device, found: Resolved) -> None:
-        """Report each namespace of the claim that may not use the class of a device."""
-        if found.terms is None or device.admin:
+    def _check_namespaces(self, claim: Claim, device: Device, resolved: ResolvedDevice) -> None:
+        """Record a problem for each namespace of the claim that may not use the class of a device."""
+        if resolved.terms is None or device.admin:
             return
         for namespace in claim.namespaces:
-            if reason := found.terms.unusable(namespace):
+            if reason := resolved.terms.why_unusable(namespace):
                 self.reader.problem(child(device.path, "class"), reason, "tenancy", "use another class")
 
 
 class _ClaimBuilder:
+    """Builds the `devices` of one claim. `resolved` and `plans` are by the id() of the device or group."""
+
     def __init__(
-        self, reader: Reader, claim: Claim, known: dict[int, Resolved], lists: bool, plans: t.Mapping[int, Plan]
+        self,
+        reader: Reader,
+        claim: Claim,
+        resolved: dict[int, ResolvedDevice],
+        lists: bool,
+        plans: t.Mapping[int, Plan],
     ) -> None:
         self.plans = plans
         self.reader = reader
         self.claim = claim
-        self.known = known
-        self._attributes = CommonAttributes(reader, known, lists)
+        self.resolved = resolved
+        self._attributes = CommonAttributes(reader, resolved, lists)
         self.required = self._attributes.required
         self.requests: list[tuple[Object, Device]] = []
         self.constraints: list[tuple[Object, str]] = []
@@ -132,13 +128,13 @@ class _ClaimBuilder:
         for group in self.claim.groups:
             self._group(group)
         if self.claim.align:
-            everything = [device for group in self.claim.groups for device in group.devices]
+            all_devices = [device for group in self.claim.groups for device in group.devices]
             path = child(self.claim.path, "align")
             if sum(_size(device) * group.count for group in self.claim.groups for device in group.devices) < 2:
                 self.reader.problem(path, "there is only one device, so there is nothing to align", "contradiction")
-            for attribute, devices in self.required(everything, self.claim.align, path):
+            for attribute, devices in self.required(all_devices, self.claim.align, path):
                 constraint: Object = {"matchAttribute": attribute}
-                if len(devices) < len(everything):
+                if len(devices) < len(all_devices):
                     constraint = {"requests": self._requests_of(devices), **constraint}
                 self.constraints.append((constraint, path))
         for rule in self.claim.distinct:
@@ -146,11 +142,12 @@ class _ClaimBuilder:
         self._distinct_nics()
 
     def compiled(self) -> Compiled | None:
+        """The result of `build`, or None after recording that it exceeds a limit."""
         claim = self.claim
         devices: Object = {"requests": [request for request, _device in self.requests]}
         origins = self.origins
         for index, (request, device) in enumerate(self.requests):
-            request_origins(origins, f"requests[{index}]", request, device, self.known)
+            request_origins(origins, f"requests[{index}]", request, device, self.resolved)
         if self.constraints:
             devices["constraints"] = [constraint for constraint, _path in self.constraints]
             for index, (_constraint, path) in enumerate(self.constraints):
@@ -160,14 +157,14 @@ class _ClaimBuilder:
             devices["config"] = [config for config, _path in configs]
             for index, (_config, path) in enumerate(configs):
                 origins[f"config[{index}]"] = path
-        for what, most in (("constraints", limits.CONSTRAINTS), ("config", limits.CONFIGS)):
-            if len(devices.get(what, ())) > most:
-                number = len(devices[what])
+        for field_name, maximum in (("constraints", limits.CONSTRAINTS), ("config", limits.CONFIGS)):
+            number = len(devices.get(field_name, ()))
+            if number > maximum:
                 self.reader.problem(
                     claim.path,
-                    f"compiles to {number} entries of {what}; the limit of a claim is {most}",
+                    f"compiles to {number} entries of {field_name}; the limit of a claim is {maximum}",
                     "too-many",
-                    "split it",
+                    "split the claim",
                 )
                 return None
         return Compiled(devices, origins)
@@ -188,20 +185,21 @@ class _ClaimBuilder:
             )
             return
         if len(levels) > 1:
-            self._preferred(group, levels)
+            self._add_preference_list(group, levels)
             return
-        tied = self.required(group.devices, levels[0], group.align_path) if levels else []
+        aligned = self.required(group.devices, levels[0], group.align_path) if levels else []
         for index in range(group.count):
             for device in group.devices:
                 self._add(device, group, index, [])
-            for attribute, devices in tied:
+            for attribute, devices in aligned:
                 names = [request_name(device, group, index) for device in devices]
                 self.constraints.append(({"requests": names, "matchAttribute": attribute}, group.align_path))
 
-    def _preferred(self, group: Group, levels: tuple[str, ...]) -> None:  # noqa: C901
-        anchor, carriers = group.devices[0], group.devices[1:] or group.devices
-        before = len(self.reader.problems)
-        for device in carriers:
+    def _add_preference_list(self, group: Group, levels: tuple[str, ...]) -> None:  # noqa: C901
+        """Add the requests and constraints of a group that is aligned by a preference list (see the module)."""
+        anchor, partners = group.devices[0], group.devices[1:] or group.devices
+        problems_before = len(self.reader.problems)
+        for device in partners:
             subrequests = len(levels) * len(device.choices())
             if subrequests > limits.FIRST_AVAILABLE:
                 self.reader.problem(
@@ -216,42 +214,43 @@ class _ClaimBuilder:
                     child(device.path, "admin"),
                     "admin access cannot be combined with a preference list",
                     "contradiction",
-                    "align by one level",
+                    "align on one level",
                 )
         for device in group.devices:
             if any(choice.all for choice in device.choices()):
                 self.reader.problem(
                     child(device.path, "all"),
-                    "all cannot be combined with a preference list: if one of all devices does not match, the "
+                    "all cannot be combined with a preference list: if any of the devices does not match, the "
                     "scheduler fails and never tries the next level",
                     "contradiction",
-                    "give a count, or align by one level",
+                    "set a count, or align on one level",
                 )
-        tied: list[list[tuple[str, list[Device]]]] = []
+        aligned: list[list[tuple[str, list[Device]]]] = []  # for each level: attributes, each with partners
         for level in levels:
-            ties: dict[str, list[Device]] = {}
-            for device in carriers if level != ANY else ():
+            by_attribute: dict[str, list[Device]] = {}
+            for device in partners if level != ANY else ():
                 pair = [anchor] if device is anchor else [anchor, device]
                 for attribute, _devices in self.required(pair, level, group.align_path, pairs=False):
-                    ties.setdefault(attribute, []).append(device)
-            tied.append(list(ties.items()))
-        if len(self.reader.problems) > before:
+                    by_attribute.setdefault(attribute, []).append(device)
+            aligned.append(list(by_attribute.items()))
+        if len(self.reader.problems) > problems_before:
             return
         names = _level_names(levels)
         for index in range(group.count):
-            for device in carriers:
+            for device in partners:
                 self._add(device, group, index, names)
-            if anchor not in carriers:
+            if anchor not in partners:
                 self._add(anchor, group, index, [])
-            for name, ties_of_level in zip(names, tied):
-                for attribute, devices in ties_of_level:
-                    requests = [request_name(anchor, group, index)] if anchor not in carriers else []
+            for name, attributes in zip(names, aligned):
+                for attribute, devices in attributes:
+                    requests = [request_name(anchor, group, index)] if anchor not in partners else []
                     for device in devices:
                         request = request_name(device, group, index)
-                        requests += [f"{request}/{sub}" for sub in _subrequests(device, [name])]
+                        requests += [f"{request}/{sub}" for sub in _subrequest_names(device, [name])]
                     self.constraints.append(({"requests": requests, "matchAttribute": attribute}, group.align_path))
 
     def _add(self, device: Device, group: Group, index: int, levels: list[str]) -> None:
+        """Add the request of a device and its configurations. `levels` are the names of a preference list's levels."""
         name = request_name(device, group, index)
         request: Object = {"name": name}
         choices = device.choices()
@@ -259,29 +258,32 @@ class _ClaimBuilder:
             request["firstAvailable"] = [
                 {"name": sub, **self.body_of(choice)}
                 for level in (levels or [""])
-                for choice, sub in zip(choices, _subrequests(device, [level]))
+                for choice, sub in zip(choices, _subrequest_names(device, [level]))
             ]
         else:
             request["exactly"] = self.body_of(device)
         self.requests.append((request, device))
         for choice in choices:
             for position, config in enumerate(choice.configs):
-                self.add_config(config, choice, position, group, index, self._names(name, device, choice, levels))
+                requests = self._references(name, device, choice, levels)
+                self.add_config(config, choice, position, group, index, requests)
         if device.alternatives:
             for position, config in enumerate(device.configs):
                 self.add_config(config, device, position, group, index, [name])
 
-    def _names(self, name: str, device: Device, choice: Device, levels: list[str]) -> list[str]:
+    def _references(self, name: str, device: Device, choice: Device, levels: list[str]) -> list[str]:
+        """The names by which a configuration of `choice` refers to its request or subrequests."""
         if not device.alternatives:
             return [name]
         position = next(i for i, other in enumerate(device.alternatives) if other is choice)
-        return [f"{name}/{_subrequests(device, [level])[position]}" for level in (levels or [""])]
+        return [f"{name}/{_subrequest_names(device, [level])[position]}" for level in (levels or [""])]
 
     def body_of(self, device: Device) -> Object:
-        known = self.known[id(device)]
-        body: Object = {"deviceClassName": known.class_name}
-        if known.selectors:
-            body["selectors"] = [{"cel": {"expression": text}} for text, _path in known.selectors]
+        """The v1 ExactDeviceRequest or DeviceSubRequest for a device, without its name."""
+        resolved = self.resolved[id(device)]
+        body: Object = {"deviceClassName": resolved.class_name}
+        if resolved.selectors:
+            body["selectors"] = [{"cel": {"expression": text}} for text, _path in resolved.selectors]
         body["allocationMode"] = "All" if device.all else "ExactCount"
         if not device.all:
             body["count"] = device.count
@@ -289,8 +291,8 @@ class _ClaimBuilder:
             body["adminAccess"] = True
         if device.tolerations:
             body["tolerations"] = device.tolerations
-        if known.capacity:
-            body["capacity"] = {"requests": known.capacity}
+        if resolved.capacity:
+            body["capacity"] = {"requests": resolved.capacity}
         return body
 
     # configuration
@@ -298,11 +300,17 @@ class _ClaimBuilder:
     def add_config(
         self, config: Object, device: Device, position: int, group: Group, index: int, requests: list[str]
     ) -> None:
-        own = config["driver"] == interface_config.DRIVER
+        """Add a configuration of `device` for these requests.
+
+        `position` is its number among the configurations of the device, `index` the repetition of the group. Errors are
+        recorded for only one repetition.
+        """
+        is_interface = config["driver"] == interface_config.DRIVER
         parameters = config["parameters"]
-        path = child(device.path, "interface" if own else "config")
-        drivers = {found.driver.name for found in map(self._driver_of, device.choices()) if found.driver}
-        unknown = any(self._driver_of(choice).driver is None for choice in device.choices())
+        path = child(device.path, "interface" if is_interface else "config")
+        known_drivers = [self.resolved[id(choice)].driver for choice in device.choices()]
+        drivers = {driver.name for driver in known_drivers if driver}
+        unknown = None in known_drivers
         if drivers and not unknown and config["driver"] not in drivers:
             if index == 0:
                 self.reader.problem(
@@ -311,20 +319,20 @@ class _ClaimBuilder:
                     "config-driver",
                 )
             return
-        if own:
+        if is_interface:
             if index == 0:
-                self._check_class(parameters, path, device)
+                self._check_class_policies(parameters, path, device)
             name = str(parameters.get("name", ""))
-            many = max((_size(choice) for choice in device.choices()), default=1)
+            number = max((_size(choice) for choice in device.choices()), default=1)
             for key in ("name", "addresses", "mac"):
-                alike = key in parameters and (many > 1 or (group.count > 1 and not (key == "name" and INDEX in name)))
-                if alike and index == 0:
-                    ask = "" if key != "name" else f"; with count at the group, write {INDEX} in the name"
+                repeated = group.count > 1 and not (key == "name" and INDEX in name)
+                if key in parameters and (number > 1 or repeated) and index == 0:
+                    hint = "" if key != "name" else f"; with count at the group, write {INDEX} in the name"
                     self.reader.problem(
                         child(path, key),
                         "would be the same for several devices of a pod",
                         "contradiction",
-                        f"ask for them one by one{ask}",
+                        f"request the devices one by one{hint}",
                     )
             if INDEX in name:
                 parameters = {**parameters, "name": name.replace(INDEX, str(index))}
@@ -334,16 +342,15 @@ class _ClaimBuilder:
         key = json.dumps([id(device), position, opaque], sort_keys=True)
         self.configs.setdefault(key, ({"opaque": opaque}, path, []))[2].extend(requests)
 
-    def _check_class(self, parameters: Object, path: str, device: Device) -> None:
-        known = [self._driver_of(choice).terms for choice in device.choices()]
+    def _check_class_policies(self, parameters: Object, path: str, device: Device) -> None:
+        """Record what the classes of a device do not let claims of these namespaces set."""
+        all_terms = [self.resolved[id(choice)].terms for choice in device.choices()]
         for namespace in self.claim.namespaces:
-            self.reader.problems += [p for one in known if one for p in one.refused(namespace, parameters, path)]
-
-    def _driver_of(self, device: Device) -> Resolved:
-        return self.known[id(device)]
+            for terms in all_terms:
+                self.reader.problems += terms.refused_settings(namespace, parameters, path) if terms else []
 
     def _configs(self) -> list[tuple[Object, str]]:
-        """One entry for all requests with the same configuration, split by the limit of requests in an entry."""
+        """An entry for all requests with the same configuration, or several if there are too many requests for one."""
         found = []
         for config, path, requests in self.configs.values():
             for start in range(0, len(requests), limits.REQUESTS):
@@ -353,10 +360,11 @@ class _ClaimBuilder:
     # constraints
 
     def _requests_of(self, devices: list[Device]) -> list[str]:
-        wanted = {id(device) for device in devices}
-        return [request["name"] for request, device in self.requests if id(device) in wanted]
+        ids = {id(device) for device in devices}
+        return [request["name"] for request, device in self.requests if id(device) in ids]
 
     def _distinct(self, rule: Distinct) -> None:
+        """Add the constraint of a `distinct` rule, or record why it is impossible."""
         found: list[tuple[Device, list[str]]] = []
         size = 0
         for group in self.claim.groups:
@@ -376,12 +384,14 @@ class _ClaimBuilder:
         if not found:
             self.reader.problem(rule.path, f"no device of the claim publishes {rule.by}", "no-attribute")
         elif not names:
-            different = ", ".join(sorted({names[0] for _device, names in found}))
+            attribute_names = ", ".join(sorted({names[0] for _device, names in found}))
             self.reader.problem(
-                rule.path, f"the devices publish {rule.by} under different names: {different}", "no-common-attribute"
+                rule.path,
+                f"the devices publish {rule.by} under different names: {attribute_names}",
+                "no-common-attribute",
             )
         elif size < 2:
-            self.reader.problem(rule.path, "there is only one device, so there is nothing to differ", "contradiction")
+            self.reader.problem(rule.path, "there is only one device, so the rule has no effect", "contradiction")
         else:
             requests = self._requests_of([device for device, _attributes in found])
             self.constraints.append(({"requests": requests, "distinctAttribute": names[0]}, rule.path))
@@ -390,18 +400,20 @@ class _ClaimBuilder:
         """Require different NICs for the shares of NICs in a claim, unless the claim aligns them on the NIC itself."""
         if self.claim.align == PCI_BUS_ID:
             return
-        together = {id(device) for group in self.claim.groups if PCI_BUS_ID in group.align for device in group.devices}
+        on_one_nic = {
+            id(device) for group in self.claim.groups if PCI_BUS_ID in group.align for device in group.devices
+        }
         names: list[str] = []
         size, path = 0, ""
         for request, device in self.requests:
             choices = device.choices()
             shares = [choice for choice in choices if choice.divided]
-            if id(device) in together or not shares:
+            if id(device) in on_one_nic or not shares:
                 continue
-            subs = request.get("firstAvailable") or ()
-            some = [sub["name"] for index, sub in enumerate(subs) if choices[index % len(choices)].divided]
-            whole = not subs or len(some) == len(subs)
-            names += [request["name"]] if whole else [f"{request['name']}/{sub}" for sub in some]
+            subrequests = request.get("firstAvailable") or ()
+            shared = [sub["name"] for index, sub in enumerate(subrequests) if choices[index % len(choices)].divided]
+            all_shared = not subrequests or len(shared) == len(subrequests)
+            names += [request["name"]] if all_shared else [f"{request['name']}/{sub}" for sub in shared]
             size += _size(device)
             path = path or child(shares[0].path, "share")
         if size > 1:
@@ -409,7 +421,7 @@ class _ClaimBuilder:
 
 
 def _level_names(levels: tuple[str, ...]) -> list[str]:
-    """A name for each level; attributes of several domains with one identifier get a number."""
+    """A different name for each level. Attributes of several domains with the same identifier get a number."""
     names: list[str] = []
     for level in levels:
         name, number = level_name(level), 2
@@ -424,8 +436,8 @@ def _size(device: Device) -> int:
     return max(2 if choice.all else choice.count for choice in device.choices())
 
 
-def _subrequests(device: Device, levels: list[str]) -> list[str]:
-    """Names of subrequests: the level, the alternative, or both, with the level first."""
+def _subrequest_names(device: Device, levels: list[str]) -> list[str]:
+    """The names of subrequests: the level, the alternative, or both, with the level first."""
     if not device.alternatives:
         return levels
     return [f"{level}-{choice.name}" if level else choice.name for level in levels for choice in device.alternatives]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Compiles the DeviceClasses of a site: those in its inventory, and those that its claims need."""
+"""Compiles the DeviceClasses of a site: those of its inventory, and others that its claims need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..kube import versions
 from ..kube.objects import Object
 from ..kube.problems import Problems
 from ..kube.reader import Reader, child, nearest
-from ..vendors.drivers import DRIVERS, REFUSES, knowledge
+from ..vendors.drivers import CONFIG_CHECKS, DRIVERS, knowledge
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
 from .claim_compiler import Compiled
@@ -36,22 +36,23 @@ V1 = "resource.k8s.io/v1"
 
 @dataclass
 class CompiledObject:
-    """An object, and the origin of its parts: inventory paths by object path."""
+    """An object. `origins` maps paths of its parts to paths in the inventory."""
 
     object: Object
     origins: dict[str, str]
 
     def origin(self, path: str) -> tuple[str, bool]:
-        """The inventory path of an object path, and whether it is exact; otherwise it is that of a parent."""
-        place = path
-        while place and place not in self.origins:
-            cut = max(place.rfind("."), place.rfind("["))
-            place = place[:cut] if cut > 0 else ""
-        return self.origins[place], place == path
+        """The inventory path of an object path, and whether it is exact. Otherwise it is that of the nearest parent."""
+        known = path
+        while known and known not in self.origins:
+            cut = max(known.rfind("."), known.rfind("["))
+            known = known[:cut] if cut > 0 else ""
+        return self.origins[known], known == path
 
 
 class ClassCompiler:
-    """Compiles classes; `made` has the objects that are created with them."""
+    """Compiles DeviceClasses. `compiled_objects` are the objects of the site so far; errors are recorded in
+    `reader`."""
 
     def __init__(self, inventory: Inventory, reader: Reader, kubernetes: str, gates: dict[str, bool]) -> None:
         self.inventory = inventory
@@ -60,11 +61,12 @@ class ClassCompiler:
         self.minor = versions.minor_of(kubernetes)
         self.gates = gates
         self.lists = features.enabled("DRAListTypeAttributes", self.minor, gates)
-        self.made: list[CompiledObject] = []
+        self.compiled_objects: list[CompiledObject] = []
         self.warnings: list[str] = []
         self.classes: dict[str, Object] = {}
         self.claims: list[tuple[Claim, Compiled]] = []
-        self.foreign: set[str] = set()
+        #: Names of classes that claims use, but that do not belong to the site.
+        self.foreign_classes: set[str] = set()
         self.drivers: dict[str, DriverKnowledge] = {}
         self.shares: dict[int, Share] = {}
         self.engine: Engine | None = None
@@ -93,7 +95,8 @@ class ClassCompiler:
             metadata["annotations"] = dict(annotations)
         return metadata
 
-    def _knowledge(self) -> None:
+    def _read_drivers(self) -> None:
+        """Read the knowledge of the site's drivers."""
         for name, options in self.inventory.drivers.items():
             try:
                 self.drivers[name] = knowledge(name, options)
@@ -101,46 +104,46 @@ class ClassCompiler:
             except Problems as error:
                 self.reader.problems += error.problems
 
-    def _driver(self, kind: str, name: str, path: str) -> DriverKnowledge | None:
-        """The driver that serves a kind: the named one, or the only one of the site."""
+    def _driver_for(self, kind: str, name: str, path: str) -> DriverKnowledge | None:
+        """The driver `name`, or if that is empty, the only driver of the site that serves a kind.
+
+        Returns None after recording a problem.
+        """
         site_drivers = self.inventory.drivers
         serving = [driver for driver in self.drivers.values() if kind in driver.kinds]
-        where = child(path, "driver" if name else "kind")
+        problem_path = child(path, "driver" if name else "kind")
         if name and name not in site_drivers:
             fix = nearest(name, site_drivers) or f"add it to {PREFIX}drivers"
-            self.reader.problem(where, f"driver {name!r} does not run on this site", "unknown-driver", fix)
+            self.reader.problem(problem_path, f"driver {name!r} does not run on this site", "unknown-driver", fix)
         elif name and name not in self.drivers:
             pass  # its errors were already reported
         elif name and kind not in self.drivers[name].kinds:
-            serves = ", ".join(self.drivers[name].kinds)
-            self.reader.problem(
-                where, f"driver {name} has no devices of kind {kind}", "unserved-kind", f"it has {serves}"
-            )
+            fix = f"kinds of this driver: {', '.join(self.drivers[name].kinds)}"
+            self.reader.problem(problem_path, f"driver {name} has no devices of kind {kind}", "unserved-kind", fix)
         elif name:
             return self.drivers[name]
         elif len(serving) == 1:
             return serving[0]
         elif serving:
             names = ", ".join(driver.name for driver in serving)
-            self.reader.problem(
-                where, f"several drivers of this site serve kind {kind}: {names}", "ambiguous", "name the driver"
-            )
+            message = f"several drivers of this site serve kind {kind}: {names}"
+            self.reader.problem(problem_path, message, "ambiguous", "set the driver")
         elif len(site_drivers) == len(self.drivers):
             known = ", ".join(driver.name for driver in DRIVERS.values() if kind in driver.kinds)
             self.reader.problem(
-                where,
+                problem_path,
                 f"no driver of this site serves kind {kind}",
                 "unserved-kind",
-                f"{PREFIX}drivers can have {known}",
+                f"add one of these to {PREFIX}drivers: {known}",
             )
         return None
 
-    def _class(self, item: Class) -> None:
-        driver = self._driver(item.kind, item.driver, item.path) if item.kind else None
+    def _compile_class(self, item: Class) -> None:
+        driver = self._driver_for(item.kind, item.driver, item.path) if item.kind else None
         if item.broken or (item.kind and driver is None):
             item.broken = True
             return
-        before = len(self.reader.problems)
+        problems_before = len(self.reader.problems)
         parts: list[tuple[selectors.Selector, str]] = []
         if driver:
             parts += kind_selectors(driver, driver.terms(item.kind, item.filter_names()), child(item.path, "kind"))
@@ -148,48 +151,49 @@ class ClassCompiler:
         elif item.driver:
             parts.append((selectors.driver_is(item.driver), child(item.path, "driver")))
         parts += raw_selectors(item.cel, item.path)
-        of_driver = driver.name if driver else item.driver
+        driver_name = driver.name if driver else item.driver
         for config in item.configs:
-            own = config["driver"] == interface_config.DRIVER
-            ours = "tenants" if tenancy.is_policy(config["parameters"]) else "interface"
-            place = child(item.path, ours if own else "config")
-            if of_driver and config["driver"] != of_driver:
+            is_lanewise = config["driver"] == interface_config.DRIVER
+            lanewise_key = "tenants" if tenancy.is_policy(config["parameters"]) else "interface"
+            path = child(item.path, lanewise_key if is_lanewise else "config")
+            if driver_name and config["driver"] != driver_name:
                 self.reader.problem(
-                    place,
-                    f"is for driver {config['driver']}, but the devices come from {of_driver}",
+                    path,
+                    f"is for driver {config['driver']}, but the devices come from {driver_name}",
                     "config-driver",
                 )
-            elif own and "share" in config["parameters"] and not item.share:
+            elif is_lanewise and "share" in config["parameters"] and not item.share:
                 message = "needs a class of shares, but this class is for whole devices"
-                self.reader.problem(child(place, "share"), message, "contradiction", "set share: true in the class")
-            elif own and INDEX in str(config["parameters"].get("name", "")):
+                self.reader.problem(child(path, "share"), message, "contradiction", "set share: true in the class")
+            elif is_lanewise and INDEX in str(config["parameters"].get("name", "")):
                 self.reader.problem(
-                    child(place, "name"),
+                    child(path, "name"),
                     f"{INDEX} has no meaning in a class, which is not repeated",
                     "contradiction",
                     "set the name in the claim that requests the device",
                 )
-        taken = driver.extended_resources.get(item.extended_resource) if driver else None
-        if driver and taken and driver.has(taken):
+        since = driver.extended_resources.get(item.extended_resource) if driver else None
+        if driver and since and driver.version_in_range(since):
             self.warnings.append(
                 f"{child(item.path, 'extended_resource')}: the chart of {driver.title} creates a class with "
-                f"{item.extended_resource} from {taken} on, and the scheduler uses only one of them; use another name"
+                f"{item.extended_resource} from {since} on, and the scheduler uses only one of the two classes; "
+                "use another name"
             )
-        self._refused(item.configs, item.path)
-        if len(self.reader.problems) == before:
+        self._check_configs(item.configs, item.path)
+        if len(self.reader.problems) == problems_before:
             self._extended[item.name] = item.extended_resource
-            self._make_class(item.name, parts, item.path, of_driver, item)
+            self._add_class(item.name, parts, item.path, driver_name, item)
 
-    def _refused(self, configs: list[Object], path: str) -> None:
-        """Report what drivers of the site refuse in opaque configurations. InterfaceConfigs are checked when read."""
+    def _check_configs(self, configs: list[Object], path: str) -> None:
+        """Record what other drivers would refuse in opaque configurations. InterfaceConfigs are checked when read."""
         foreign = [config for config in configs if config["driver"] != interface_config.DRIVER]
         for index, config in enumerate(foreign):
-            refuses, driver = REFUSES.get(config["driver"]), self.drivers.get(config["driver"])
-            if refuses and driver:
-                place = child(f"{child(path, 'config')}[{index}]", "parameters")
-                self.reader.problems += refuses(config["parameters"], place, driver)
+            check, driver = CONFIG_CHECKS.get(config["driver"]), self.drivers.get(config["driver"])
+            if check and driver:
+                parameters_path = child(f"{child(path, 'config')}[{index}]", "parameters")
+                self.reader.problems += check(config["parameters"], parameters_path, driver)
 
-    def _make_class(
+    def _add_class(
         self,
         name: str,
         parts: list[tuple[selectors.Selector, str]],
@@ -197,15 +201,18 @@ class ClassCompiler:
         driver: str,
         item: Class | None = None,
     ) -> None:
-        """Add a class for devices of a driver; an empty `driver` means any."""
+        """Add a class for devices of a driver, or of any driver if `driver` is empty.
+
+        `parts` are its selectors, each with its inventory path. `item` is the class in the inventory, if it has one.
+        """
         try:
             spec: Object = {"selectors": selectors.device_selectors([part for part, _path in parts])}
         except ValueError as error:
             self.reader.problem(path, f"cannot be written as selectors: {error}", "bad-value")
             return
         origins = {"": path}
-        for index, (_part, place) in enumerate(parts):
-            origins[f"spec.selectors[{index}]"] = place
+        for index, (_part, part_path) in enumerate(parts):
+            origins[f"spec.selectors[{index}]"] = part_path
         configs = item.configs if item else []
         if driver in ("", interface_config.DRIVER) and not terms(name, configs).policy:
             configs = [*configs, *self.inventory.tenants]
@@ -218,14 +225,19 @@ class ClassCompiler:
         metadata = self._metadata(
             name, labels=item.labels if item else None, annotations=item.annotations if item else None
         )
-        made = {"apiVersion": V1, "kind": "DeviceClass", "metadata": metadata, "spec": spec}
-        self.classes[name] = made
-        self.made.append(CompiledObject(made, origins))
+        device_class = {"apiVersion": V1, "kind": "DeviceClass", "metadata": metadata, "spec": spec}
+        self.classes[name] = device_class
+        self.compiled_objects.append(CompiledObject(device_class, origins))
 
     def _class_for(self, device: Device, driver: DriverKnowledge) -> str:
-        """The class of a kind: a class of the inventory that selects exactly this kind, or a new one."""
-        wanted = driver.terms(device.kind, device.filter_names())
-        special = next((name for name in device.filter_names() if name in driver.kinds[device.kind].instead), "")
+        """The name of the class for a device without a class.
+
+        It is a class of the inventory that selects exactly the devices of this kind, or else a new one.
+        """
+        terms_of_kind = driver.terms(device.kind, device.filter_names())
+        special = next(
+            (name for name in device.filter_names() if name in driver.kinds[device.kind].terms_by_filter), ""
+        )
         several = sum(device.kind in other.kinds for other in self.drivers.values()) > 1
         name = device.kind
         if several:
@@ -235,8 +247,8 @@ class ClassCompiler:
         for item in self.inventory.classes:
             if item.kind != device.kind or item.broken:
                 continue
-            serves = item.driver or driver.name
-            same = serves == driver.name and driver.terms(item.kind, item.filter_names()) == wanted
+            same_driver = item.driver in ("", driver.name)
+            same = same_driver and driver.terms(item.kind, item.filter_names()) == terms_of_kind
             if same and (item.name == name or not (item.where or item.cel or item.configs or item.extended_resource)):
                 return item.name
         if name in self._named:
@@ -250,57 +262,60 @@ class ClassCompiler:
                     "give this class another name",
                 )
         elif name not in self.classes:
-            self._make_class(
+            self._add_class(
                 name,
-                kind_selectors(driver, wanted, child(device.path, "kind")),
+                kind_selectors(driver, terms_of_kind, child(device.path, "kind")),
                 child(device.path, "kind"),
                 driver.name,
             )
         return name
 
-    def _terms(self, class_name: str) -> ClassTerms | None:
+    def _class_terms(self, class_name: str) -> ClassTerms | None:
         """What a class of the site sets and allows; None for a class that does not belong to the site."""
-        if class_name in self.foreign:
+        if class_name in self.foreign_classes:
             return None
-        made = self.classes.get(class_name)
-        return terms(class_name, [one["opaque"] for one in made["spec"].get("config", ())] if made else ())
+        device_class = self.classes.get(class_name)
+        configs = device_class["spec"].get("config", ()) if device_class else ()
+        return terms(class_name, [config["opaque"] for config in configs])
 
-    def _checked_where(self, device: Device, kind: str) -> Object | None:
-        """The filters of a device that names a class of the site. They are read late because the class has the kind."""
-        before = len(self.reader.problems)
+    def _where_of_class(self, device: Device, kind: str) -> Object | None:
+        """The filters of a device that names a class of the site. They are read only here, because the class has the
+        kind. Returns None after recording a problem."""
+        problems_before = len(self.reader.problems)
         found = read_where(self.reader, device.where, child(device.path, "where"), kind)
-        return found if len(self.reader.problems) == before else None
+        return found if len(self.reader.problems) == problems_before else None
 
     def _filters(
         self, driver: DriverKnowledge, kind: str, where: Object, path: str
     ) -> list[tuple[selectors.Selector, str]]:
+        """The selectors of the filters in `where`, each with its inventory path."""
         found = []
         for name, value in where.items():
-            place = child(child(path, "where"), name)
-            way = driver.filter(kind, name)
-            if way is None:
-                answered = ", ".join(driver.kinds[kind].filters)
+            filter_path = child(child(path, "where"), name)
+            test = driver.filter(kind, name)
+            if test is None:
+                supported = ", ".join(driver.kinds[kind].filters)
                 self.reader.problem(
-                    place,
-                    f"{driver.name} {driver.version} does not publish what {name} of kind {kind} asks for",
+                    filter_path,
+                    f"{driver.name} {driver.version} does not support {name} of kind {kind}",
                     "unanswered-filter",
-                    driver.hint(name) or f"it supports {answered}",
+                    driver.hint(name) or f"supported: {supported}",
                 )
                 continue
             try:
-                found.append((filter_selector(way, value), place))
+                found.append((filter_selector(test, value), filter_path))
             except ValueError as error:
-                self.reader.problem(place, str(error), "bad-value")
+                self.reader.problem(filter_path, str(error), "bad-value")
         return found
 
 
 def short_name(driver: str, kind: str, drivers: t.Iterable[str]) -> str:
     """A short name that is unique among the drivers: `nvidia` for `gpu.nvidia.com`."""
 
-    def short(name: str) -> str:
-        parts = [part for part in name.split(".")[:-1] if part != kind]
-        return "-".join(parts) if parts and parts != ["dra"] else name.replace(".", "-")
+    def short(full: str) -> str:
+        parts = [part for part in full.split(".")[:-1] if part != kind]
+        return "-".join(parts) if parts and parts != ["dra"] else full.replace(".", "-")
 
-    mine = short(driver)
-    alike = [name for name in drivers if short(name) == mine]
-    return mine if len(alike) == 1 else driver.replace(".", "-")
+    name = short(driver)
+    same = [other for other in drivers if short(other) == name]
+    return name if len(same) == 1 else driver.replace(".", "-")

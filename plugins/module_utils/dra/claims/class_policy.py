@@ -21,62 +21,67 @@ _DEVICES = {"ResourceClaim": ("spec", "devices"), "ResourceClaimTemplate": ("spe
 
 @dataclass(frozen=True)
 class ClassTerms:
-    """What a class sets and allows: its fields of an InterfaceConfig, and its policy if it has one."""
+    """What a class sets and allows: the fields of its InterfaceConfigs, and its InterfacePolicy, or None if it has
+    none."""
 
     name: str
     settings: ObjectView = field(default_factory=dict)
     policy: ObjectView | None = None
 
-    def unusable(self, namespace: str) -> str:
-        """Why claims of a namespace must not use the class; empty if they may."""
+    def why_unusable(self, namespace: str) -> str:
+        """The reason why claims of a namespace may not use the class; empty if they may."""
         if tenancy.allowed_settings(self.policy, namespace) is None:
             return f"class {self.name!r} is not for claims of namespace {namespace!r}"
         return ""
 
-    def refused(self, namespace: str, interface: ObjectView, path: str) -> list[Problem]:
-        """The fields of a valid InterfaceConfig, whose path is `path`, that the class does not allow."""
+    def refused_settings(self, namespace: str, interface: ObjectView, path: str) -> list[Problem]:
+        """A problem for each field of a valid InterfaceConfig that the class does not let claims of the namespace set.
+
+        `path` is the path of the InterfaceConfig. There are none if the namespace may not use the class at all.
+        """
         allow = tenancy.allowed_settings(self.policy, namespace)
-        found = [] if allow is None else tenancy.refused_fields(allow, self.settings, interface)
+        refused = [] if allow is None else tenancy.refused_fields(allow, self.settings, interface)
         fix = "leave it out, set it in the class, or let tenants of the class set it"
-        return [Problem(f"{path}.{name}", f"class {self.name!r} {reason}", "tenancy", fix) for name, reason in found]
+        return [Problem(f"{path}.{name}", f"class {self.name!r} {reason}", "tenancy", fix) for name, reason in refused]
 
 
 def terms(name: str, configs: t.Iterable[ObjectView]) -> ClassTerms:
-    """The terms of a class from its opaque configurations, each a driver and its valid parameters."""
-    own = [config["parameters"] for config in configs if config["driver"] == DRIVER]
-    policies = [one for one in own if tenancy.is_policy(one)]
-    return ClassTerms(name, tenancy.class_settings(own), policies[0] if policies else None)
+    """The terms of a class, from its opaque configurations: mappings of `driver` and valid `parameters`."""
+    parameters = [config["parameters"] for config in configs if config["driver"] == DRIVER]
+    policies = [one for one in parameters if tenancy.is_policy(one)]
+    return ClassTerms(name, tenancy.class_settings(parameters), policies[0] if policies else None)
 
 
 def check(objects: t.Sequence[Object]) -> list[list[Problem]]:
-    """The errors in the InterfaceConfigs and InterfacePolicies of valid DRA objects, for each object.
+    """For each of these valid DRA objects, the errors in its InterfaceConfigs and InterfacePolicies.
 
-    A claim is checked against those of its classes that are among the objects.
+    A claim without such errors is checked against those of its classes that are among the objects.
     """
-    found = [_own_problems(item) for item in objects]
+    problems = [_config_problems(item) for item in objects]
     classes = {}
-    for item, wrong in zip(objects, found):
-        if item["kind"] == "DeviceClass" and not wrong:
+    for item, errors in zip(objects, problems):
+        if item["kind"] == "DeviceClass" and not errors:
             name = item["metadata"]["name"]
             classes[name] = terms(name, [one["opaque"] for one, _path in _entries(item)])
     for number, item in enumerate(objects):
-        if item["kind"] in _DEVICES and not found[number]:
-            found[number] = list(dict.fromkeys(_checked_against(item, classes)))
-    return found
+        if item["kind"] in _DEVICES and not problems[number]:
+            problems[number] = list(dict.fromkeys(_policy_problems(item, classes)))
+    return problems
 
 
 def _devices_of(item: ObjectView) -> tuple[ObjectView, str]:
-    holder: ObjectView = item
+    """The mapping of an object that contains its configurations, and the path of this mapping."""
+    mapping: ObjectView = item
     path = _DEVICES.get(item["kind"], ("spec",))
     for name in path:
-        holder = holder.get(name) or {}
-    return holder, ".".join(path)
+        mapping = mapping.get(name) or {}
+    return mapping, ".".join(path)
 
 
 def _entries(item: ObjectView) -> list[tuple[Object, str]]:
     """The configurations for the driver of this collection, each with the path of its parameters."""
-    holder, path = _devices_of(item)
-    entries = enumerate(holder.get("config") or ())
+    devices, path = _devices_of(item)
+    entries = enumerate(devices.get("config") or ())
     return [
         (one, f"{path}.config[{index}].opaque.parameters")
         for index, one in entries
@@ -84,40 +89,42 @@ def _entries(item: ObjectView) -> list[tuple[Object, str]]:
     ]
 
 
-def _own_problems(item: ObjectView) -> list[Problem]:
+def _config_problems(item: ObjectView) -> list[Problem]:
+    """The errors of an object's configurations, without regard to other objects."""
     if item["kind"] != "DeviceClass" and item["kind"] not in _DEVICES:
         return []
     found: list[Problem] = []
     policies = 0
     for one, path in _entries(item):
-        given = one["opaque"].get("parameters")
-        if item["kind"] == "DeviceClass" and tenancy.is_policy(given):
-            found += tenancy.validate(given, path)
+        parameters = one["opaque"].get("parameters")
+        if item["kind"] == "DeviceClass" and tenancy.is_policy(parameters):
+            found += tenancy.validate(parameters, path)
             policies += 1
         else:
-            found += interface_config.validate(given, path)
+            found += interface_config.validate(parameters, path)
         if policies > 1:
             found.append(Problem(path, f"is a second {tenancy.POLICY_KIND}; a class can have only one", "duplicate"))
     return found
 
 
-def _checked_against(item: ObjectView, classes: t.Mapping[str, ClassTerms]) -> t.Iterator[Problem]:
-    holder, path = _devices_of(item)
+def _policy_problems(item: ObjectView, classes: t.Mapping[str, ClassTerms]) -> t.Iterator[Problem]:
+    """What the classes of a claim refuse."""
+    devices, path = _devices_of(item)
     namespace = str(item["metadata"].get("namespace", "default"))
-    for index, request in enumerate(holder.get("requests") or ()):
-        place = f"{path}.requests[{index}]"
-        exactly = request.get("exactly") or request  # before v1beta2 a request had no exactly
+    for index, request in enumerate(devices.get("requests") or ()):
+        request_path = f"{path}.requests[{index}]"
+        exactly = request.get("exactly") or request  # requests have `exactly` only from v1beta2 on
         if exactly.get("adminAccess"):
             continue
-        asked = [(exactly.get("deviceClassName"), [request["name"]])]
+        requested = [(exactly.get("deviceClassName"), [request["name"]])]
         for sub in request.get("firstAvailable") or ():
-            asked.append((sub.get("deviceClassName"), [request["name"], f"{request['name']}/{sub['name']}"]))
-        for name, names in asked:
-            if name not in classes:
+            requested.append((sub.get("deviceClassName"), [request["name"], f"{request['name']}/{sub['name']}"]))
+        for class_name, references in requested:
+            if class_name not in classes:
                 continue
-            if reason := classes[name].unusable(namespace):
-                yield Problem(place, reason, "tenancy", "use another class")
-            for one, where in _entries(item):
-                covers = not one.get("requests") or set(names) & set(one["requests"])
-                if covers:
-                    yield from classes[name].refused(namespace, one["opaque"]["parameters"], where)
+            if reason := classes[class_name].why_unusable(namespace):
+                yield Problem(request_path, reason, "tenancy", "use another class")
+            for entry, config_path in _entries(item):
+                if not entry.get("requests") or set(references) & set(entry["requests"]):
+                    parameters = entry["opaque"]["parameters"]
+                    yield from classes[class_name].refused_settings(namespace, parameters, config_path)

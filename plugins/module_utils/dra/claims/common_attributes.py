@@ -12,22 +12,25 @@ import typing as t
 from ..kube.reader import Reader
 from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT
 from .inventory import Device
-from .nearest import ResolvedDevice
+from .resolved_device import ResolvedDevice
 
 
 class CommonAttributes:
-    """The common attributes of the devices of a claim. With `lists`, attributes may be lists. Errors go to `reader`."""
+    """The common attributes of the devices of a claim. Errors are recorded in `reader`.
 
-    def __init__(self, reader: Reader, known: t.Mapping[int, ResolvedDevice], lists: bool) -> None:
+    `resolved` are the devices by their id(). With `lists`, the cluster can compare attributes that are lists.
+    """
+
+    def __init__(self, reader: Reader, resolved: t.Mapping[int, ResolvedDevice], lists: bool) -> None:
         self.reader = reader
-        self.known = known
+        self.resolved = resolved
         self.lists = lists
 
     def of(self, device: Device, level: str) -> list[str] | None:
-        """The attributes for a level that a device and all its alternatives have, the best first; None if unknown."""
+        """The attributes for a level that a device or all its alternatives publish, the best first; None if unknown."""
         common: list[str] | None = None
         for choice in device.choices():
-            driver = self.known[id(choice)].driver
+            driver = self.resolved[id(choice)].driver
             if driver is None or "/" in level:
                 continue
             names = driver.alignments(level, self.lists)
@@ -37,10 +40,11 @@ class CommonAttributes:
     def required(
         self, devices: list[Device], level: str, path: str, pairs: bool = True
     ) -> list[tuple[str, list[Device]]]:
-        """The attributes that tie all the devices together, each with the devices that it ties.
+        """The attributes with which constraints align all the devices, each with the devices to which it applies.
 
-        It is one attribute if all drivers publish it. Otherwise it is two attributes, if some device has both: the
-        other devices are then tied through this device.
+        It is one attribute if all drivers publish it. Otherwise it can be two attributes, if `pairs` is set and some
+        device has both: the other devices are then aligned with each other through this device. Records a problem and
+        returns nothing if there are no such attributes.
         """
         published = [(device, self.of(device, level)) for device in devices]
         standard = {"pcie_root": "resource.kubernetes.io/pcieRoot", "numa_node": "resource.kubernetes.io/numaNode"}
@@ -48,25 +52,31 @@ class CommonAttributes:
         for _device, attributes in published:
             names += [name for name in attributes or () if name not in names]
         names = names or [standard.get(level, level)]
-        tied = {name: [d for d, attributes in published if attributes is None or name in attributes] for name in names}
-        for name, members in tied.items():
+        publishers = {
+            name: [device for device, attributes in published if attributes is None or name in attributes]
+            for name in names
+        }
+        for name, members in publishers.items():
             if len(members) == len(devices):
                 return [(name, members)]
         for first in names if pairs else ():
             for second in names[names.index(first) + 1 :]:
-                sure = [device for device, attributes in published if attributes is not None]
-                both = [device for device in sure if device in tied[first] and device in tied[second]]
-                if both and all(device in tied[first] or device in tied[second] for device in devices):
-                    return [(first, tied[first]), (second, tied[second])]
-        self._cannot_align(published, level, path)
+                with_first, with_second = publishers[first], publishers[second]
+                known = [device for device, attributes in published if attributes is not None]
+                both = [device for device in known if device in with_first and device in with_second]
+                if both and all(device in with_first or device in with_second for device in devices):
+                    return [(first, with_first), (second, with_second)]
+        self._report_no_common_attribute(published, level, path)
         return []
 
-    def _cannot_align(self, published: list[tuple[Device, list[str] | None]], level: str, path: str) -> None:
+    def _report_no_common_attribute(
+        self, published: list[tuple[Device, list[str] | None]], level: str, path: str
+    ) -> None:
         publications: list[str] = []
         hints: list[str] = []
         for device, _attributes in published:
             for choice in device.choices():
-                driver = self.known[id(choice)].driver
+                driver = self.resolved[id(choice)].driver
                 if driver is None:
                     continue
                 names = driver.alignments(level, self.lists)
@@ -86,14 +96,14 @@ class CommonAttributes:
         )
 
     def distinct(self, device: Device, by: str) -> list[str]:
-        """The attributes for a `distinct` rule that a device and all its alternatives have, the best first."""
+        """The attributes for a `distinct` rule that a device or all its alternatives publish, the best first."""
         if "/" in by:
             return [by]
         if by != "rail":
             return self.of(device, by) or []
         attributes = set()
         for choice in device.choices():
-            known = self.known[id(choice)]
-            way = known.driver.filter(known.kind, by) if known.driver else None
-            attributes.add(way.name if way else "")
+            resolved = self.resolved[id(choice)]
+            test = resolved.driver.filter(resolved.kind, by) if resolved.driver else None
+            attributes.add(test.name if test else "")
         return list(attributes) if len(attributes) == 1 and "" not in attributes else []

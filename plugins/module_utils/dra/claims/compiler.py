@@ -5,8 +5,9 @@
 
 """Compiles a site's inventory to Kubernetes objects.
 
-A DeviceClass selects the devices of a kind; the request of a claim selects among them. Objects are written in
-`resource.k8s.io/v1`, whatever the cluster serves. The exception is DeviceTaintRule, which is in v1 only from 1.37 on.
+A DeviceClass selects the devices of a kind, and the request of a claim selects among them. Objects are written in
+`resource.k8s.io/v1`, even if the cluster does not serve it. The exception is DeviceTaintRule, which is in v1 only from
+1.37 on.
 """
 
 from __future__ import annotations
@@ -35,16 +36,20 @@ from .nic_shares import split_by_namespace, without_unreadable_shares
 from .reach import Reach, reach
 from .shares import share_notes, warnings_of
 
+#: The suffix of the resource for the devices of a class in a ResourceQuota.
 _DEVICES = ".deviceclass.resource.k8s.io/devices"
 
 
+#: The prefix of the implicit extended resource of a class in a ResourceQuota.
 _IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 
 
 @dataclass
 class Site:
-    """The result of compiling a site's inventory. `reach` is empty if no node is known, `boards` if no claim requests
-    nearest devices."""
+    """The result of compiling a site's inventory.
+
+    `reach` is empty if no node is known. `boards` is empty if no claim requests nearest devices.
+    """
 
     objects: list[Object]
     reach: list[Reach] = field(default_factory=list)
@@ -61,8 +66,8 @@ def compile_site(
     """Compile the `dra_claims_*` variables of a site, for a release of Kubernetes and its feature gates.
 
     `nodes` maps a node's name to its facts as `lanewise.dra.topology_info` returns them, or to what its drivers publish
-    (`scheduler.published`); with them, each claim is tried on each node. Raises Problems, with every error found and
-    the path of its variable.
+    (`scheduler.published`). If there are nodes, each claim is tried on each node. Raises Problems with all errors, each
+    with the path of its variable.
     """
     reader = Reader()
     inventory = parse(variables, reader)
@@ -84,12 +89,8 @@ def compile_site(
     if nodes and compiler.engine:
         found = compiler.reach(nodes)
     if reader.problems:
-        raise Problems(_once(reader.problems))
-    return Site([made.object for made in compiler.made], found, compiler.warnings, compiler.nearest.uses)
-
-
-def _once(problems: list[Problem]) -> list[Problem]:
-    return list(dict.fromkeys(problems))
+        raise Problems(list(dict.fromkeys(reader.problems)))
+    return Site([one.object for one in compiler.compiled_objects], found, compiler.warnings, compiler.nearest.uses)
 
 
 class _Compiler(DeviceCompiler):
@@ -119,114 +120,114 @@ class _Compiler(DeviceCompiler):
 
     def compile(self) -> None:  # noqa: C901
         inventory = self.inventory
-        self._knowledge()
+        self._read_drivers()
         for item in inventory.classes:
-            self._class(item)
+            self._compile_class(item)
         compiler = ClaimCompiler(self.reader, self._resolve, self.lists, self.nearest)
         admin = set(inventory.admin_namespaces)
-        made: list[CompiledObject] = []
+        claim_objects: list[CompiledObject] = []
         for claim in inventory.claims:
             for device in (device for group in claim.groups for device in group.devices):
-                for given in (device, *device.alternatives):
-                    self._refused(given.configs, given.path)
+                for choice in (device, *device.alternatives):
+                    self._check_configs(choice.configs, choice.path)
             if claim.broken:
-                self._resolve_valid(claim)
+                self._resolve_valid_devices(claim)
                 continue
             parts = split_by_namespace(claim)
-            for one, compiled in [item for part in parts for item in compiler.compile(part)]:
-                made += self._claim(one, compiled)
-                self.claims.append((one, compiled))
-            self._admin(claim, admin)
+            for compiled_claim, compiled in [item for part in parts for item in compiler.compile(part)]:
+                claim_objects += self._objects_of(compiled_claim, compiled)
+                self.claims.append((compiled_claim, compiled))
+            self._check_admin(claim, admin)
             self.warnings += warnings_of(parts[0], self.shares)
-        classes, self.made = self.made, []
+        classes, self.compiled_objects = self.compiled_objects, []
         for index, name in enumerate(inventory.admin_namespaces):
             labels = {**self._labels(), ADMIN_LABEL: "true"}
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-            self.made.append(CompiledObject(namespace, {"": f"{PREFIX}admin_namespaces[{index}]"}))
-        self.made += sorted(classes, key=lambda item: str(item.object["metadata"]["name"]))
-        self.made += made
+            self.compiled_objects.append(CompiledObject(namespace, {"": f"{PREFIX}admin_namespaces[{index}]"}))
+        self.compiled_objects += sorted(classes, key=lambda item: str(item.object["metadata"]["name"]))
+        self.compiled_objects += claim_objects
         for quota in inventory.quotas:
             if not quota.broken:
-                self._quota(quota)
+                self._add_quota(quota)
         for taint in inventory.taints:
             if not taint.broken:
                 version = versions.choose(versions.PREFERENCE, "DeviceTaintRule", self.kubernetes)
                 spec = {"deviceSelector": taint.selector, "taint": taint.taint}
-                head = {"apiVersion": version, "kind": "DeviceTaintRule"}
-                made_taint = {**head, "metadata": self._metadata(taint.name), "spec": spec}
-                self.made.append(CompiledObject(made_taint, {"": taint.path}))
+                metadata = self._metadata(taint.name)
+                rule = {"apiVersion": version, "kind": "DeviceTaintRule", "metadata": metadata, "spec": spec}
+                self.compiled_objects.append(CompiledObject(rule, {"": taint.path}))
         if inventory.policy:
             for policy in interface_policy.objects(self._labels()) + tenancy_policy.objects(self._labels()):
-                self.made.append(CompiledObject(policy, {"": f"{PREFIX}policy"}))
+                self.compiled_objects.append(CompiledObject(policy, {"": f"{PREFIX}policy"}))
         for path, raw in inventory.raw:
-            self.made.append(CompiledObject(raw, {"": path}))
-        self._unique()
-        self._check()
+            self.compiled_objects.append(CompiledObject(raw, {"": path}))
+        self._check_unique_names()
+        self._check_objects()
 
     def reach(self, nodes: Nodes) -> list[Reach]:
-        """Which nodes can satisfy the claims.
+        """Which nodes can satisfy the claims. Records a problem for each valid claim that no node can satisfy.
 
-        If only the taint rules of the site keep a claim from every node, this is a warning and not an error, because
-        keeping claims away is the purpose of these rules.
+        If only the taint rules of the site keep a claim from every node, that is a warning instead, because it is the
+        purpose of these rules to keep claims away.
         """
         site = self.inventory
-        taints = [made for made in self.made if made.object["kind"] == "DeviceTaintRule"]
-        rules = [made.object for made in taints if self._sound(made.origins[""])]
+        taints = [one for one in self.compiled_objects if one.object["kind"] == "DeviceTaintRule"]
+        rules = [one.object for one in taints if self._is_valid(one.origins[""])]
         drivers = {name: options for name, options in site.drivers.items() if name in self.drivers}
-        claims = [(claim, compiled) for claim, compiled in self.claims if self._sound(claim.path)]
+        claims = [(claim, compiled) for claim, compiled in self.claims if self._is_valid(claim.path)]
 
-        def tried(rules: list[Object]) -> tuple[list[Reach], list[Problem]]:
+        def try_claims(rules: list[Object]) -> tuple[list[Reach], list[Problem]]:
             server = Server(self.kubernetes, self.gates, rules)
             engine = t.cast(Engine, self.engine)
             return reach(drivers, claims, self.classes, nodes, engine, site.allow_unreachable, server)
 
-        found, unreachable = tried(rules)
-        lasting = tried([])[1] if unreachable and rules else unreachable
-        paths = {problem.path for problem in lasting}
+        found, unreachable = try_claims(rules)
+        without_rules = try_claims([])[1] if unreachable and rules else unreachable
+        paths = {problem.path for problem in without_rules}
         self.warnings += [str(problem) for problem in unreachable if problem.path not in paths]
-        self.reader.problems += lasting
+        self.reader.problems += without_rules
         return found
 
-    def _sound(self, path: str) -> bool:
-        """Whether no error was reported at a path or below it."""
-        inside = (path, f"{path}.", f"{path}[")
-        return not any(problem.path == path or problem.path.startswith(inside[1:]) for problem in self.reader.problems)
+    def _is_valid(self, path: str) -> bool:
+        """Whether no error was recorded at a path or below it."""
+        below = (f"{path}.", f"{path}[")
+        return not any(problem.path == path or problem.path.startswith(below) for problem in self.reader.problems)
 
-    def _resolve_valid(self, claim: Claim) -> None:
-        """Resolve the valid devices of a claim that has errors, so that all errors are reported together."""
+    def _resolve_valid_devices(self, claim: Claim) -> None:
+        """Resolve the valid devices of a claim with errors, so that all errors are reported together."""
         devices = [device for group in claim.groups for device in group.devices]
         for choice in [choice for device in devices for choice in device.choices()]:
-            if self._sound(choice.path):
+            if self._is_valid(choice.path):
                 self._resolve(choice)
 
-    def _unique(self) -> None:
-        """Report objects with the same name, such as a raw object that is also compiled: the last one applied wins."""
+    def _check_unique_names(self) -> None:
+        """Record objects with the same name, such as a raw object and a compiled one. One would overwrite the other."""
         first: dict[tuple[str, ...], str] = {}
-        for made in self.made:
-            item, metadata = made.object, made.object["metadata"]
+        for compiled in self.compiled_objects:
+            item, metadata = compiled.object, compiled.object["metadata"]
             name = "/".join(filter(None, [metadata.get("namespace"), metadata["name"]]))
             group = item["apiVersion"].rpartition("/")[0].partition("/")[0]
-            other = first.setdefault((group, item["kind"], name), made.origins[""])
-            if other != made.origins[""]:
+            other = first.setdefault((group, item["kind"], name), compiled.origins[""])
+            if other != compiled.origins[""]:
                 message = f"{item['kind']} {name} is already defined by {other}"
-                self.reader.problem(made.origins[""], message, "duplicate-name")
+                self.reader.problem(compiled.origins[""], message, "duplicate-name")
 
-    def _check(self) -> None:
-        """Report fields that this server would drop, and errors for which the API would refuse an object.
+    def _check_objects(self) -> None:
+        """Record fields that the API server would drop, and errors for which it would refuse an object.
 
         Objects of one origin differ only in their namespace, so only the first one is checked.
         """
         seen: set[tuple[str, str]] = set()
-        for made in self.made:
-            item = made.object
+        for compiled in self.compiled_objects:
+            item = compiled.object
             kind = str(item.get("kind"))
-            if (made.origins[""], kind) in seen or not str(item.get("apiVersion")).startswith("resource.k8s.io/"):
+            if (compiled.origins[""], kind) in seen or not str(item.get("apiVersion")).startswith("resource.k8s.io/"):
                 continue
-            seen.add((made.origins[""], kind))
-            lost = features.unsupported(item, self.kubernetes, self.gates)
-            wrong = [] if lost else validate.validate(item, self.kubernetes, self.gates, self.engine)
-            for problem in lost + wrong:
-                path, exact = made.origin(problem.path)
+            seen.add((compiled.origins[""], kind))
+            dropped = features.unsupported(item, self.kubernetes, self.gates)
+            errors = [] if dropped else validate.validate(item, self.kubernetes, self.gates, self.engine)
+            for problem in dropped + errors:
+                path, exact = compiled.origin(problem.path)
                 raw = path.startswith(f"{PREFIX}raw[")
                 message = problem.message if exact else f"{kind} {problem.path}: {problem.message}"
                 self.reader.problem(
@@ -238,60 +239,62 @@ class _Compiler(DeviceCompiler):
         self._check_raw()
 
     def _check_raw(self) -> None:
-        """Report what the classes of the site refuse of raw objects that are otherwise valid."""
-        dra = [made for made in self.made if is_dra(made.object) and self._sound(made.origins[""])]
-        for made, wrong in zip(dra, class_policy.check([made.object for made in dra])):
-            place = made.origins[""]
-            if place.startswith(f"{PREFIX}raw["):
-                for one in wrong:
-                    self.reader.problem(f"{place}.{one.path}", one.message, one.rule, one.fix)
+        """Record what the classes of the site refuse in raw objects that are otherwise valid."""
+        dra = [one for one in self.compiled_objects if is_dra(one.object) and self._is_valid(one.origins[""])]
+        for compiled, problems in zip(dra, class_policy.check([one.object for one in dra])):
+            path = compiled.origins[""]
+            if path.startswith(f"{PREFIX}raw["):
+                for problem in problems:
+                    self.reader.problem(f"{path}.{problem.path}", problem.message, problem.rule, problem.fix)
 
-    def _admin(self, claim: Claim, admin: set[str]) -> None:
-        path = next((d.path for group in claim.groups for d in group.devices if d.admin), "")
+    def _check_admin(self, claim: Claim, admin_namespaces: set[str]) -> None:
+        """Record the namespaces of a claim with admin access that may not request it."""
+        path = next((device.path for group in claim.groups for device in group.devices if device.admin), "")
         for namespace in claim.namespaces if path else ():
-            if namespace not in admin:
+            if namespace not in admin_namespaces:
                 fix = f"add it to {PREFIX}admin_namespaces"
-                message = f"namespace {namespace!r} may not ask for admin access"
+                message = f"namespace {namespace!r} may not request admin access"
                 self.reader.problem(child(path, "admin"), message, "no-admin-namespace", fix)
 
-    def _claim(self, claim: Claim, compiled: Compiled) -> list[CompiledObject]:
+    def _objects_of(self, claim: Claim, compiled: Compiled) -> list[CompiledObject]:
+        """The object of a claim in each of its namespaces."""
         prefix = "spec.spec.devices." if claim.template else "spec.devices."
-        origins = {prefix + place: path for place, path in compiled.origins.items()}
+        origins = {prefix + object_path: path for object_path, path in compiled.origins.items()}
         origins.update({"": claim.path, "metadata.name": child(claim.path, "name")})
         spec: Object = {"devices": compiled.devices}
-        made = []
-        notes = {**claim.annotations, **share_notes(claim, self.shares)}
+        objects = []
+        annotations = {**claim.annotations, **share_notes(claim, self.shares)}
         for namespace in claim.namespaces:
-            metadata = self._metadata(claim.name, namespace, claim.labels, notes)
+            metadata = self._metadata(claim.name, namespace, claim.labels, annotations)
             item = {
                 "apiVersion": V1,
                 "kind": "ResourceClaimTemplate" if claim.template else "ResourceClaim",
                 "metadata": metadata,
-                # claims that are created from a template get its labels, so that they can be selected by them
+                # claims that are created from a template get its labels, so that they can be selected
                 "spec": {"metadata": {"labels": metadata["labels"]}, "spec": spec} if claim.template else spec,
             }
-            made.append(CompiledObject(item, origins))
-        return made
+            objects.append(CompiledObject(item, origins))
+        return objects
 
-    def _quota(self, quota: Quota) -> None:
+    def _add_quota(self, quota: Quota) -> None:
         hard: dict[str, str] = {}
-        known = {*self.classes, *self.foreign}
+        known = {*self.classes, *self.foreign_classes}
         for name, number in quota.devices.items():
             if name in self._named and self._named[name].broken:
                 continue
             if name not in known:
-                fix = nearest(name, known) or f"classes are {', '.join(sorted(known)) or 'none'}"
-                place = child(child(quota.path, "devices"), name)
-                self.reader.problem(place, f"there is no class {name!r}", "unknown-class", fix)
+                fix = nearest(name, known) or f"known classes: {', '.join(sorted(known)) or 'none'}"
+                path = child(child(quota.path, "devices"), name)
+                self.reader.problem(path, f"there is no class {name!r}", "unknown-class", fix)
                 continue
             hard[name + _DEVICES] = str(number)
             if self._extended.get(name):
-                # pods that request the extended resource are refused at creation, not when their claim is created
+                # this already refuses pods with the extended resource, not only the claims that are created for them
                 hard[f"requests.{self._extended[name]}"] = str(number)
                 if not limits.label_key(_IMPLICIT + name):
                     hard[_IMPLICIT + name] = str(number)
         if quota.claims is not None:
             hard["count/resourceclaims.resource.k8s.io"] = str(quota.claims)
         metadata = self._metadata(quota.name, quota.namespace)
-        made = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
-        self.made.append(CompiledObject(made, {"": quota.path}))
+        item = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
+        self.compiled_objects.append(CompiledObject(item, {"": quota.path}))

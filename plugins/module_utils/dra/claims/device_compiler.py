@@ -15,15 +15,15 @@ from ..scheduler.published import Nodes
 from ..vendors.knowledge import DriverKnowledge
 from ..vendors.server import SHARES_SINCE
 from . import advice, selectors
-from .claim_compiler import Resolved
 from .class_compiler import ClassCompiler
 from .filter_selectors import raw_selectors
 from .inventory import DEFAULT, PREFIX, Class, Device
 from .nic_shares import BandwidthCap, SiteNics, nic_share, nics_of, rounding_warnings
+from .resolved_device import ResolvedDevice
 from .shares import Share, share_of, unshared_warnings
 
-#: The feature gates that a server needs for the devices that represent shares of NICs.
-_GATES_OF_SHARES = ("DRAConsumableCapacity", "DRAPartitionableDevices")
+#: The feature gates of the API server that devices for shares of NICs need.
+_SHARE_GATES = ("DRAConsumableCapacity", "DRAPartitionableDevices")
 
 
 class DeviceCompiler(ClassCompiler):
@@ -32,9 +32,9 @@ class DeviceCompiler(ClassCompiler):
     nodes: Nodes
     _site_nics: SiteNics | None = None
 
-    def _resolve(self, device: Device) -> Resolved | None:
-        """What a device is compiled to, or None if it has errors, which are reported."""
-        before = len(self.reader.problems)
+    def _resolve(self, device: Device) -> ResolvedDevice | None:
+        """What a device is compiled to, or None after recording its errors."""
+        problems_before = len(self.reader.problems)
         kind, class_name = device.kind, device.class_name
         if class_name in self._named:
             item = self._named[class_name]
@@ -46,10 +46,10 @@ class DeviceCompiler(ClassCompiler):
         elif class_name:
             driver = self._driver_of_foreign_class(device)
         else:
-            driver = self._driver(kind, device.driver, device.path)
+            driver = self._driver_for(kind, device.driver, device.path)
             if driver is None:
                 return None
-        if device.share and not self._shared(device, driver, kind):
+        if device.share and not self._apply_share(device, driver, kind):
             return None
         if not device.class_name and driver:
             class_name = self._class_for(device, driver)
@@ -57,20 +57,23 @@ class DeviceCompiler(ClassCompiler):
         if len(parts) > limits.SELECTORS:
             self.reader.problem(device.path, f"has more than {limits.SELECTORS} filters", "too-many")
         capacity = self._capacity(device, driver, kind)
-        if len(self.reader.problems) > before:
+        if len(self.reader.problems) > problems_before:
             return None
         if device.divided:
-            found = rounding_warnings(device, capacity, self._nics())
-            self.warnings += [words for words in found if words not in self.warnings]
+            warnings = rounding_warnings(device, capacity, self._nics())
+            self.warnings += [warning for warning in warnings if warning not in self.warnings]
         else:
             self.warnings += advice.capacity_warnings(device, driver, capacity)
         if driver:
             self.warnings += unshared_warnings(device, driver, self.inventory.drivers.get(driver.name) or {})
         texts = [(part.text, path) for part, path in parts]
-        return Resolved(device, class_name, kind, driver, texts, capacity, self._terms(class_name))
+        return ResolvedDevice(device, class_name, kind, driver, texts, capacity, self._class_terms(class_name))
 
-    def _shared(self, device: Device, driver: DriverKnowledge | None, kind: str) -> bool:
-        """Compile a device's share once, and add the result to its filters, amounts and configurations."""
+    def _apply_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> bool:
+        """Compile a device's share, once, and add the result to the filters, amounts and configurations of the device.
+
+        Returns False after recording errors of the share.
+        """
         if id(device) in self.shares:
             return True
         share = self._nic_share(device, driver, kind) if device.divided else self._gpu_share(device, driver, kind)
@@ -85,7 +88,7 @@ class DeviceCompiler(ClassCompiler):
     def _gpu_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> Share | None:
         if driver is None or kind != "gpu":
             fix = "request kind gpu, or a class of this site with that kind"
-            self.reader.problem(child(device.path, "share"), "is a part of a GPU", "contradiction", fix)
+            self.reader.problem(child(device.path, "share"), "is only for GPUs", "contradiction", fix)
             return None
         share = share_of(device, driver, self.inventory.drivers.get(driver.name) or {}, self.reader)
         if share is None:
@@ -102,36 +105,37 @@ class DeviceCompiler(ClassCompiler):
         path, item = child(device.path, "share"), self._named.get(device.class_name)
         if driver is None or not kind:
             fix = "request kind nic or rdma, or a class of this site with that kind"
-            self.reader.problem(path, "is a part of a NIC", "contradiction", fix)
+            self.reader.problem(path, "is only for NICs", "contradiction", fix)
             return None
         if item and not item.share:
             fix = "set share: true in the class, or request the kind"
             self.reader.problem(path, f"class {item.name!r} is for whole devices", "contradiction", fix)
             return None
-        if kind in driver.kinds and "share" not in driver.kinds[kind].instead and kind != "vf":
+        if kind in driver.kinds and "share" not in driver.kinds[kind].terms_by_filter and kind != "vf":
             fix = "let the driver lanewise.dev serve the device"
             message = f"{driver.name} does not support shares of {'NICs' if kind != 'gpu' else 'bandwidth'}"
             self.reader.problem(path, message, "no-capacity", fix if kind != "gpu" else "request kind nic")
             return None
-        off = [name for name in _GATES_OF_SHARES if not features.enabled(name, self.minor, self.gates)]
+        off = [name for name in _SHARE_GATES if not features.enabled(name, self.minor, self.gates)]
         if off or self.minor < SHARES_SINCE:
-            why = f"its feature gate {off[0]} is off" if off and self.minor >= SHARES_SINCE else "it is too old"
-            message = f"Kubernetes 1.{self.minor} cannot divide a NIC, and the driver publishes no shares on it: {why}"
-            fix = f"use 1.{SHARES_SINCE} or later with {' and '.join(_GATES_OF_SHARES)}, or request a whole NIC"
+            too_old = self.minor < SHARES_SINCE
+            reason = "this release is too old" if too_old else f"the feature gate {off[0]} is off"
+            message = f"with Kubernetes 1.{self.minor} the driver publishes no shares of NICs: {reason}"
+            fix = f"use 1.{SHARES_SINCE} or later with {' and '.join(_SHARE_GATES)}, or request a whole NIC"
             self.reader.problem(path, message, "dropped", fix)
             return None
-        terms = self._terms(device.class_name) if device.class_name else None
+        terms = self._class_terms(device.class_name) if device.class_name else None
         cap = BandwidthCap(device.class_name, terms.settings.get("share", {}).get("burst", "")) if terms else None
         return nic_share(device, kind, self._nics(), self.reader, self.inventory.allow_unreachable, cap)
 
     def _nics(self) -> SiteNics:
-        """The divided NICs of the known nodes; read once, and only for claims that ask for shares of NICs."""
+        """The divided NICs of the known nodes. They are read once, and only for claims that request shares of NICs."""
         if self._site_nics is None:
             self._site_nics = nics_of(self.nodes)
         return self._site_nics
 
     def _driver_of_class(self, device: Device, item: Class) -> DriverKnowledge | None:
-        """The driver of a class of the site, which a device names."""
+        """The driver of a class of the site that a device uses."""
         if device.driver:
             self.reader.problem(child(device.path, "driver"), "is set by the class", "contradiction", "leave it out")
         if device.where and not item.kind:
@@ -141,10 +145,10 @@ class DeviceCompiler(ClassCompiler):
                 "contradiction",
                 "set a kind in the class, or use cel",
             )
-        driver = self._driver(item.kind, item.driver, item.path) if item.kind else None
-        instead = driver.kinds[item.kind].instead if driver else {}
+        driver = self._driver_for(item.kind, item.driver, item.path) if item.kind else None
+        terms_by_filter = driver.kinds[item.kind].terms_by_filter if driver else {}
         for name in device.where:
-            if name in instead and name not in item.where:
+            if name in terms_by_filter and name not in item.where:
                 self.reader.problem(
                     child(child(device.path, "where"), name),
                     f"class {item.name!r} has no devices with a {name}",
@@ -154,8 +158,9 @@ class DeviceCompiler(ClassCompiler):
         return driver
 
     def _driver_of_foreign_class(self, device: Device) -> DriverKnowledge | None:
-        """The driver that a device names, if its class does not belong to the site."""
-        self.foreign.add(device.class_name)
+        """The driver that is set for a device whose class does not belong to the site; None if it is not set or
+        unknown."""
+        self.foreign_classes.add(device.class_name)
         if device.where:
             self.reader.problem(
                 child(device.path, "where"),
@@ -177,7 +182,7 @@ class DeviceCompiler(ClassCompiler):
         if driver and device.where:
             where: Object | None = device.where
             if device.class_name:
-                where = self._checked_where(device, kind)
+                where = self._where_of_class(device, kind)
             parts += self._filters(driver, kind, where or {}, device.path)
         if id(device) in self.shares:
             parts += self.shares[id(device)].selectors

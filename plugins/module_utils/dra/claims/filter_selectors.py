@@ -16,6 +16,7 @@ from . import selectors
 
 
 def kind_selectors(driver: DriverKnowledge, terms: t.Iterable[Term], path: str) -> list[tuple[selectors.Selector, str]]:
+    """The selectors of a driver's devices that meet all terms, each with `path`."""
     found = [(selectors.driver_is(driver.name), path)]
     for term in terms:
         part = selectors.equals(term.name, term.value)
@@ -24,31 +25,32 @@ def kind_selectors(driver: DriverKnowledge, terms: t.Iterable[Term], path: str) 
 
 
 def raw_selectors(expressions: list[str], path: str) -> list[tuple[selectors.Selector, str]]:
+    """The CEL expressions of an entry of the inventory, each with its path."""
     return [(selectors.Selector(text), child(child(path, "cel"), index)) for index, text in enumerate(expressions)]
 
 
-def filter_selector(way: Filter, value: t.Any) -> selectors.Selector:
-    """The selector of a filter. Raises ValueError if the value does not suit the attribute of the driver."""
-    value = way.values.get(value, value) if isinstance(value, str) else value
-    if way.unit == "semver":
-        at_least = selectors.version_at_least if way.type == "version" else selectors.text_version_at_least
-        return at_least(way.name, value)
-    if way.unit == "mbps":
-        return selectors.at_least(way.name, mbps(value))
-    if way.type == "quantity":
-        return selectors.capacity_at_least(way.name, value)
-    if way.type == "int" and not isinstance(value, int):
+def filter_selector(test: Filter, value: t.Any) -> selectors.Selector:
+    """The selector of a filter. Raises ValueError if the value is invalid for the driver's attribute."""
+    value = test.values.get(value, value) if isinstance(value, str) else value
+    if test.conversion == "semver":
+        at_least = selectors.version_at_least if test.type == "version" else selectors.text_version_at_least
+        return at_least(test.name, value)
+    if test.conversion == "mbps":
+        return selectors.at_least(test.name, mbps(value))
+    if test.type == "quantity":
+        return selectors.capacity_at_least(test.name, value)
+    if test.type == "int" and not isinstance(value, int):
         raise ValueError(f"must be a whole number, not {value!r}")
-    if way.compare == "at_least":
-        return selectors.at_least(way.name, value)
-    if way.compare == "contains":
-        return selectors.contains(way.name, value)
-    part = selectors.equals(way.name, value)
-    return selectors.negate(part) if way.compare == "not_equals" else part
+    if test.compare == "at_least":
+        return selectors.at_least(test.name, value)
+    if test.compare == "contains":
+        return selectors.contains(test.name, value)
+    part = selectors.equals(test.name, value)
+    return selectors.negate(part) if test.compare == "not_equals" else part
 
 
 def mbps(rate: str) -> int:
-    """Whole Mbit/s of a rate in bit/s such as `400G`. Raises ValueError if it is not one."""
+    """A rate in bit/s such as `400G` as Mbit/s. Raises ValueError if that is not a whole number."""
     number = quantity.parse(rate) / 1_000_000
     if number.denominator != 1:
         raise ValueError(f"{rate!r} is not a whole number of Mbit/s; write a rate in bit/s, such as 400G")

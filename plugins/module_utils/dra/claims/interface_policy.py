@@ -6,8 +6,8 @@
 """A ValidatingAdmissionPolicy that refuses what `interface_config.validate` refuses, generated from the same table.
 
 It checks every InterfaceConfig in a ResourceClaim, ResourceClaimTemplate or DeviceClass that is created or whose spec
-changes, and the InterfacePolicy of a DeviceClass. The total size of a configuration is checked only by
-`interface_config.validate` and the driver.
+changes, and the InterfacePolicy of a DeviceClass. Only `interface_config.validate` and the driver check the total size
+of a configuration.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .selectors import literal
 
 NAME = "lanewise-dra-interface-config"
 _TYPES = {"string": "string", "int": "int", "bool": "bool"}
-#: The path of the object that contains the configurations, by kind.
-_PLACES = {
+#: The path of the mapping with the configurations, by the kind of the object.
+_CONFIG_PARENTS = {
     "DeviceClass": "object.spec",
     "ResourceClaim": "object.spec.devices",
     "ResourceClaimTemplate": "object.spec.spec.devices",
@@ -38,14 +38,14 @@ def objects(labels: t.Mapping[str, str]) -> list[Object]:
 
 
 def _variables() -> list[dict[str, str]]:
-    places = "[]"
-    for kind, place in _PLACES.items():
-        places = f"object.kind == {literal(kind)} ? (has({place}.config) ? {place}.config : []) : {places}"
+    configs = "[]"
+    for kind, parent in _CONFIG_PARENTS.items():
+        configs = f"object.kind == {literal(kind)} ? (has({parent}.config) ? {parent}.config : []) : {configs}"
     ours = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
     policy = f"type(p) == map && 'kind' in p && p.kind == {literal(tenancy.POLICY_KIND)}"
     policies = f"object.kind == 'DeviceClass' ? variables.given.filter(p, {policy}) : []"
     return [
-        {"name": "configs", "expression": places},
+        {"name": "configs", "expression": configs},
         {"name": "given", "expression": f"variables.configs.filter(c, {ours}).map(c, c.opaque.parameters)"},
         {"name": "policies", "expression": policies},
         {
@@ -65,11 +65,11 @@ def validations() -> list[dict[str, str]]:
     ]
     for name, form in CONFIG.fields.items():
         test = expression(form, f"p.{name}")
-        says = f"{name} must be {form.description}"
+        requirement = f"{name} must be {form.description}"
         if form.required:
-            found.append(_validation(f"has(p.{name}) && {test}", says))
+            found.append(_validation(f"has(p.{name}) && {test}", requirement))
         else:
-            found.append(_validation(f"!has(p.{name}) || {test}", says))
+            found.append(_validation(f"!has(p.{name}) || {test}", requirement))
     found += [_validation(rule.cel.format(x="p"), rule.description) for rule in CONFIG.rules]
     return found + _of_policies()
 
@@ -80,14 +80,14 @@ def _of_policies() -> list[dict[str, str]]:
     return [
         {
             "expression": f"variables.policies.all(p, {expression(tenancy.POLICY, 'p')})",
-            "message": f"{kind}: has an unknown or a wrong field; docs/claims-reference.md lists the fields",
+            "message": f"{kind}: has an unknown or an invalid field; docs/claims-reference.md lists the fields",
         },
         {"expression": "size(variables.policies) < 2", "message": f"{kind}: a DeviceClass can have only one"},
     ]
 
 
-def _validation(test: str, says: str) -> dict[str, str]:
-    return {"expression": f"variables.ours.all(p, {test})", "message": f"{KIND}: {says}"}
+def _validation(test: str, requirement: str) -> dict[str, str]:
+    return {"expression": f"variables.ours.all(p, {test})", "message": f"{KIND}: {requirement}"}
 
 
 def expression(form: Field, value: str, depth: int = 0) -> str:
@@ -98,7 +98,7 @@ def expression(form: Field, value: str, depth: int = 0) -> str:
 def _tests(form: Field, value: str, depth: int) -> list[str]:
     if form.type == "setting":
         text = Field("string", "", pattern=form.pattern)
-        number = Field("int", "", least=form.least, most=form.most)
+        number = Field("int", "", minimum=form.minimum, maximum=form.maximum)
         return [f"(type({value}) == string ? {expression(text, value)} : {expression(number, value)})"]
     if form.type in ("ip", "address", "network"):
         read = {"ip": f"isIP({value})", "address": f"isCIDR({value})"}
@@ -109,7 +109,7 @@ def _tests(form: Field, value: str, depth: int) -> list[str]:
     if form.type in ("list", "map"):
         variable = f"v{depth}"
         inner = expression(form.item, variable, depth + 1) if form.item else "true"
-        tests = [f"type({value}) == {form.type}", f"size({value}) <= {form.most}"]
+        tests = [f"type({value}) == {form.type}", f"size({value}) <= {form.maximum}"]
         if form.type == "list":
             return [*tests, f"{value}.all({variable}, {inner} && {value}.exists_one(o, o == {variable}))"]
         key = f"k{depth}"
@@ -128,9 +128,9 @@ def _tests(form: Field, value: str, depth: int) -> list[str]:
         return tests + [f"({rule.cel.format(x=value)})" for rule in form.rules]
     tests = [f"type({value}) == {_TYPES[form.type]}"]
     if form.type == "int":
-        tests += [f"{value} >= {form.least}", f"{value} <= {form.most}"]
-    if form.words:
-        tests.append(f"{value} in [{', '.join(map(literal, form.words))}]")
+        tests += [f"{value} >= {form.minimum}", f"{value} <= {form.maximum}"]
+    if form.choices:
+        tests.append(f"{value} in [{', '.join(map(literal, form.choices))}]")
     if form.forbidden:
         tests.append(f"!({value} in [{', '.join(map(literal, form.forbidden))}])")
     if form.pattern:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The data model of a site's inventory, which `language` creates and `compiler` uses."""
+"""The data model of a site's inventory: `language` reads it, and `compiler` compiles it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ..kube.objects import Object
 
+#: The prefix of the inventory's variables.
 PREFIX = "dra_claims_"
 KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
 ANY = "any"
@@ -19,7 +20,7 @@ INDEX = "{index}"
 #: The level that selects the nearest NICs of a GPU by the map of its board.
 NEAREST = "nearest"
 LEVELS = ("pcie_root", NEAREST, "numa_node", ANY)
-#: The limits that `at_least` can set for `nearest`, the nearest first.
+#: The values of `at_least`, the farthest level that `nearest` accepts; the nearest first.
 AT_LEAST = ("PIX", "PXB", "PHB", "NODE")
 
 _NETWORK: dict[str, str] = {
@@ -57,16 +58,17 @@ LINK_LAYERS = ("ethernet", "infiniband")
 
 #: The keys of a share of a NIC; all others are for shares of GPUs.
 NIC_SHARE = ("bandwidth", "burst", "hard", "factor")
-#: The kinds that support shares, besides GPUs.
+#: The kinds of NICs that can be requested in shares.
 SHARED_NICS = ("nic", "rdma")
-#: The bandwidth of a share for which the site sets no amount: the default of the NIC.
+#: The bandwidth of a share without an amount: the default of the NIC.
 DEFAULT = "default"
 
-#: The prefix of annotations that describe a share of a device: what is enforced, what is only counted, what is lent.
+#: The prefix of annotations that describe shares: what is enforced, what is only counted, how idle capacity is used.
 SHARE_ANNOTATION = "share.lanewise.dev/"
 
-#: The annotation of an object that was compiled for the boards of the site: what it selects by, and how near pairs are.
+#: The annotation of objects for the boards of the site: how they select NICs, and the farthest level of pairs.
 NEAREST_ANNOTATION = "lanewise.dev/nearest"
+#: The labels that the compiler sets.
 OWN_LABELS = ("app.kubernetes.io/managed-by", "lanewise.dev/site")
 
 
@@ -96,11 +98,11 @@ class Device:
 
     @property
     def divided(self) -> bool:
-        """Whether it is a share of a NIC."""
+        """Whether the device is a share of a NIC."""
         return any(key in self.share for key in NIC_SHARE)
 
     def filter_names(self) -> list[str]:
-        """The names that may change the selectors of its kind: its filters, and `share` for a share of a NIC."""
+        """The names that may change the terms of the device's kind: its filters, and `share` for a share of a NIC."""
         return [*self.where, *(["share"] if self.divided else [])]
 
     def choices(self) -> list[Device]:
@@ -112,7 +114,7 @@ class Device:
 class Group:
     """Devices that are aligned with each other, `count` times. `align` are the acceptable levels, the best first.
 
-    `at_least` limits how far `nearest` may be; empty if the site does not set it.
+    `at_least` is the farthest level that `nearest` accepts; empty for the default.
     """
 
     path: str
@@ -126,7 +128,7 @@ class Group:
 
 @dataclass
 class Distinct:
-    """Devices of the claim that must differ in an attribute; without names, all devices that publish it."""
+    """Devices of a claim that must differ in an attribute. Without `devices`, they are all devices that publish it."""
 
     path: str
     by: str
@@ -170,12 +172,14 @@ class Class:
     broken: bool = False
 
     def filter_names(self) -> list[str]:
-        """The names that may change the selectors of its kind: its filters, and `share` for shares of NICs."""
+        """The names that may change the terms of the class's kind: its filters, and `share` for shares of NICs."""
         return [*self.where, *(["share"] if self.share else [])]
 
 
 @dataclass
 class Quota:
+    """A ResourceQuota for the devices of classes, by class, and for the number of claims."""
+
     path: str
     name: str
     namespace: str
@@ -186,6 +190,8 @@ class Quota:
 
 @dataclass
 class Taint:
+    """A DeviceTaintRule."""
+
     path: str
     name: str
     selector: dict[str, str]
@@ -195,7 +201,10 @@ class Taint:
 
 @dataclass
 class Tier:
-    """Claims that may get swapped devices. They give way to other tiers after `grace` seconds, or never if None."""
+    """A tier of claims, between which devices can be swapped.
+
+    Pods of these claims are evicted for other tiers after `grace` seconds, or never if it is None.
+    """
 
     path: str
     name: str
@@ -215,11 +224,11 @@ class Inventory:
     taints: list[Taint]
     policy: bool
     raw: list[tuple[str, Object]]
-    #: The policy of classes that have none, as a configuration; empty if the site has none.
+    #: The InterfacePolicy for classes without one, as an opaque configuration; empty if the site sets none.
     tenants: list[Object]
     allow_unreachable: bool
 
 
 def request_name(device: Device, group: Group, index: int) -> str:
-    """The name of a device's request in a repetition of its group: `gpu`, or `gpu-0` where there are several."""
+    """The name of a device's request in a repetition of its group: `gpu`, or `gpu-0` if the group is repeated."""
     return device.name if group.count == 1 else f"{device.name}-{index}"

@@ -64,7 +64,7 @@ _VARIABLES = (
 
 
 def parse(variables: ObjectView, reader: Reader) -> Inventory:
-    """Read the variables of a site. Errors go to `reader`; no value of a site raises an exception."""
+    """Read the variables of a site. Errors are recorded in `reader`; no value raises an exception."""
     known = [PREFIX + name for name in _VARIABLES]
     by_name: Object = {}  # without the prefix
     for key, value in variables.items():
@@ -86,11 +86,11 @@ class _Parser(PartParser):
 
     def inventory(self) -> Inventory:
         variables, reader = self.variables, self.reader
-        claims_of = ClaimParser(reader)
+        claim_parser = ClaimParser(reader)
         drivers = self._drivers(variables.get("drivers"))
         classes = [self._class(item, path) for item, path in self._list("classes")]
-        claims = [claims_of.claim(item, path, True) for item, path in self._list("templates")]
-        claims += [claims_of.claim(item, path, False) for item, path in self._list("claims")]
+        claims = [claim_parser.claim(item, path, True) for item, path in self._list("templates")]
+        claims += [claim_parser.claim(item, path, False) for item, path in self._list("claims")]
         tiers = read_tiers(reader, self._list("tiers"))
         add_tolerations(reader, [item for item in claims if item], tiers)
         quotas = [self._quota(item, path) for item, path in self._list("quotas")]
@@ -100,7 +100,7 @@ class _Parser(PartParser):
         for item, path in self._list("admin_namespaces"):
             name = reader.name(item, path, limits.dns_label)
             if name in admin:
-                reader.problem(path, f"namespace {name!r} is named twice", "duplicate-name")
+                reader.problem(path, f"namespace {name!r} is listed twice", "duplicate-name")
             elif name:
                 admin.append(name)
         site = variables.get("site")
@@ -117,13 +117,13 @@ class _Parser(PartParser):
             tenants=self._site_tenants(),
             allow_unreachable=self._flag("allow_unreachable"),
         )
-        self._unique([(item.path, item.name) for item in found.classes], "class")
-        # if several classes have one extended resource, Kubernetes uses the newest
+        self._check_unique([(item.path, item.name) for item in found.classes], "class")
+        # if several classes have the same extended resource, Kubernetes uses only the newest class
         named = [(item.path, item.extended_resource) for item in found.classes]
-        self._unique(named, "extended resource", "extended_resource")
-        self._unique([(item.path, item.name) for item in found.taints], "taint")
-        self._unique([(item.path, item.name) for item in tiers], "tier")
-        self._unique([(item.path, f"{item.namespace}/{item.name}") for item in found.quotas], "quota")
+        self._check_unique(named, "extended resource", "extended_resource")
+        self._check_unique([(item.path, item.name) for item in found.taints], "taint")
+        self._check_unique([(item.path, item.name) for item in tiers], "tier")
+        self._check_unique([(item.path, f"{item.namespace}/{item.name}") for item in found.quotas], "quota")
         for template, what in ((True, "template"), (False, "claim")):
             named = [
                 (item.path, f"{namespace}/{item.name}")
@@ -131,7 +131,7 @@ class _Parser(PartParser):
                 if item.template is template
                 for namespace in item.namespaces
             ]
-            self._unique(named, what)
+            self._check_unique(named, what)
         return found
 
     def _list(self, variable: str) -> list[tuple[t.Any, str]]:
@@ -142,7 +142,8 @@ class _Parser(PartParser):
         value = self.variables.get(variable)
         return bool(value is not None and self.reader.boolean(value, PREFIX + variable))
 
-    def _unique(self, named: list[tuple[str, str]], what: str, key: str = "name") -> None:
+    def _check_unique(self, named: list[tuple[str, str]], what: str, key: str = "name") -> None:
+        """Record names that are defined twice. `named` are paths and names; `what` is the noun for messages."""
         first: dict[str, str] = {}
         for path, name in named:
             shown = name.strip("/")
@@ -169,7 +170,7 @@ class _Parser(PartParser):
         return found
 
     def _class(self, value: object, path: str) -> Class | None:
-        before = len(self.reader.problems)
+        problems_before = len(self.reader.problems)
         known = (
             "name",
             "kind",
@@ -200,7 +201,7 @@ class _Parser(PartParser):
         if not kind and "kind" not in item:
             if not cel:
                 self.reader.problem(
-                    child(path, "kind"), "is missing", "missing", "give a kind, or select devices with cel"
+                    child(path, "kind"), "is missing", "missing", "set a kind, or select devices with cel"
                 )
             if "where" in item:
                 self.reader.problem(child(path, "where"), "filters need a kind", "contradiction")
@@ -221,29 +222,29 @@ class _Parser(PartParser):
             annotations=self.labels(item, path, "annotations"),
             share=share,
         )
-        found.broken = len(self.reader.problems) > before
+        found.broken = len(self.reader.problems) > problems_before
         return found
 
     def _tenants(self, item: Object, path: str) -> list[Object]:
-        """The InterfacePolicy of a class, which limits what claims may set."""
+        """The InterfacePolicy of a class, as a configuration; empty if the class has none."""
         if "tenants" not in item:
             return []
         tenants = self.reader.items(item["tenants"], child(path, "tenants"))
         return self._policy(tenants, f"{path}.")
 
     def _site_tenants(self) -> list[Object]:
-        """The InterfacePolicy of classes that have none."""
+        """The InterfacePolicy for classes without one; empty if the site sets none."""
         tenants = self._list("tenants")
         return self._policy(tenants, PREFIX) if isinstance(self.variables.get("tenants"), list) else []
 
     def _policy(self, tenants: list[tuple[t.Any, str]], prefix: str) -> list[Object]:
-        policy = tenancy.parameters([one for one, _place in tenants])
-        wrong = tenancy.validate(policy, "")
-        self.reader.problems += [dataclasses.replace(one, path=prefix + one.path) for one in wrong]
-        return [] if wrong else [{"driver": interface_config.DRIVER, "parameters": policy}]
+        policy = tenancy.parameters([tenant for tenant, _path in tenants])
+        problems = tenancy.validate(policy, "")
+        self.reader.problems += [dataclasses.replace(problem, path=prefix + problem.path) for problem in problems]
+        return [] if problems else [{"driver": interface_config.DRIVER, "parameters": policy}]
 
     def _quota(self, value: object, path: str) -> Quota | None:
-        before = len(self.reader.problems)
+        problems_before = len(self.reader.problems)
         reader = self.reader
         item = reader.mapping(value, path, ("name", "namespace", "devices", "claims"), "a quota")
         if item is None:
@@ -262,11 +263,11 @@ class _Parser(PartParser):
         namespace = self.option(item, "namespace", path, lambda v, p: reader.name(v, p, limits.dns_label))
         name = self.option(item, "name", path, lambda v, p: reader.name(v, p, limits.dns_subdomain))
         found = Quota(path, name or "dra", namespace or "", devices, claims)
-        found.broken = len(reader.problems) > before
+        found.broken = len(reader.problems) > problems_before
         return found
 
     def _taint(self, value: object, path: str) -> Taint | None:
-        before = len(self.reader.problems)
+        problems_before = len(self.reader.problems)
         reader = self.reader
         known = ("name", "driver", "pool", "device", "key", "value", "effect")
         item = reader.mapping(value, path, known, "a taint")
@@ -279,7 +280,7 @@ class _Parser(PartParser):
             if read:
                 selector[key] = read
         if not any(key in item for key in checks):
-            reader.problem(path, "taints every device of the cluster", "missing", "give a driver, pool or device")
+            reader.problem(path, "would taint every device of the cluster", "missing", "set a driver, pool or device")
         taint = {
             "key": self.option(item, "key", path, lambda v, p: reader.name(v, p, limits.label_key)),
             "value": self.option(item, "value", path, lambda v, p: reader.name(v, p, limits.label_value)),
@@ -296,12 +297,12 @@ class _Parser(PartParser):
             selector,
             {key: entry for key, entry in taint.items() if entry},
         )
-        found.broken = len(reader.problems) > before
+        found.broken = len(reader.problems) > problems_before
         return found
 
     def _raw(self, value: object, path: str) -> bool:
-        """Whether an object has its identifying fields. All other fields are checked by the API server."""
-        before = len(self.reader.problems)
+        """Whether a raw object has its identifying fields. `compiler` checks the other fields."""
+        problems_before = len(self.reader.problems)
         item = self.reader.any_mapping(value, path)
         parts: dict[str, t.Callable[[object, str], object]] = {
             "apiVersion": self.reader.string,
@@ -313,7 +314,7 @@ class _Parser(PartParser):
                 read(item[key], child(path, key))
             else:
                 self.reader.problem(child(path, key), "is missing", "missing")
-        return len(self.reader.problems) == before
+        return len(self.reader.problems) == problems_before
 
     def _raw_metadata(self, value: object, path: str) -> None:
         item = self.reader.any_mapping(value, path)
@@ -331,7 +332,10 @@ def _kind_name(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """The error in the name of a class. It must be shorter than a subdomain, as quotas append a suffix to it."""
-    wrong = limits.dns_subdomain(name)
-    most = limits.DNS_SUBDOMAIN_BYTES - _CLASS_SUFFIX.index("/")
-    return wrong or (f"must be no more than {most} bytes, for quotas" if len(name) > most else "")
+    """The error in the name of a class, or an empty string.
+
+    A class name must be shorter than other subdomains, because quotas append a suffix to it.
+    """
+    error = limits.dns_subdomain(name)
+    max_bytes = limits.DNS_SUBDOMAIN_BYTES - _CLASS_SUFFIX.index("/")
+    return error or (f"must be no more than {max_bytes} bytes, for quotas" if len(name) > max_bytes else "")

@@ -32,6 +32,7 @@ from .inventory import (
 from .language_filters import read_where
 from .language_share import read_share
 
+#: The maximum number of devices of a request.
 _MAX_COUNT = limits.ALLOCATION_RESULTS
 _DEVICE_KEYS = (
     "name",
@@ -51,7 +52,8 @@ _DEVICE_KEYS = (
     "config",
     "share",
 )
-_WITH_FIRST_OF = ("name", "first_of", "interface", "config")
+#: The keys that can be combined with first_of.
+_FIRST_OF_KEYS = ("name", "first_of", "interface", "config")
 _CLAIM_KEYS = (
     *("name", "namespace", "namespaces", "labels", "annotations"),
     *("groups", "devices", "align", "at_least", "distinct", "tier"),
@@ -109,18 +111,18 @@ class PartParser:
         )
 
     def configs(self, item: Object, path: str) -> list[Object]:
-        """Opaque configurations `{driver, parameters}`. That of `interface` comes first."""
+        """The opaque configurations, `{driver, parameters}`. The one for `interface` comes first."""
         found = []
         if "interface" in item:
             interface = item["interface"]
             if isinstance(interface, dict) and isinstance(interface.get("name"), str):
-                # the number that replaces {index} is not known here
+                # any number can replace {index} here, because only the syntax is checked
                 interface = {**interface, "name": interface["name"].replace(INDEX, "0")}
             wrong = interface_config.validate(interface, child(path, "interface"), complete=False)
             self.reader.problems += wrong
             if not wrong:
-                own = interface_config.parameters(item["interface"])
-                found.append({"driver": interface_config.DRIVER, "parameters": own})
+                parameters: t.Any = interface_config.parameters(item["interface"])
+                found.append({"driver": interface_config.DRIVER, "parameters": parameters})
         place = child(path, "config")
         for value, entry in self.reader.items(item["config"], place) if "config" in item else []:
             config = self.reader.mapping(value, entry, ("driver", "parameters"), "a config")
@@ -134,8 +136,8 @@ class PartParser:
                 self.reader.wrong_type(parameters, child(entry, "parameters"), "a mapping")
                 continue
             if limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
-                most = limits.OPAQUE_BYTES
-                self.reader.problem(child(entry, "parameters"), f"is longer than {most} bytes", "too-long")
+                message = f"is longer than {limits.OPAQUE_BYTES} bytes"
+                self.reader.problem(child(entry, "parameters"), message, "too-long")
             elif driver == interface_config.DRIVER:
                 self.reader.problems += interface_config.validate(parameters, child(entry, "parameters"))
             if driver:
@@ -147,7 +149,7 @@ class ClaimParser(PartParser):
     """Reads templates and claims."""
 
     def claim(self, value: object, path: str, template: bool) -> Claim | None:
-        before = len(self.reader.problems)
+        problems_before = len(self.reader.problems)
         reader = self.reader
         item = reader.mapping(value, path, _CLAIM_KEYS, "a template" if template else "a claim")
         if item is None:
@@ -157,27 +159,37 @@ class ClaimParser(PartParser):
         groups: list[Group] = []
         align = self.option(item, "align", path, self._levels) or ()
         if "groups" in item and "devices" in item:
-            reader.problem(path, "has both groups and devices", "contradiction", "devices is short for one group")
+            reader.problem(
+                path,
+                "has both groups and devices",
+                "contradiction",
+                "use only groups: devices is a short form for one group",
+            )
         elif "groups" in item:
             for group, place in reader.items(item["groups"], child(path, "groups")):
                 read = self._group(group, place)
                 if read:
                     groups.append(read)
         elif "devices" in item:
-            # with devices alone, align may be a preference list, as in a group
+            # in the short form `devices`, align may be a preference list, as in a group
             groups.append(self._aligned(Group(path, "", 1, tuple(align), [], child(path, "align")), item))
             align = ()
         if "groups" in item and "at_least" in item:
-            reader.problem(child(path, "at_least"), "belongs to a group", "contradiction", "write it beside its align")
+            reader.problem(
+                child(path, "at_least"),
+                "belongs to a group",
+                "contradiction",
+                "set it in the group with align: nearest",
+            )
         if align and align[0] == NEAREST:
             fix = "write align: nearest at the group of a GPU and its NICs"
             reader.problem(child(path, "align"), "nearest cannot apply to all groups", "contradiction", fix)
-        if not groups and len(reader.problems) == before:
-            reader.problem(path, "asks for no devices", "missing", "give devices or groups")
+        if not groups and len(reader.problems) == problems_before:
+            reader.problem(path, "requests no devices", "missing", "set devices or groups")
         if len(align) > 1:
             reader.problem(
                 child(path, "align"),
-                "over all groups takes one level; a preference list is for a single group",
+                "must be one level if it is for all groups; a preference list is for a single group",
                 "contradiction",
             )
         found = Claim(
@@ -192,8 +204,8 @@ class ClaimParser(PartParser):
             distinct=self._distinct(item, path),
             tier=self.option(item, "tier", path, reader.string) or "",
         )
-        self._request_names(found)
-        found.broken = len(reader.problems) > before
+        self._check_requests(found)
+        found.broken = len(reader.problems) > problems_before
         return found
 
     def _namespaces(self, item: Object, path: str) -> list[str]:
@@ -212,15 +224,15 @@ class ClaimParser(PartParser):
         for value, entry in reader.items(item["namespaces"], place):
             name = reader.name(value, entry, limits.dns_label)
             if name in found:
-                reader.problem(entry, f"namespace {name!r} is named twice", "duplicate-name")
+                reader.problem(entry, f"namespace {name!r} is listed twice", "duplicate-name")
             elif name:
                 found.append(name)
         if item["namespaces"] == []:
-            reader.problem(place, "names no namespace", "missing")
+            reader.problem(place, "lists no namespace", "missing")
         return found
 
     def _levels(self, value: object, path: str) -> list[str]:
-        """One level or a preference list of them, the nearest first."""
+        """One level or a preference list of levels, the best first."""
         reader = self.reader
         found: list[str] = []
         entries = [(value, path)] if isinstance(value, str) else reader.items(value, path)
@@ -228,7 +240,7 @@ class ClaimParser(PartParser):
             level = reader.string(entry, place)
             if level is None:
                 continue
-            # a level can be any qualified attribute, such as one of a site's own driver
+            # a level can be any qualified attribute, such as one that only a site's driver publishes
             wrong = limits.fully_qualified_name(level) if "/" in level else ""
             if wrong:
                 reader.problem(place, f"{level!r} {wrong}", "bad-name")
@@ -237,7 +249,7 @@ class ClaimParser(PartParser):
                     place, f"{level!r} is not one of {', '.join(LEVELS)}", "unknown-value", nearest(level, LEVELS)
                 )
             elif level in found:
-                reader.problem(place, f"{level!r} is named twice", "duplicate-name")
+                reader.problem(place, f"{level!r} is listed twice", "duplicate-name")
             elif ANY in found:
                 reader.problem(place, f"{level!r} comes after 'any' and is never tried", "contradiction")
             else:
@@ -258,7 +270,7 @@ class ClaimParser(PartParser):
         return self._aligned(Group(path, name, count or 1, tuple(align), [], child(path, "align")), item)
 
     def _aligned(self, group: Group, item: Object) -> Group:
-        """The group with its devices. If it requests nearest ones, each NIC becomes a separate request."""
+        """The group with its devices. With `nearest`, each NIC becomes a separate request."""
         reader, path = self.reader, group.path
         group.devices = self._devices(item, path)
         at_least = self.option(item, "at_least", path, lambda v, p: reader.choice(v, p, AT_LEAST))
@@ -267,7 +279,7 @@ class ClaimParser(PartParser):
             reader.problem(child(path, "at_least"), "can only be used with align: nearest", "contradiction", fix)
         group.at_least = at_least or ""
         if NEAREST in group.align:
-            group.devices = [one for device in group.devices for one in self._split(device)]
+            group.devices = [part for device in group.devices for part in self._split(device)]
         return group
 
     def _split(self, device: Device) -> list[Device]:
@@ -275,12 +287,12 @@ class ClaimParser(PartParser):
         if device.count == 1 or device.all or device.alternatives or device.kind == "gpu":
             return [device]
         for config in device.configs:
-            own = config["driver"] == interface_config.DRIVER
-            for key in ("name", "addresses", "mac") if own else ():
+            is_interface = config["driver"] == interface_config.DRIVER
+            for key in ("name", "addresses", "mac") if is_interface else ():
                 if key in config["parameters"]:
                     place = child(child(device.path, "interface"), key)
                     message = "would be the same for several devices of a pod"
-                    self.reader.problem(place, message, "contradiction", "ask for them one by one")
+                    self.reader.problem(place, message, "contradiction", "request the devices one by one")
         letters = string.ascii_lowercase[: device.count]
         return [replace(device, name=f"{device.name}-{letter}", count=1) for letter in letters]
 
@@ -307,7 +319,7 @@ class ClaimParser(PartParser):
         else:
             self._exact(found, item)
         if not found.name and "name" not in item:
-            # unlike the name of a class, the name of a request has no dots
+            # unlike the name of a class, the name of a request cannot contain dots
             found.name = (
                 found.kind or found.class_name.replace(".", "-")[: limits.DNS_LABEL_BYTES].strip("-") or "device"
             )
@@ -316,7 +328,7 @@ class ClaimParser(PartParser):
     def _alternatives(self, device: Device, item: Object) -> None:
         reader, place = self.reader, child(device.path, "first_of")
         for key in item:
-            if key not in _WITH_FIRST_OF:
+            if key not in _FIRST_OF_KEYS:
                 reader.problem(
                     child(device.path, key),
                     "cannot be combined with first_of",
@@ -438,8 +450,8 @@ class ClaimParser(PartParser):
                 found.append(Distinct(entry, by, devices))
         return found
 
-    def _request_names(self, claim: Claim) -> None:
-        """Check the names and the number of requests after repetition, and the number of devices."""
+    def _check_requests(self, claim: Claim) -> None:
+        """Check the names and the number of requests, with all repetitions, and the number of devices."""
         taken: dict[str, str] = {}
         total = 0
         for group in claim.groups:
@@ -449,7 +461,10 @@ class ClaimParser(PartParser):
                 wrong = limits.dns_label(last) if device.name else ""
                 if wrong and not limits.dns_label(device.name):
                     self.reader.problem(
-                        child(device.path, "name"), f"repeated as {last!r} it {wrong}", "bad-name", "shorten the name"
+                        child(device.path, "name"),
+                        f"is repeated as {last!r}, which {wrong}",
+                        "bad-name",
+                        "shorten the name",
                     )
                 for index in range(group.count):
                     name = request_name(device, group, index)
@@ -470,14 +485,16 @@ class ClaimParser(PartParser):
                 "too-many",
                 "use count for identical devices, or split the claim",
             )
-        # the API accepts such a claim, but the scheduler never allocates it
-        least = sum(
-            min(one.count for one in d.choices()) * group.count for group in claim.groups for d in group.devices
+        # the API accepts a claim for more devices, but the scheduler never allocates it
+        min_devices = sum(
+            min(choice.count for choice in device.choices()) * group.count
+            for group in claim.groups
+            for device in group.devices
         )
-        if least > limits.ALLOCATION_RESULTS >= total:
+        if min_devices > limits.ALLOCATION_RESULTS >= total:
             self.reader.problem(
                 claim.path,
-                f"requests {least} devices; a claim can get at most {limits.ALLOCATION_RESULTS}",
+                f"requests {min_devices} devices; a claim can get at most {limits.ALLOCATION_RESULTS}",
                 "too-many",
                 "split the claim",
             )
@@ -485,7 +502,7 @@ class ClaimParser(PartParser):
         for rule in claim.distinct:
             for name in rule.devices:
                 if name not in names:
-                    fix = nearest(name, names) or f"it has {', '.join(sorted(names))}"
+                    fix = nearest(name, names) or f"known: {', '.join(sorted(names))}"
                     self.reader.problem(
                         child(rule.path, "devices"), f"the claim has no device {name!r}", "unknown-value", fix
                     )

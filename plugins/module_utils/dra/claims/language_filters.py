@@ -16,7 +16,7 @@ from .inventory import FILTERS, LINK_LAYERS
 
 
 def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
-    """The valid filters of a device of this kind; errors go to `reader`."""
+    """The valid filters of a device of this kind. Errors are recorded in `reader`."""
     known = FILTERS[kind]
     found: Object = {}
     for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():
@@ -37,7 +37,7 @@ def _filter(reader: Reader, value_type: str, value: object, path: str, name: str
         return reader.choice(value, path, LINK_LAYERS)
     text = reader.string(value, path)
     if text is not None and limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
-        most = limits.ATTRIBUTE_VALUE_BYTES
-        reader.problem(path, f"must be at most {most} bytes long, as values of attributes are", "too-long")
+        max_bytes = limits.ATTRIBUTE_VALUE_BYTES
+        reader.problem(path, f"must be at most {max_bytes} bytes long, like values of attributes", "too-long")
         return None
     return text

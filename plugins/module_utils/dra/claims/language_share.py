@@ -17,15 +17,15 @@ from ..kube.reader import Reader, child
 from ..vendors.sharing import INTERVALS
 from .inventory import DEFAULT, NIC_SHARE
 
-_OF_GPUS = ("partition", "memory", "cores", "shares", "interval")
-KEYS = (*_OF_GPUS, *NIC_SHARE)
-_MOST_SHARES = 1024
+_GPU_KEYS = ("partition", "memory", "cores", "shares", "interval")
+KEYS = (*_GPU_KEYS, *NIC_SHARE)
+_MAX_SHARES = 1024
 _MEGA, _GIGA = 10**6, 10**9
-_MOST_RATE = 9999 * _GIGA
+_MAX_RATE = 9999 * _GIGA
 
 
 def read_share(reader: Reader, value: object, path: str) -> Object:
-    """The valid parts of a share. Errors go to the reader.
+    """The valid parts of a share. Errors are recorded in `reader`.
 
     Rates of a NIC are strings that are valid both as a quantity and in an InterfaceConfig. `factor` is a string in the
     form that NICs publish.
@@ -34,37 +34,38 @@ def read_share(reader: Reader, value: object, path: str) -> Object:
     if item is None:
         return {}
     if not item and not any(key not in KEYS for key in t.cast("Object", value)):
-        fix = f"for a GPU set one of {', '.join(_OF_GPUS)}; for a NIC one of {', '.join(NIC_SHARE)}"
+        fix = f"for a GPU set one of {', '.join(_GPU_KEYS)}; for a NIC one of {', '.join(NIC_SHARE)}"
         reader.problem(path, "requests nothing", "missing", fix)
-    if any(key in item for key in _OF_GPUS) and any(key in item for key in NIC_SHARE):
-        difference = f"{', '.join(_OF_GPUS)} are parts of a GPU, but {', '.join(NIC_SHARE)} of a NIC"
-        reader.problem(path, difference, "contradiction", "use only one of these groups")
+    if any(key in item for key in _GPU_KEYS) and any(key in item for key in NIC_SHARE):
+        message = f"{', '.join(_GPU_KEYS)} are parts of a GPU, but {', '.join(NIC_SHARE)} are parts of a NIC"
+        reader.problem(path, message, "contradiction", "use only one of these groups")
         return {}
     found: Object = {}
     for key, part in item.items():
         found[key] = _part(reader, key, part, child(path, key))
-    found = {key: one for key, one in found.items() if one is not None}
+    found = {key: part for key, part in found.items() if part is not None}
     _check_nic(reader, found, path)
     return found
 
 
-def _part(reader: Reader, key: str, value: object, place: str) -> object:
+def _part(reader: Reader, key: str, value: object, path: str) -> object:
+    """The valid value of one key, or None after recording an error."""
     if key == "partition":
-        return reader.string(value, place)
+        return reader.string(value, path)
     if key == "memory":
-        return reader.amount(value, place)
+        return reader.amount(value, path)
     if key == "cores":
-        return reader.integer(value, place, 1, 100)
+        return reader.integer(value, path, 1, 100)
     if key == "shares":
-        return reader.integer(value, place, 1, _MOST_SHARES)
+        return reader.integer(value, path, 1, _MAX_SHARES)
     if key == "interval":
-        return reader.choice(value, place, INTERVALS)
+        return reader.choice(value, path, INTERVALS)
     if key == "hard":
-        return reader.boolean(value, place)
+        return reader.boolean(value, path)
     if key == "factor":
-        factor = read_factor(reader, value, place)
+        factor = read_factor(reader, value, path)
         return None if factor is None else factor_text(factor)
-    return DEFAULT if key == "bandwidth" and value == DEFAULT else _rate(reader, value, place)
+    return DEFAULT if key == "bandwidth" and value == DEFAULT else _rate(reader, value, path)
 
 
 def _rate(reader: Reader, value: object, path: str) -> str | None:
@@ -72,14 +73,14 @@ def _rate(reader: Reader, value: object, path: str) -> str | None:
     rate = read_rate(reader, value, path)
     if rate is None:
         return None
-    if rate % _MEGA or rate > _MOST_RATE:
+    if rate % _MEGA or rate > _MAX_RATE:
         reader.problem(path, f"must be a whole number of Mbit/s up to 9999G, not {value}", "out-of-range")
         return None
     return f"{rate // _GIGA}G" if rate % _GIGA == 0 else f"{rate // _MEGA}M"
 
 
 def _check_nic(reader: Reader, found: Object, path: str) -> None:
-    """Check the rules between the parts of a NIC's share."""
+    """Check the rules between the parts of a share of a NIC."""
     bandwidth, burst = found.get("bandwidth", DEFAULT), found.get("burst")
     if found.get("hard") and bandwidth == DEFAULT:
         reader.problem(child(path, "hard"), "needs bandwidth", "missing", "set the bandwidth to reserve")

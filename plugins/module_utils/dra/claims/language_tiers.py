@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reads the tiers of the inventory, between which devices are swapped.
+"""Reads the tiers of the inventory: claims of different tiers can swap devices.
 
-Each claim of a tier gets the tolerations of the tier when it is compiled, since they cannot be added later.
+A claim of a tier gets the tolerations of the tier when it is compiled, because they cannot be added later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child, nearest
 from .inventory import Claim, Tier
 
-#: The longest grace in seconds: a week.
+#: The maximum grace in seconds: a week.
 MAX_GRACE_SECONDS = 7 * 24 * 3600
 
 
@@ -38,26 +38,27 @@ def read_tiers(reader: Reader, entries: t.Iterable[tuple[object, str]]) -> list[
 
 
 def add_tolerations(reader: Reader, claims: t.Iterable[Claim], tiers: t.Iterable[Tier]) -> None:
-    """Add the tolerations of its tier to each device of a claim with a tier."""
-    known = {one.name: one for one in tiers if one.name}
+    """Add the tolerations of its tier to each device of a claim with a tier. Errors are recorded in `reader`."""
+    known = {tier.name: tier for tier in tiers if tier.name}
     for claim in claims:
         if not claim.tier:
             continue
         tier = known.get(claim.tier)
         if tier is None:
             names = ", ".join(known) or "none"
-            fix = nearest(claim.tier, known) or f"dra_claims_tiers has {names}"
+            fix = nearest(claim.tier, known) or f"tiers in dra_claims_tiers: {names}"
             reader.problem(child(claim.path, "tier"), f"there is no tier {claim.tier!r}", "unknown-tier", fix)
             claim.broken = True
             continue
         for group in claim.groups:
-            for device in (one for named in group.devices for one in named.choices()):
+            for device in (choice for entry in group.devices for choice in entry.choices()):
                 if device.admin:
-                    continue  # admin access does not take the device from others
+                    continue  # admin access leaves the device to other claims
                 device.tolerations = [*device.tolerations, *tolerations(tier)]
                 if len(device.tolerations) > limits.TOLERATIONS:
-                    message = f"has {len(device.tolerations)} entries with those of its tier; {limits.TOLERATIONS} are"
-                    reader.problem(child(device.path, "tolerations"), f"{message} the limit", "too-many")
+                    number = f"{len(device.tolerations)} entries, including those of its tier"
+                    message = f"has {number}; the limit is {limits.TOLERATIONS}"
+                    reader.problem(child(device.path, "tolerations"), message, "too-many")
 
 
 def tolerations(tier: Tier) -> list[Object]:

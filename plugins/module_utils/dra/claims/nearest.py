@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""`align: nearest`: which form a group gets on the boards of the site, and what it becomes.
+"""Plans what groups with `align: nearest` are compiled to on the boards of the site.
 
-A plain `matchAttribute` is written where it selects exactly the allowed pairs, else alternatives with constraints
-(`pairing`). Boards that do not fit in one object get one each.
+It is a plain `matchAttribute` if that selects exactly the allowed pairs, otherwise alternatives with constraints
+(`pairing`). If not all boards fit in one object, a claim is compiled to several objects.
 """
 
 from __future__ import annotations
@@ -20,27 +20,23 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
-from .boards import AT_LEAST_DEFAULT, Boards, Shape, selectors_of
+from .boards import DEFAULT_AT_LEAST, Boards, Shape, selectors_of
 from .inventory import NEAREST, NEAREST_ANNOTATION, PREFIX, Claim, Device, Group, request_name
 from .pairing import NoPairing, Pairing, PairingPlanner, exclusions, plain_level
+from .resolved_device import ResolvedDevice
 from .search_cost import MAX_TRIES, Size, worst_case_tries
 
 _NICS = ("nic", "rdma", "vf")
+#: The alternative for all GPUs, in preference lists with other levels than `nearest`.
 _OTHER = "other"
-
-
-class ResolvedDevice(t.Protocol):
-    """What a device of the inventory is on this site (`claim_compiler.Resolved`)."""
-
-    class_name: str
-    kind: str
-    driver: DriverKnowledge | None
-    selectors: list[tuple[str, str]]
 
 
 @dataclass
 class Plan:
-    """What a group with `nearest` is compiled to: levels, with an attribute in place of `nearest`, or a pairing."""
+    """What a group with `nearest` is compiled to.
+
+    It is a pairing for `nearest`, or none if `levels` contain a plain level in place of `nearest`.
+    """
 
     levels: tuple[str, ...]
     gpu: Device
@@ -52,8 +48,9 @@ class Plan:
 class BoardUse:
     """The object that a claim is compiled to for some boards.
 
-    `form` says what NICs are selected by: `published map`, `board and address`, `address` or a level. `boards` has the
-    nodes by the name of their board's map. `gpus` are the GPUs with a nearest NIC, `without` those that have none.
+    `claim` is the claim in the inventory, with its namespaces, and `name` the name of the object. `form` says how NICs
+    are selected: `published map`, `board and address`, `address` or a level. `boards` contains the nodes by the name of
+    their board's map. `gpus` are the GPUs with a nearest NIC, `without` those that have none.
     """
 
     claim: str
@@ -64,7 +61,7 @@ class BoardUse:
     nodes: list[str]
     gpus: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
-    #: Each nearest pair: the board, how near they are, and the addresses of GPU and NIC.
+    #: Each nearest pair: the board, the level of the pair, and the addresses of GPU and NIC.
     pairs: list[tuple[str, str, str, str]] = field(default_factory=list)
 
     @property
@@ -73,13 +70,13 @@ class BoardUse:
         return f"{self.claim.rpartition('/')[0]}/{self.name}"
 
     def affinity(self, names: t.Mapping[str, str]) -> Object:
-        """The `affinity` of pods for nodes with these boards. `names` are those of the Nodes, by probed node."""
+        """The `affinity` of pods for nodes with these boards. `names` maps probed nodes to the names of their Nodes."""
         hosts = sorted({names.get(node, node) for node in self.nodes})
         terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": hosts}]}]
         return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
     def line(self) -> str:
-        """A line of text: which boards this object is for, and what it selects by."""
+        """A line of text that says which boards this object is for, and how it selects NICs."""
         boards = f"{len(self.boards)} boards" if len(self.boards) > 1 else f"board {''.join(self.boards)}"
         text = f"{self.claim}: {self.name} is for {boards} ({_shown(self.nodes)}): {len(self.gpus)} GPUs have a NIC at "
         text += f"{self.at_least} or nearer, by {self.form}"
@@ -104,7 +101,7 @@ class Body(t.Protocol):
 
 
 class NearestPlanner:
-    """Plans the groups of claims that ask for nearest devices; errors go to `reader`."""
+    """Plans the groups of claims that request nearest devices. Errors are recorded in `reader`."""
 
     def __init__(
         self, reader: Reader, classes: t.Mapping[str, Object], boards: t.Callable[[], Boards | None], lists: bool
@@ -115,16 +112,17 @@ class NearestPlanner:
         self.lists = lists
         self.uses: list[BoardUse] = []
 
-    def plans(self, claim: Claim, known: t.Mapping[int, ResolvedDevice]) -> list[tuple[str, dict[int, Plan]]]:
-        """The objects that a claim is compiled to: the suffix of each one's name, and the plan of each group by
-        `id(group)`. Empty if there are errors.
+    def plans(self, claim: Claim, resolved: t.Mapping[int, ResolvedDevice]) -> list[tuple[str, dict[int, Plan]]]:
+        """The objects that a claim is compiled to: the suffix of each name, and the plans of its groups by `id(group)`.
+
+        It is one object without a suffix and plans if the claim does not use `nearest`. Empty after recording errors.
         """
         groups = [group for group in claim.groups if NEAREST in group.align]
         if not groups:
             return [("", {})]
-        before = len(self.reader.problems)
-        parts = [self._parts(group, known) for group in groups]
-        if len(self.reader.problems) > before or not all(parts):
+        problems_before = len(self.reader.problems)
+        parts = [self._parts(group, resolved) for group in groups]
+        if len(self.reader.problems) > problems_before or not all(parts):
             return []
         boards = self.boards()
         if boards is None:
@@ -136,33 +134,35 @@ class NearestPlanner:
             )
             return []
         more = len(claim.groups) > 1
-        asked = [_PlannedGroup(self, group, part, known, boards, more) for group, part in zip(groups, parts) if part]
-        served = [one.any_served() for one in asked]  # each reports its own problems
+        planned = [
+            _PlannedGroup(self, group, part, resolved, boards, more) for group, part in zip(groups, parts) if part
+        ]
+        served = [group.any_served() for group in planned]  # a list, so that each group records its problems
         if not all(served):
             return []
-        found = self._packed(claim, asked)
-        for suffix, plans, keys in found:
-            self.uses += [one.use(claim, suffix, keys, plans[id(one.group)]) for one in asked]
-        return [(suffix, plans) for suffix, plans, _keys in found]
+        packed = self._pack_boards(claim, planned)
+        for suffix, plans, keys in packed:
+            self.uses += [one.use(claim, suffix, keys, plans[id(one.group)]) for one in planned]
+        return [(suffix, plans) for suffix, plans, _keys in packed]
 
     def named(self, claim: Claim, suffix: str) -> Claim:
-        """The claim with the name of one of its objects, annotated with the form and level that it was compiled for."""
+        """The claim with the name of one of its objects, and an annotation with the form and level of this object."""
         name = claim.name + suffix
         namespaces = ",".join(claim.namespaces)
-        mine = [use for use in self.uses if use.name == name and use.claim == f"{namespaces}/{claim.name}"]
-        if not mine:
+        uses = [use for use in self.uses if use.name == name and use.claim == f"{namespaces}/{claim.name}"]
+        if not uses:
             return claim
-        forms = "; ".join(dict.fromkeys(f"{use.form}, {use.at_least} or nearer" for use in mine))
+        forms = "; ".join(dict.fromkeys(f"{use.form}, {use.at_least} or nearer" for use in uses))
         return replace(claim, name=name, annotations={**claim.annotations, NEAREST_ANNOTATION: forms})
 
-    def _parts(self, group: Group, known: t.Mapping[int, ResolvedDevice]) -> tuple[Device, list[Device]] | None:
-        """The GPU and the NICs of a group. Reports a problem and returns None if it is not one GPU with NICs."""
-        before = len(self.reader.problems)
+    def _parts(self, group: Group, resolved: t.Mapping[int, ResolvedDevice]) -> tuple[Device, list[Device]] | None:
+        """The GPU and the NICs of a group. Returns None after recording a problem if it is not one GPU with NICs."""
+        problems_before = len(self.reader.problems)
         gpus, nics = [], []
         for device in group.devices:
-            kind = known[id(device.choices()[0])].kind
-            for key, wrong in (("all", device.all), ("admin", device.admin), ("first_of", bool(device.alternatives))):
-                if wrong:
+            kind = resolved[id(device.choices()[0])].kind
+            for key, is_set in (("all", device.all), ("admin", device.admin), ("first_of", bool(device.alternatives))):
+                if is_set:
                     fix = "whole boards need no pairs: leave align out" if key == "all" else "leave it out"
                     message = "cannot be combined with nearest"
                     self.reader.problem(child(device.path, key), message, "contradiction", fix)
@@ -171,101 +171,106 @@ class NearestPlanner:
             elif kind in _NICS:
                 nics.append(device)
             else:
-                what = f"nearest pairs a GPU with NICs, but this device {'is ' + kind if kind else 'has no kind'}"
-                fix = "put it in a separate group" if kind else "give its class a kind"
-                self.reader.problem(device.path, what, "contradiction", fix)
+                problem = f"is of kind {kind}" if kind else "has no kind"
+                message = f"nearest pairs a GPU with NICs, but this device {problem}"
+                fix = "put it in a separate group" if kind else "set the kind of its class"
+                self.reader.problem(device.path, message, "contradiction", fix)
         if len(gpus) != 1 or not nics:
-            has = f"{len(gpus)} GPU request(s) and {len(nics)} NICs"
-            reason = f"nearest is for one GPU and its NICs, and the group has {has}"
+            contents = f"{len(gpus)} GPU request(s) and {len(nics)} NIC request(s)"
+            message = f"nearest is for one GPU and its NICs, but the group has {contents}"
             fix = "request several pairs with count at the group"
-            self.reader.problem(group.align_path, reason, "contradiction", fix)
+            self.reader.problem(group.align_path, message, "contradiction", fix)
         elif gpus[0].count > 1:
             fix = "request several pairs with count at the group"
             self.reader.problem(child(gpus[0].path, "count"), "must be 1 in a group with nearest", "contradiction", fix)
-        for device in gpus + nics if len(self.reader.problems) == before else []:
-            found = known[id(device)]
+        for device in gpus + nics if len(self.reader.problems) == problems_before else []:
+            found = resolved[id(device)]
             if found.driver is None or found.class_name not in self.classes:
                 fix = f"describe it in {PREFIX}classes"
                 message = f"class {found.class_name!r} does not belong to this site, so its devices are unknown"
                 self.reader.problem(child(device.path, "class"), message, "contradiction", fix)
-        return None if len(self.reader.problems) > before else (gpus[0], nics)
+        return None if len(self.reader.problems) > problems_before else (gpus[0], nics)
 
-    def _packed(self, claim: Claim, asked: list[_PlannedGroup]) -> list[tuple[str, dict[int, Plan], list[str]]]:
-        """One object for all boards if possible; otherwise each board goes into the first object in which it fits."""
-        keys = [key for key in asked[0].keys() if all(key in one.keys() for one in asked[1:])]
+    def _pack_boards(self, claim: Claim, groups: list[_PlannedGroup]) -> list[tuple[str, dict[int, Plan], list[str]]]:
+        """One object for all boards if possible; otherwise each board is added to the first object in which it fits.
+
+        Each object has the suffix of its name, the plans of its groups and its boards. Empty after recording a problem.
+        """
+        keys = [key for key in groups[0].keys() if all(key in group.keys() for group in groups[1:])]
         bins: list[tuple[list[str], dict[int, Plan]]] = []
         try:
-            bins = [(keys, _plans(asked, keys))]
-        except NoPairing as wrong:
-            if not wrong.split:
-                return self._refuse(asked, wrong)
+            bins = [(keys, _plans(groups, keys))]
+        except NoPairing as error:
+            if not error.split:
+                return self._report(groups, error)
             for key in keys:
-                for number, (others, _made) in enumerate(bins):
+                for number, (others, _plans_before) in enumerate(bins):
                     try:
-                        bins[number] = ([*others, key], _plans(asked, [*others, key]))
+                        bins[number] = ([*others, key], _plans(groups, [*others, key]))
                         break
                     except NoPairing:
                         continue
                 else:
                     try:
-                        bins.append(([key], _plans(asked, [key])))
-                    except NoPairing as alone:
-                        return self._refuse(asked, alone)
+                        bins.append(([key], _plans(groups, [key])))
+                    except NoPairing as error_alone:
+                        return self._report(groups, error_alone)
         if len(bins) > 1 and not claim.template:
             self.reader.problem(
-                asked[0].group.align_path,
+                groups[0].group.align_path,
                 f"the site has boards of {len(bins)} kinds that do not fit in one claim",
                 "too-many",
                 "make it a template: each kind of board then gets a separate template",
             )
             return []
-        return [(f"-{held[0][:8]}" if len(bins) > 1 else "", made, held) for held, made in bins]
+        return [(f"-{boards[0][:8]}" if len(bins) > 1 else "", plans, boards) for boards, plans in bins]
 
-    def _refuse(self, asked: list[_PlannedGroup], wrong: NoPairing) -> list[t.Any]:
-        self.reader.problem(asked[0].group.align_path, wrong.reason, wrong.rule, wrong.fix)
+    def _report(self, groups: list[_PlannedGroup], error: NoPairing) -> list[t.Any]:
+        self.reader.problem(groups[0].group.align_path, error.reason, error.rule, error.fix)
         return []
 
 
 class _PlannedGroup:
-    """One group of a claim on the boards of the site."""
+    """One group of a claim on the boards of the site. `more` says that the claim has other groups too."""
 
     def __init__(
         self,
         planner: NearestPlanner,
         group: Group,
         parts: tuple[Device, list[Device]],
-        known: t.Mapping[int, ResolvedDevice],
+        resolved: t.Mapping[int, ResolvedDevice],
         boards: Boards,
         more: bool,
     ) -> None:
         self.reader, self.group = planner.reader, group
         self.gpu, self.nics = parts
         self.more = more
-        self.at_least = group.at_least or AT_LEAST_DEFAULT
-        found = [known[id(device)] for device in (self.gpu, *self.nics)]
-        served = [(t.cast(DriverKnowledge, one.driver), one.kind) for one in found]
-        asked = []
-        for one, (driver, _kind) in zip(found, served):
+        self.at_least = group.at_least or DEFAULT_AT_LEAST
+        devices = [resolved[id(device)] for device in (self.gpu, *self.nics)]
+        drivers = [(t.cast(DriverKnowledge, device.driver), device.kind) for device in devices]
+        requests = []
+        for device, (driver, _kind) in zip(devices, drivers):
             body = {
-                "deviceClassName": one.class_name,
-                "selectors": [{"cel": {"expression": text}} for text, _path in one.selectors],
+                "deviceClassName": device.class_name,
+                "selectors": [{"cel": {"expression": text}} for text, _path in device.selectors],
             }
-            asked.append(selectors_of(driver, body, planner.classes))
-        self.shapes = boards.shapes(asked[0], asked[1:], self.at_least)
+            requests.append(selectors_of(driver, body, planner.classes))
+        self.shapes = boards.shapes(requests[0], requests[1:], self.at_least)
         common: dict[str, str] = {}
         for level in ("pcie_root", "numa_node"):
-            names = [set(driver.alignments(level, planner.lists)) for driver, _kind in served]
+            names = [set(driver.alignments(level, planner.lists)) for driver, _kind in drivers]
             shared = sorted(set.intersection(*names), key=_standard_first)
             if shared:
                 common[level] = shared[0]
         self.plain = plain_level(self.shapes, self.at_least, common)
-        self.planner = PairingPlanner(served[0], served[1:], others=len(group.align) > 1)
+        self.planner = PairingPlanner(drivers[0], drivers[1:], others=len(group.align) > 1)
 
     def keys(self) -> list[str]:
+        """The names of the boards on which some GPU has a nearest NIC for every NIC request."""
         return [shape.board.shape for shape in self.shapes if shape.served()]
 
     def any_served(self) -> bool:
-        """Whether some board has a pair that is near enough. Reports a problem if none has."""
+        """Whether some board has a pair that is near enough. Records a problem if there is none."""
         if self.keys():
             return True
         path = self.group.align_path
@@ -291,7 +296,7 @@ class _PlannedGroup:
         return False
 
     def plan(self, keys: t.Sequence[str]) -> Plan:
-        """What the group is compiled to for these boards. Raises NoPairing."""
+        """What the group is compiled to for these boards. Raises NoPairing if that is not possible."""
         levels = self.group.align
         if self.plain:
             levels = tuple(dict.fromkeys(self.plain if level == NEAREST else level for level in levels))
@@ -303,22 +308,22 @@ class _PlannedGroup:
         return plan
 
     def _check_limits(self, plan: Plan, shapes: t.Sequence[Shape]) -> None:
-        """Raises NoPairing for a plan that exceeds a limit of the API, or takes the scheduler too long."""
+        """Raise NoPairing for a plan that exceeds a limit of the API, or takes the scheduler too long."""
         number = len(t.cast(Pairing, plan.pairing).alternatives)
         others = len(plan.levels) - 1
-        most = max(number + others, number + bool(others))
-        if most > limits.FIRST_AVAILABLE:
+        subrequests = max(number + others, number + bool(others))
+        if subrequests > limits.FIRST_AVAILABLE:
             raise NoPairing(
-                f"nearest needs {number} alternatives on this board, with the other levels {most}; "
+                f"nearest needs {number} alternatives on this board, and {subrequests} with the other levels; "
                 f"the limit is {limits.FIRST_AVAILABLE}",
-                "ask for nearest alone, or shorten the list",
+                "use only nearest, or shorten the list",
                 "too-many",
                 split=len(shapes) > 1,
             )
         each = len(exclusions(number)) * len(self.nics) + sum(level not in (NEAREST, "any") for level in plan.levels)
         if each * self.group.count > limits.CONSTRAINTS:
             raise NoPairing(
-                f"{self.group.count} repetitions need {each * self.group.count} constraints ({each} each); "
+                f"{self.group.count} repetitions need {each * self.group.count} constraints, {each} each; "
                 f"the limit of a claim is {limits.CONSTRAINTS}",
                 f"ask for at most {limits.CONSTRAINTS // each} in one claim, or for whole boards with all: true, "
                 "which needs no pairs",
@@ -334,18 +339,21 @@ class _PlannedGroup:
             )
 
     def _cost(self, plan: Plan, shape: Shape) -> int:
+        """An upper bound of the scheduler's tries on one node with this board."""
         graphs = []
-        far = len(plan.levels) > 1
+        other_levels = len(plan.levels) > 1
         for row, nearest_to in zip(shape.nics, shape.allowed):
             graph = {}
-            for gpu in shape.gpus if far else shape.served():
-                places = row if far else nearest_to[gpu]
-                devices = frozenset(fit.address for place in places for fit in row.get(place, ()))
+            for gpu in shape.gpus if other_levels else shape.served():
+                places = row if other_levels else nearest_to[gpu]
+                devices = frozenset(device.address for place in places for device in row.get(place, ()))
                 for number in range(shape.gpu_parts[gpu]):
                     graph[f"{gpu}/{number}"] = devices
             graphs.append(graph)
         number = len(t.cast(Pairing, plan.pairing).alternatives) + len(plan.levels) - 1
-        return worst_case_tries(graphs, self.group.count, Size(number, shape.devices), more=self.more or far)
+        return worst_case_tries(
+            graphs, self.group.count, Size(number, shape.max_devices), more=self.more or other_levels
+        )
 
     def use(self, claim: Claim, suffix: str, keys: t.Sequence[str], plan: Plan) -> BoardUse:
         """The object that the claim is compiled to for these boards."""
@@ -372,8 +380,8 @@ class _PlannedGroup:
         )
 
 
-def _plans(asked: t.Sequence[_PlannedGroup], keys: t.Sequence[str]) -> dict[int, Plan]:
-    return {id(one.group): one.plan(keys) for one in asked}
+def _plans(groups: t.Sequence[_PlannedGroup], keys: t.Sequence[str]) -> dict[int, Plan]:
+    return {id(one.group): one.plan(keys) for one in groups}
 
 
 def _standard_first(name: str) -> tuple[bool, str]:
@@ -385,61 +393,74 @@ def _shown(nodes: t.Sequence[str]) -> str:
 
 
 def add_pairs(body: Body, group: Group, plan: Plan) -> None:
-    """Write the requests and constraints of a group with a pairing."""
+    """Add the requests and constraints of a group with a pairing to a claim."""
     pairing = t.cast(Pairing, plan.pairing)
-    found = pairing.alternatives
+    alternatives = pairing.alternatives
     more = len(plan.levels) > 1
-    excluded = exclusions(len(found))
+    excluded = exclusions(len(alternatives))
     for index in range(group.count):
         gpu = request_name(plan.gpu, group, index)
         if not more:
             # the GPU first, so that its NICs are tried right after it
-            _add(body, plan.gpu, group, index, [(one.name, one.gpu) for one in found])
+            _add_request(body, plan.gpu, group, index, [(one.name, one.gpu) for one in alternatives])
         for number, nic in enumerate(plan.nics):
-            near = [(f"{NEAREST}-{one.name}" if more else one.name, one.nics[number]) for one in found]
-            ways = [way for level in plan.levels for way in (near if level == NEAREST else [(_name(level), ())])]
-            _add(body, nic, group, index, ways)
+            near = [(f"{NEAREST}-{one.name}" if more else one.name, one.nics[number]) for one in alternatives]
+            choices = [
+                choice for level in plan.levels for choice in (near if level == NEAREST else [(_level_name(level), ())])
+            ]
+            _add_request(body, nic, group, index, choices)
         if more:
-            # NICs choose the level, so that a nearer one is tried for all GPUs before a farther one
-            _add(body, plan.gpu, group, index, [*((one.name, one.gpu) for one in found), (_OTHER, ())])
+            # the NICs come first and choose the level, so that a nearer level is tried for all GPUs before a farther
+            # one
+            _add_request(body, plan.gpu, group, index, [*((one.name, one.gpu) for one in alternatives), (_OTHER, ())])
         for nic in plan.nics:
             name = request_name(nic, group, index)
-            for ours, theirs in excluded or ([([], [0])] if more else []):
-                covered = [f"{gpu}/{found[one].name}" for one in ours]
+            for gpu_numbers, nic_numbers in excluded or ([([], [0])] if more else []):
+                covered = [f"{gpu}/{alternatives[one].name}" for one in gpu_numbers]
                 covered += [f"{gpu}/{_OTHER}"] if more else []
-                covered += [f"{name}/{NEAREST + '-' if more else ''}{found[one].name}" for one in theirs]
+                covered += [f"{name}/{NEAREST + '-' if more else ''}{alternatives[one].name}" for one in nic_numbers]
                 body.constraints.append(({"requests": covered, "matchAttribute": pairing.attribute}, group.align_path))
         for level in plan.levels:
-            _tie(body, group, plan, index, level)
+            _add_level_constraints(body, group, plan, index, level)
 
 
-def _tie(body: Body, group: Group, plan: Plan, index: int, level: str) -> None:
-    """The constraints of another level in a list with `nearest`."""
+def _add_level_constraints(body: Body, group: Group, plan: Plan, index: int, level: str) -> None:
+    """Add the constraints of another level than `nearest` in a preference list."""
     if level in (NEAREST, "any"):
         return
-    ties: dict[str, list[str]] = {}
+    by_attribute: dict[str, list[str]] = {}
     for nic in plan.nics:
         for attribute, _devices in body.required([plan.gpu, nic], level, group.align_path, pairs=False):
-            ties.setdefault(attribute, []).append(f"{request_name(nic, group, index)}/{_name(level)}")
-    for attribute, names in ties.items():
+            by_attribute.setdefault(attribute, []).append(f"{request_name(nic, group, index)}/{_level_name(level)}")
+    for attribute, names in by_attribute.items():
         requests = [request_name(plan.gpu, group, index), *names]
         body.constraints.append(({"requests": requests, "matchAttribute": attribute}, group.align_path))
 
 
-def _name(level: str) -> str:
+def _level_name(level: str) -> str:
+    """The name of a level's alternative."""
     return level.rpartition("/")[2].replace("_", "-").lower()
 
 
-def _add(body: Body, device: Device, group: Group, index: int, ways: t.Sequence[tuple[str, t.Sequence[t.Any]]]) -> None:
-    """Write a request with an alternative for each of `ways`, or without alternatives if there is only one."""
+def _add_request(
+    body: Body,
+    device: Device,
+    group: Group,
+    index: int,
+    choices: t.Sequence[tuple[str, t.Sequence[selectors.Selector]]],
+) -> None:
+    """Add a request with an alternative for each of `choices`, or without alternatives if there is only one.
+
+    A choice is a name and further selectors.
+    """
     name = request_name(device, group, index)
     bodies = []
-    for way, more in ways:
+    for choice, further in choices:
         one = body.body_of(device)
-        if more:
-            text = str(selectors.all_of(*more))
+        if further:
+            text = str(selectors.all_of(*further))
             one["selectors"] = [*one.get("selectors", ()), {"cel": {"expression": text}}]
-        bodies.append({"name": way, **one})
+        bodies.append({"name": choice, **one})
     if len(bodies) == 1:
         request: Object = {"name": name, "exactly": {key: value for key, value in bodies[0].items() if key != "name"}}
     else:

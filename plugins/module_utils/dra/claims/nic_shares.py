@@ -41,8 +41,8 @@ from .shares import Share
 class SiteNics:
     """The NICs of a site that are divided into shares.
 
-    `nodes` is the number of known nodes; if it is 0, nothing is certain. `reasons` say why other NICs are not divided,
-    `unsure` names nodes that may have more divided NICs.
+    `nodes` is the number of known nodes; if it is 0, nothing is certain. `reasons` say why other NICs are not divided.
+    `unsure` are the names of nodes that may have further divided NICs.
     """
 
     nodes: int = 0
@@ -56,7 +56,8 @@ class SiteNics:
 
 
 def nics_of(nodes: Nodes) -> SiteNics:
-    """The divided NICs of nodes, from their facts or slices. Unreadable facts are skipped; `reach` reports them."""
+    """The divided NICs of nodes, from their facts or slices. Invalid facts are skipped, because `reach` reports
+    them."""
     found = SiteNics(len(nodes))
     for node in sorted(nodes):
         node_data = nodes[node]
@@ -76,7 +77,7 @@ def nics_of(nodes: Nodes) -> SiteNics:
 
 
 def without_unreadable_shares(nodes: Nodes, reader: Reader) -> Nodes:
-    """The nodes without unreadable settings of shares. The errors of these settings go to the reader."""
+    """The nodes, with invalid settings of shares removed. The errors of these settings are recorded in `reader`."""
     facts = {name: data for name, data in nodes.items() if not isinstance(data, PublishedNode)}
     problems, unreadable = setting_problems(facts)
     reader.problems += problems
@@ -86,21 +87,21 @@ def without_unreadable_shares(nodes: Nodes, reader: Reader) -> Nodes:
 
 @dataclass(frozen=True)
 class BandwidthCap:
-    """The maximum bandwidth that a class allows for one share; `most` is empty for no limit."""
+    """The maximum bandwidth that a class (`name`) allows for one share; `maximum` is empty for no limit."""
 
     name: str = ""
-    most: str = ""
+    maximum: str = ""
 
 
 def nic_share(
     device: Device, kind: str, site: SiteNics, reader: Reader, unreachable: bool, cap: BandwidthCap | None = None
 ) -> Share | None:
-    """What a share of a NIC is compiled to; None if it has errors, which go to the reader.
+    """What a share of a NIC is compiled to, or None after recording its errors.
 
     With `unreachable`, it is not an error if no NIC can provide the share.
     """
-    before = len(reader.problems)
-    path, asked = child(device.path, "share"), device.share
+    problems_before = len(reader.problems)
+    path, requested = child(device.path, "share"), device.share
     if kind not in SHARED_NICS:
         kinds = " or ".join(SHARED_NICS)
         fix = "request kind nic: its share gets a VF" if kind == "vf" else f"request kind {kinds}"
@@ -111,143 +112,150 @@ def nic_share(
             reader.problem(child(device.path, key), "cannot be combined with a share of a NIC", "contradiction", fix)
     for config in device.configs:
         if config["driver"] == interface_config.DRIVER and "share" in config["parameters"]:
-            place = child(child(device.path, "interface"), "share")
-            reader.problem(place, "is set by the share of the device", "contradiction", "leave it out")
+            config_path = child(child(device.path, "interface"), "share")
+            reader.problem(config_path, "is set by the share of the device", "contradiction", "leave it out")
     if site.nodes and not site.nics and not site.unsure and not unreachable:
-        why = f": {'; '.join(site.reasons[:3])}" if site.reasons else ""
-        message = f"no NIC of {site.nodes} node(s) is divided{why}"
-        reader.problem(path, message, "unreachable", f"set {VARIABLE} for the hosts whose NICs to divide")
-    factor = _factor(asked, path, site, reader, unreachable)
-    _check_burst(asked, path, site, reader)
-    _check_amount(asked, path, site, reader)
-    _check_cap(asked, path, cap or BandwidthCap(), reader)
-    return None if len(reader.problems) > before else _written(device, factor, cap or BandwidthCap())
+        reasons = f": {'; '.join(site.reasons[:3])}" if site.reasons else ""
+        message = f"no NIC of {site.nodes} node(s) is divided{reasons}"
+        reader.problem(path, message, "unreachable", f"set {VARIABLE} for hosts whose NICs are to be divided")
+    factor = _factor(requested, path, site, reader, unreachable)
+    _check_burst(requested, path, site, reader)
+    _check_amount(requested, path, site, reader)
+    _check_cap(requested, path, cap or BandwidthCap(), reader)
+    return None if len(reader.problems) > problems_before else _compiled(device, factor, cap or BandwidthCap())
 
 
-def _factor(asked: Object, path: str, site: SiteNics, reader: Reader, unreachable: bool) -> str:
-    """The factor of the NICs that can provide the share; empty for any."""
+def _factor(requested: Object, path: str, site: SiteNics, reader: Reader, unreachable: bool) -> str:
+    """The factor of the NICs that can provide the share; empty for any factor."""
     known = site.factors
-    named = str(asked.get("factor") or "")
-    if named and known and named not in known and not site.unsure:
-        message = f"no NIC is divided with a factor of {named}; there are {', '.join(known)}"
-        reader.problem(child(path, "factor"), message, "unreachable", f"name one of them, or set it in {VARIABLE}")
-    if named or not asked.get("hard"):
-        return named
+    factor = str(requested.get("factor") or "")
+    if factor and known and factor not in known and not site.unsure:
+        message = f"no NIC is divided with a factor of {factor}; the factors of the site are {', '.join(known)}"
+        reader.problem(child(path, "factor"), message, "unreachable", f"use one of them, or change {VARIABLE}")
+    if factor or not requested.get("hard"):
+        return factor
     if len(known) == 1:
         return known[0]
-    place = child(path, "hard")
+    hard_path = child(path, "hard")
     if len(known) > 1:
-        message = (
-            f"the NICs of the site are divided with factors {', '.join(known)}, and a hard share is for one of them"
-        )
-        reader.problem(place, message, "contradiction", f"name it: {child(path, 'factor')}")
+        factors = ", ".join(known)
+        message = f"the NICs of the site are divided with factors {factors}, but a hard share needs one of them"
+        reader.problem(hard_path, message, "contradiction", f"set {child(path, 'factor')}")
     elif not site.nodes or site.unsure or unreachable:
-        message = "what a hard share takes depends on the factor of the NICs, which is unknown here"
-        fix = f"probe the nodes, or name the factor: {child(path, 'factor')}"
-        reader.problem(place, message, "missing", fix)
+        message = "the capacity that a hard share consumes depends on the factor of the NICs, which is unknown"
+        fix = f"probe the nodes, or set {child(path, 'factor')}"
+        reader.problem(hard_path, message, "missing", fix)
     return ""
 
 
-def _check_burst(asked: Object, path: str, site: SiteNics, reader: Reader) -> None:
-    ceilings = [one.ceiling for one in site.nics]
-    known = [one for one in ceilings if one is not None]
-    burst = asked.get("burst")
+def _check_burst(requested: Object, path: str, site: SiteNics, reader: Reader) -> None:
+    """Record a burst that is above the ceiling of every NIC."""
+    ceilings = [nic.ceiling for nic in site.nics]
+    known = [ceiling for ceiling in ceilings if ceiling is not None]
+    burst = requested.get("burst")
     if burst and known and len(known) == len(ceilings) and not site.unsure and quantity.parse(burst) > max(known):
-        message = f"{burst} is more than one share may use of any NIC: {rate_text(max(known))}"
+        message = f"{burst}bit/s is more than one share may use of any NIC: {rate_text(max(known))}bit/s"
         reader.problem(child(path, "burst"), message, "out-of-range", f"lower it, or raise the ceiling in {VARIABLE}")
 
 
-def _check_amount(asked: Object, path: str, site: SiteNics, reader: Reader) -> None:
-    """Report an amount that no NIC has. The scheduler would allocate it if a NIC's factor promises that much."""
+def _check_amount(requested: Object, path: str, site: SiteNics, reader: Reader) -> None:
+    """Record an amount above the rate of every NIC. With a factor above 1, the scheduler could still allocate it."""
     known = [one.physical for one in site.nics if one.physical is not None]
-    amount = asked.get("bandwidth", DEFAULT)
+    amount = requested.get("bandwidth", DEFAULT)
     if amount == DEFAULT or not known or len(known) < len(site.nics) or site.unsure:
         return
     promised = max(quantity.parse(one.bandwidth["value"]) for one in site.nics)
     if max(known) < quantity.parse(amount) <= promised:
-        message = f"{amount} is more than the rate of any NIC: {rate_text(max(known))}, whatever its factor promises"
+        message = (
+            f"{amount}bit/s is more than the rate of any NIC, {rate_text(max(known))}bit/s, which no factor raises"
+        )
         reader.problem(child(path, "bandwidth"), message, "out-of-range", "lower it")
 
 
-def _check_cap(asked: Object, path: str, cap: BandwidthCap, reader: Reader) -> None:
+def _check_cap(requested: Object, path: str, cap: BandwidthCap, reader: Reader) -> None:
+    """Record an amount or burst that is above the maximum of the class."""
     for key in ("bandwidth", "burst"):
-        amount = asked.get(key, DEFAULT)
-        if cap.most and amount != DEFAULT and quantity.parse(amount) > quantity.parse(cap.most):
-            message = f"{amount} is more than class {cap.name!r} allows for one share: {cap.most}"
+        amount = requested.get(key, DEFAULT)
+        if cap.maximum and amount != DEFAULT and quantity.parse(amount) > quantity.parse(cap.maximum):
+            message = f"{amount}bit/s is more than class {cap.name!r} allows for one share: {cap.maximum}bit/s"
             reader.problem(child(path, key), message, "out-of-range", "lower it, or use another class")
             return
 
 
-def _written(device: Device, factor: str, cap: BandwidthCap) -> Share:
-    asked, path = device.share, child(device.path, "share")
-    amount = asked.get("bandwidth", DEFAULT)
-    hard = bool(asked.get("hard"))
-    fields: Object = {"burst": asked["burst"]} if "burst" in asked else {}
+def _compiled(device: Device, factor: str, cap: BandwidthCap) -> Share:
+    requested, path = device.share, child(device.path, "share")
+    amount = requested.get("bandwidth", DEFAULT)
+    hard = bool(requested.get("hard"))
+    fields: Object = {"burst": requested["burst"]} if "burst" in requested else {}
     if hard:
         fields.update({"hard": True, "guarantee": amount})
-    found = Share(_description(asked, factor, cap))
+    share = Share(_description(requested, factor, cap))
     if amount != DEFAULT:
-        taken = quantity.parse(amount) * (Fraction(factor) if hard else 1)
-        found.capacity[BANDWIDTH] = rate_text(math.ceil(taken)) if hard else amount
+        consumed_rate = quantity.parse(amount) * (Fraction(factor) if hard else 1)
+        share.capacity[BANDWIDTH] = rate_text(math.ceil(consumed_rate)) if hard else amount
     if factor:
-        found.selectors.append((selectors.equals(FACTOR, factor), child(path, "factor")))
+        share.selectors.append((selectors.equals(FACTOR, factor), child(path, "factor")))
     if device.namespace:
-        found.selectors.append((selectors.absent_or_equals(NAMESPACE, device.namespace), path))
-    found.configs = _configs(device, fields)
-    return found
+        share.selectors.append((selectors.absent_or_equals(NAMESPACE, device.namespace), path))
+    share.configs = _configs(device, fields)
+    return share
 
 
 def _configs(device: Device, fields: Object) -> list[Object]:
     """The device's configurations, with the fields of its share added to its InterfaceConfig."""
     if not fields:
         return device.configs
-    found, rest = [], {"share": fields}
+    configs, added = [], {"share": fields}
     for config in device.configs:
-        if rest and config["driver"] == interface_config.DRIVER:
-            config, rest = {**config, "parameters": {**config["parameters"], **rest}}, {}
-        found.append(config)
-    own = {"driver": interface_config.DRIVER, "parameters": interface_config.parameters(rest)}
-    return [*found, own] if rest else found
+        if added and config["driver"] == interface_config.DRIVER:
+            config, added = {**config, "parameters": {**config["parameters"], **added}}, {}
+        configs.append(config)
+    new = {"driver": interface_config.DRIVER, "parameters": interface_config.parameters(added)}
+    return [*configs, new] if added else configs
 
 
-def _description(asked: Object, factor: str, cap: BandwidthCap) -> str:
-    """A description of the bandwidth that the driver reserves for the share, and of what it lends to it."""
-    amount = asked.get("bandwidth", DEFAULT)
-    what = "the NIC's default share" if amount == DEFAULT else f"{amount}bit/s"
-    if asked.get("hard") or factor == "1":
-        kept = "kept for it"
+def _description(requested: Object, factor: str, cap: BandwidthCap) -> str:
+    """A description of the bandwidth that the driver reserves for a share, and of its use of idle bandwidth."""
+    amount = requested.get("bandwidth", DEFAULT)
+    rate = "the NIC's default share" if amount == DEFAULT else f"{amount}bit/s"
+    if requested.get("hard") or factor == "1":
+        guarantee = "reserved"
     else:
-        by = factor or "the NIC's factor"
-        kept = f"kept for it, and while the shares of the NIC ask for more than it has at least that divided by {by}"
-    most = asked.get("burst", cap.most)
-    burst = f"{most}bit/s" if most else "the ceiling of the NIC"
-    return f"{what} of a NIC: {kept}; idle bandwidth: lent up to {burst}"
+        divisor = factor or "the NIC's factor"
+        guarantee = (
+            f"reserved, or at least this rate divided by {divisor} while all shares request more than the NIC has"
+        )
+    maximum = requested.get("burst", cap.maximum)
+    burst = f"{maximum}bit/s" if maximum else "the ceiling of the NIC"
+    return f"{rate} of a NIC: {guarantee}; idle bandwidth: lent up to {burst}"
 
 
 def rounding_warnings(device: Device, capacity: t.Mapping[str, str], site: SiteNics) -> list[str]:
-    """A warning if the server charges more than a share requests, because of the steps of the NICs."""
-    asked = capacity.get(BANDWIDTH)
-    if not device.divided or asked is None:
+    """A warning if a share consumes more capacity than it requests, because NICs are divided in steps."""
+    requested = capacity.get(BANDWIDTH)
+    if not device.divided or requested is None:
         return []
-    charged: dict[str, list[DividedNic]] = {}
+    rounded: dict[str, list[DividedNic]] = {}
     for nic in site.nics:
         try:
-            taken = consumed(asked, nic.bandwidth)
+            rate = consumed(requested, nic.bandwidth)
         except Unrepresentable:
             continue
-        if taken != quantity.parse(asked):
-            charged.setdefault(rate_text(math.ceil(taken)), []).append(nic)
-    found = []
-    for taken_text, nics in charged.items():
+        if rate != quantity.parse(requested):
+            rounded.setdefault(rate_text(math.ceil(rate)), []).append(nic)
+    warnings = []
+    for rounded_text, nics in rounded.items():
         span = (nics[0].bandwidth.get("requestPolicy") or {}).get("validRange") or {}
         steps = f"from {span.get('min')} in steps of {span.get('step')}"
-        place = child(child(device.path, "share"), "bandwidth")
-        found.append(f"{place}: {asked} is charged as {taken_text} on {len(nics)} NIC(s), which are divided {steps}")
-    return found
+        path = child(child(device.path, "share"), "bandwidth")
+        message = f"{requested} consumes {rounded_text} of {len(nics)} NIC(s), which are divided {steps}"
+        warnings.append(f"{path}: {message}")
+    return warnings
 
 
 def split_by_namespace(claim: Claim) -> list[Claim]:
-    """The claim, or one for each namespace if it has shares of NICs, because some NICs are for one namespace only."""
+    """The claim itself, or a claim for each namespace if it has shares of NICs: some NICs are for only one
+    namespace."""
     if not any(choice.divided for group in claim.groups for one in group.devices for choice in one.choices()):
         return [claim]
     found = []

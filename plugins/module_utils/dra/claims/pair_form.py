@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Recognises claims in the form that `pairing` writes, by their requests and constraints, whoever wrote them."""
+"""Finds nearest pairs in the requests and constraints of any claim with the structure that `pairing` writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..kube.objects import ObjectView
 
 @dataclass(frozen=True)
 class PairForm:
-    """Two requests whose alternatives constraints tie together.
+    """Two requests whose combinations of alternatives are limited by constraints.
 
     `first_subs` and `second_subs` are the alternatives of the first and the second request that the constraints cover,
     in order. `forbidden` are the combinations that the constraints exclude.
@@ -32,14 +32,16 @@ class PairForm:
 
     def pairs(self) -> list[tuple[str, str]]:
         """The combinations of alternatives that can be allocated together."""
-        return [(one, other) for one in self.first_subs for other in self.second_subs if self.allowed(one, other)]
+        return [
+            (first, second) for first in self.first_subs for second in self.second_subs if self.allowed(first, second)
+        ]
 
 
 def pair_forms(devices: ObjectView) -> list[PairForm]:
     """The pair forms in the `devices` of a v1 ResourceClaim.
 
-    They are pairs of requests with constraints by `matchAttribute` that cover only alternatives of the two requests and
-    allow at least one combination of these alternatives.
+    A pair form is a pair of requests with `matchAttribute` constraints that cover only alternatives of these requests,
+    and allow at least one combination of alternatives.
     """
     order = {
         str(request.get("name")): [str(sub.get("name")) for sub in request.get("firstAvailable") or ()]
@@ -61,8 +63,8 @@ def _form(
     pair: tuple[str, str], forbidden: t.AbstractSet[tuple[str, str]], order: t.Mapping[str, list[str]]
 ) -> PairForm | None:
     first, second = pair
-    mine, its = {one for one, _other in forbidden}, {other for _one, other in forbidden}
-    first_subs = tuple(name for name in order.get(first, ()) if name in mine)
-    second_subs = tuple(name for name in order.get(second, ()) if name in its)
+    of_first, of_second = {sub for sub, _other in forbidden}, {sub for _other, sub in forbidden}
+    first_subs = tuple(name for name in order.get(first, ()) if name in of_first)
+    second_subs = tuple(name for name in order.get(second, ()) if name in of_second)
     form = PairForm(first, second, first_subs, second_subs, frozenset(forbidden))
     return form if form.pairs() else None

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Why a node has too few pairs for a claim, GPU by GPU: which devices are free, and why their partners are not."""
+"""Why a node has too few pairs for a claim: for each GPU, whether it is free, and why its partners are unavailable."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import typing as t
 
 from ..cel.errors import EvaluationError, Uncheckable
 from ..kube.objects import Object, ObjectView, Scalar
-from ..scheduler.search_devices import DeviceId, attribute, identify, tolerated
+from ..scheduler.search_devices import DeviceId, attribute, identify, tolerates_taints
 from ..scheduler.search_requests import class_selectors, expressions
 from ..scheduler.search_selection import Engine
 from ..vendors.offer import Offer
 from .pair_form import PairForm, pair_forms
 
-_SHOWN = 3
+#: The maximum number of reasons in a message; further reasons are only counted.
+_MAX_REASONS = 3
 #: The maximum number of free devices without a partner that are listed; further ones are only counted.
-_LISTED = 4
+_MAX_LINES = 4
 
 
 def pair_reason(
-    asked: ObjectView,
+    requested: ObjectView,
     classes: t.Mapping[str, Object],
     offered: t.Sequence[Offer],
     engine: Engine,
@@ -31,10 +32,10 @@ def pair_reason(
 ) -> str:
     """Why a claim gets too few pairs on a node; empty if pairs are not the reason.
 
-    `asked` are the `devices` of a v1 claim, `held` the devices of other claims, each with its claim.
+    `requested` are the `devices` of a v1 claim, `held` the devices of other claims, each with its claim.
     """
     node = _Node(classes, offered, engine, held or {})
-    found = _nearest(node, asked)
+    found = _nearest(node, requested)
     if not found:
         return ""
     if not any(one.devices for one in found):
@@ -42,18 +43,18 @@ def pair_reason(
             "the node has none of the GPUs that this claim was rendered for: it has another board. Probe the node and "
             "render the claims again"
         )
-    need = len({one.request for one in found})
-    worst = min(found, key=lambda one: one.most())
-    if worst.most() >= need:
+    required = len({one.request for one in found})
+    worst = min(found, key=lambda one: one.max_pairs())
+    if worst.max_pairs() >= required:
         return ""
     missing = worst.missing()
-    more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    listed = ": " + "; ".join(missing[:_SHOWN]) + more if missing else ""
-    return f"{worst.most()} of {need} nearest pairs are possible{listed}"
+    more = f"; and {len(missing) - _MAX_REASONS} more" if len(missing) > _MAX_REASONS else ""
+    listed = ": " + "; ".join(missing[:_MAX_REASONS]) + more if missing else ""
+    return f"{worst.max_pairs()} of {required} nearest pairs are possible{listed}"
 
 
 def unpaired(
-    asked: ObjectView,
+    requested: ObjectView,
     classes: t.Mapping[str, Object],
     offered: t.Sequence[Offer],
     engine: Engine,
@@ -61,24 +62,25 @@ def unpaired(
 ) -> list[str]:
     """The free devices of a node whose possible partners for a claim are all unavailable.
 
-    `asked` are the `devices` of a v1 claim, with nearest pairs or with pairs by `matchAttribute`.
+    `requested` are the `devices` of a v1 claim, with nearest pairs or with pairs by `matchAttribute`.
     """
     node = _Node(classes, offered, engine, held)
-    found = [*_nearest(node, asked), *_matching(node, asked)]
+    found = [*_nearest(node, requested), *_matching(node, requested)]
     return list(
         dict.fromkeys(text for one in found for text in [*one.without_partner(), *one.by_partner().without_partner()])
     )
 
 
 def unpaired_lines(nodes: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-    """The results of `unpaired` for each node as lines of text; of many, only the first ones are listed."""
+    """The results of `unpaired` for each node as lines of text, up to a maximum number."""
     lines = [f"  {name}: {one}" for name, found in nodes.items() for one in found]
-    more = len(lines) - _LISTED
-    return lines[:_LISTED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
+    more = len(lines) - _MAX_LINES
+    return lines[:_MAX_LINES] + ([f"  and {more} more free devices whose partners are unavailable"] if more > 0 else [])
 
 
 class _Node:
-    """The devices of a node, and whether they can be allocated."""
+    """The devices of a node, and whether they can be allocated. `held` are the devices of claims, each with its
+    claim."""
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class _Node:
         self.classes, self.offered, self.engine, self.held = classes, offered, engine, held
 
     def matching(self, body: ObjectView) -> list[Offer]:
+        """The devices that match the selectors of a request and its class."""
         texts = expressions([*class_selectors(self.classes, body), *(body.get("selectors") or ())])
         return [one for one in self.offered if all(self._matches(text, one) for text in texts)]
 
@@ -100,11 +103,11 @@ class _Node:
             return False
 
     def why_unavailable(self, body: ObjectView, offer: Offer) -> str:
-        """Why a device cannot be allocated; empty if it can."""
+        """Why a device cannot be allocated for a request; empty if it can."""
         if identify(offer) in self.held:
             owner = self.held[identify(offer)]
             return f"in use by {owner}" if owner else "in use"
-        if tolerated(body, offer):
+        if tolerates_taints(body, offer):
             return ""
         return "tainted with " + ", ".join(taint["key"] for taint in offer.device.get("taints") or ())
 
@@ -112,15 +115,15 @@ class _Node:
 class _Pairs:
     """The devices of one request on a node, each with its possible partners, which are devices of another request.
 
-    `devices` has, by address, why a device cannot be allocated (empty if it can), and the same for each of its
-    partners. `names` are the names of the two kinds of devices for messages.
+    `devices` contains, by address, why a device cannot be allocated (empty if it can), and the same for each of its
+    partners. `names` are the names for a device and a partner in messages.
     """
 
     def __init__(self, request: str, names: tuple[str, str]) -> None:
         self.request, self.names = request, names
         self.devices: dict[str, tuple[str, dict[str, str]]] = {}
 
-    def most(self) -> int:
+    def max_pairs(self) -> int:
         """The number of pairs that are possible at the same time (Kuhn's algorithm)."""
         partner: dict[str, str] = {}
 
@@ -136,31 +139,31 @@ class _Pairs:
         return sum(paired(one, set()) for one, (reason, _others) in self.devices.items() if not reason)
 
     def without_partner(self) -> list[str]:
-        """The free devices none of whose partners is free."""
-        mine, its = self.names
+        """The free devices that have partners, but none that is available."""
+        name, partner_name = self.names
         found = []
         for one, (reason, others) in self.devices.items():
             if not reason and others and all(others.values()):
                 other, why = next(iter(others.items()))
-                found.append(f"{mine} {one} is free, its {its} {other} is {why}")
+                found.append(f"{name} {one} is free, but its {partner_name} {other} is {why}")
         return found
 
     def missing(self) -> list[str]:
-        """Why each device has no partner or is unavailable, the free devices first."""
-        mine, its = self.names
-        lonely = [
-            f"{mine} {one} is free, but the node has no nearest {its} for it"
+        """The reason for each device that is unavailable or has no available partner; the free devices come first."""
+        name, partner_name = self.names
+        without_candidate = [
+            f"{name} {one} is free, but the node has no nearest {partner_name} for it"
             for one, (reason, others) in self.devices.items()
             if not reason and not others
         ]
         return [
             *self.without_partner(),
-            *lonely,
-            *(f"{mine} {one} is {reason}" for one, (reason, _others) in self.devices.items() if reason),
+            *without_candidate,
+            *(f"{name} {one} is {reason}" for one, (reason, _others) in self.devices.items() if reason),
         ]
 
     def by_partner(self) -> _Pairs:
-        """The same pairs, by the partners."""
+        """The same pairs, with devices and partners exchanged."""
         found = _Pairs(self.request, (self.names[1], self.names[0]))
         for one, (reason, others) in self.devices.items():
             for other, why in others.items():
@@ -168,14 +171,14 @@ class _Pairs:
         return found
 
 
-def _nearest(node: _Node, asked: ObjectView) -> list[_Pairs]:
+def _nearest(node: _Node, requested: ObjectView) -> list[_Pairs]:
     """The pairs of `align: nearest`, by the alternatives of their requests."""
     bodies = {
         (request["name"], sub["name"]): sub
-        for request in asked.get("requests") or ()
+        for request in requested.get("requests") or ()
         for sub in request.get("firstAvailable") or ()
     }
-    return [_of_form(node, form, bodies) for form in pair_forms(asked)]
+    return [_of_form(node, form, bodies) for form in pair_forms(requested)]
 
 
 def _of_form(node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], ObjectView]) -> _Pairs:
@@ -193,24 +196,26 @@ def _of_form(node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], Obj
     return found
 
 
-def _matching(node: _Node, asked: ObjectView) -> list[_Pairs]:
-    """The pairs by a common attribute: of the first request of each constraint with each other request."""
+def _matching(node: _Node, requested: ObjectView) -> list[_Pairs]:
+    """The pairs by a common attribute, of the first request of each constraint with each other request of it."""
     bodies = {
-        str(request["name"]): request["exactly"] for request in asked.get("requests") or () if request.get("exactly")
+        str(request["name"]): request["exactly"]
+        for request in requested.get("requests") or ()
+        if request.get("exactly")
     }
     found = []
-    for constraint in asked.get("constraints") or ():
+    for constraint in requested.get("constraints") or ():
         name = constraint.get("matchAttribute")
         covered = [str(one) for one in constraint.get("requests") or bodies]
         if not name or len(covered) < 2 or not all(one in bodies for one in covered):
             continue
         first, *others = covered
         for other in others:
-            pairs = _Pairs(first, (_called(first), _called(other)))
+            pairs = _Pairs(first, (_device_name(first), _device_name(other)))
             candidates = [(offer, _values(offer, name)) for offer in node.matching(bodies[other])]
             for one in node.matching(bodies[first]):
                 values = _values(one, name)
-                partners = [offer for offer, its in candidates if values & its and offer is not one]
+                partners = [offer for offer, theirs in candidates if values & theirs and offer is not one]
                 reasons = {_shown(offer): node.why_unavailable(bodies[other], offer) for offer in partners}
                 pairs.devices[_shown(one)] = (node.why_unavailable(bodies[first], one), reasons)
             found.append(pairs)
@@ -218,7 +223,7 @@ def _matching(node: _Node, asked: ObjectView) -> list[_Pairs]:
 
 
 def _values(offer: Offer, name: str) -> set[tuple[str, Scalar]]:
-    """The values that a constraint compares. Devices match if they have one in common; lists have several values."""
+    """The values that a constraint compares. Two devices match if they have a value in common; lists have several."""
     return {
         (kind.rstrip("s"), one)
         for kind, value in (attribute(offer, name) or {}).items()
@@ -231,7 +236,7 @@ def _shown(offer: Offer) -> str:
     return offer.address or str(offer.device["name"])
 
 
-def _called(request: str) -> str:
-    """The name of a device in the inventory: its request's name without the number of the repetition."""
+def _device_name(request: str) -> str:
+    """The name of a device in the inventory: the name of its request without the number of the repetition."""
     name, _dash, number = request.rpartition("-")
     return name if number.isdecimal() and name else request

@@ -11,9 +11,9 @@ attribute that both drivers publish and whose values are never equal fails as so
 devices.
 
 One constraint for each alternative would be enough, but fewer suffice. Each alternative gets a set of numbers, and no
-set is a subset of another. Constraint `c` covers the GPU's alternatives that have `c` in their set, and the NIC's
-alternatives that do not. So some constraint covers both if the two alternatives are different, and none does if they
-are equal. By Sperner's theorem, `k` constraints suffice for at most `C(k, k // 2)` alternatives: five for eight.
+set is a subset of another. Constraint `c` covers the GPU's alternatives whose sets contain `c`, and the NIC's
+alternatives whose sets do not. So two different alternatives are covered by some constraint, and two equal ones by
+none. By Sperner's theorem, `k` constraints suffice for at most `C(k, k // 2)` alternatives: five for eight.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledg
 from . import selectors
 from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, MatchingDevice, Shape
 
-#: The form of claims that select NICs by address alone. They may match another board with the same addresses.
+#: The form of claims that select NICs only by address. They may match another board with the same addresses.
 ADDRESS = "address"
 #: The greatest distance that two devices with the same value of an attribute can have, on any board.
 GUARANTEED = {"pcie_root": "PHB", "numa_node": "NODE"}
@@ -38,7 +38,7 @@ _COMMON = {"pcie_root": PCIE_ROOT, "numa_node": NUMA_NODE}
 
 @dataclass(frozen=True)
 class Alternative:
-    """GPUs with the same nearest NICs. `gpu` selects the GPUs, `nics` their nearest ones for each NIC of the group."""
+    """GPUs with the same nearest NICs. `gpu` selects the GPUs, `nics` the nearest NICs for each NIC of the group."""
 
     name: str
     gpus: tuple[str, ...]
@@ -52,8 +52,8 @@ class Alternative:
 class Pairing:
     """What a group is compiled to for some boards.
 
-    `form` says what NICs are selected by. `attribute` is the one that the constraints compare; empty if there is only
-    one alternative.
+    `form` says how NICs are selected. `attribute` is the attribute that the constraints compare; empty if no
+    constraints are needed.
     """
 
     alternatives: tuple[Alternative, ...]
@@ -62,7 +62,7 @@ class Pairing:
 
 
 class NoPairing(Exception):
-    """Why a group cannot be compiled for some boards. `split` says that it might be possible for fewer boards."""
+    """A group cannot be compiled for some boards. `split` says that it might be possible for fewer boards."""
 
     def __init__(self, reason: str, fix: str, rule: str, split: bool = False) -> None:
         super().__init__(reason)
@@ -70,7 +70,7 @@ class NoPairing(Exception):
 
 
 def constraint_sets(number: int) -> list[frozenset[int]]:
-    """For each of `number` alternatives its set of constraints. No set is a subset of another (an antichain)."""
+    """The set of constraints of each of `number` alternatives. No set is a subset of another (an antichain)."""
     if number < 2:
         return [frozenset()] * number
     size = next(size for size in itertools.count(2) if comb(size, size // 2) >= number)
@@ -78,21 +78,23 @@ def constraint_sets(number: int) -> list[frozenset[int]]:
 
 
 def exclusions(number: int) -> list[tuple[list[int], list[int]]]:
-    """The fewest constraints that forbid different alternatives, as the alternatives of the first and of the second
-    request that each constraint covers."""
+    """The fewest constraints that forbid every combination of different alternatives.
+
+    Each constraint is the numbers of the alternatives of the first request, and those of the second, that it covers.
+    """
     sets = constraint_sets(number)
-    every = sorted(frozenset().union(*sets))
+    constraints = sorted(frozenset().union(*sets))
     return [
         ([one for one in range(number) if c in sets[one]], [one for one in range(number) if c not in sets[one]])
-        for c in every
+        for c in constraints
     ]
 
 
 def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str, str]) -> str:
     """The level whose attribute selects exactly the allowed pairs on all boards; empty if none does.
 
-    `common` has, by level, the attribute that all drivers of the group publish. A level that guarantees less than
-    `at_least` on a board that was not probed is never chosen.
+    `common` contains, by level, the attribute that all drivers of the group publish. A level is never chosen if it
+    could match pairs farther than `at_least` on a board that was not probed.
     """
     for level, name in common.items():
         if name != _COMMON[level] or RANK[GUARANTEED[level]] > RANK[at_least]:
@@ -105,21 +107,21 @@ def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str,
 def _selects(shape: Shape, name: str) -> bool:
     """Whether exactly the allowed pairs of a board have the same value of an attribute."""
     for number, nics in enumerate(shape.nics):
-        for gpu, fit in shape.gpus.items():
-            value = fit.values.get(name)
+        for gpu, device in shape.gpus.items():
+            value = device.values.get(name)
             for place, entries in nics.items():
-                wanted = place in shape.allowed[number][gpu]
-                if any((value is not None and value == one.values.get(name)) is not wanted for one in entries):
+                allowed = place in shape.allowed[number][gpu]
+                if any((value is not None and value == one.values.get(name)) is not allowed for one in entries):
                     return False
-    # a GPU with a pair for only some of several NICs does not matter, as one constraint ties all of them
+    # a GPU with pairs for only some NIC requests does not matter, as one constraint is for all of the requests
     return True
 
 
 class PairingPlanner:
     """Compiles the alternatives of a group for some boards.
 
-    `gpu` and `nics` are the drivers of its devices with their kinds. With `others`, GPUs without a nearest NIC take
-    part too, as in a list of levels.
+    `gpu` and `nics` are the drivers of its devices, with their kinds. With `others`, GPUs without a nearest NIC can be
+    allocated too, as in a preference list with other levels.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class PairingPlanner:
         mapped = [self._by_map(shapes, number) for number in range(len(self.nics))]
         if all(mapped):
             form, found = "published map", self._of_published_map(shapes)
-        elif all(own or self._has_board(shapes, number) for number, own in enumerate(mapped)):
+        elif all(by_map or self._has_board(shapes, number) for number, by_map in enumerate(mapped)):
             form, found = "board and address", self._of_boards(shapes, mapped)
         else:
             form, found = ADDRESS, self._of_addresses(shapes)
@@ -145,7 +147,7 @@ class PairingPlanner:
             boards = len({shape.board.shape for shape in shapes})
             raise NoPairing(
                 f"{boards} board(s) need {len(found)} alternatives; the limit is {limits.FIRST_AVAILABLE}",
-                "ask for whole boards with all, or choose GPUs with where",
+                "request whole boards with all, or select GPUs with where",
                 "too-many",
                 split=boards > 1,
             )
@@ -155,7 +157,7 @@ class PairingPlanner:
     # the three forms of selecting the NICs of a GPU
 
     def _of_published_map(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
-        """NICs publish which GPUs they are nearest to: one list of alternatives for all boards."""
+        """Alternatives by the nearest GPUs that NICs publish; one list of alternatives for all boards."""
         found = []
         for gpus in _gpus_by_nics(shapes):
             near = [_map_selectors(shapes, number, gpus) for number in range(len(self.nics))]
@@ -163,35 +165,35 @@ class PairingPlanner:
         return found
 
     def _of_boards(self, shapes: t.Sequence[Shape], mapped: t.Sequence[bool]) -> list[Alternative]:
-        """NICs by address and board, on boards whose name the NIC driver publishes."""
+        """Alternatives by the addresses of NICs and the name of the board, which the NIC's driver publishes."""
         boards: dict[tuple[tuple[str, ...], tuple[frozenset[str], ...]], list[str]] = {}
         for shape in shapes:
             for gpus in _gpus_by_nics([shape]):
                 places = tuple(nearest_to[gpus[0]] for nearest_to in shape.allowed)
                 names = boards.setdefault((gpus, places), [])
                 names += [shape.board.shape] if shape.board.shape not in names else []
-        # nodes with the same map may publish different NICs, but an address is the same NIC on each of them
+        # nodes with the same map may publish different NICs, but an address means the same NIC on each of them
         found = []
         for (gpus, places), names in boards.items():
-            here = selectors.one_of(BOARD, sorted(names))
+            on_boards = selectors.one_of(BOARD, sorted(names))
             near = []
-            for number, own in enumerate(mapped):
-                if own:
-                    near.append((*_map_selectors(shapes, number, gpus), here))
+            for number, by_map in enumerate(mapped):
+                if by_map:
+                    near.append((*_map_selectors(shapes, number, gpus), on_boards))
                 else:
-                    near.append((self._address_of_nic(shapes, number, places[number]), here))
+                    near.append((self._address_of_nic(shapes, number, places[number]), on_boards))
             found.append(self._alternative(gpus, near, names[0] if len({*map(_board_name, shapes)}) > 1 else ""))
         return found
 
     def _of_addresses(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
-        """NICs by address alone. Raises NoPairing if an address is nearest on one board but not on another."""
+        """Alternatives by only the addresses of NICs. Raises NoPairing if boards have different pairs of addresses."""
         found = []
         for gpus in _gpus_by_nics(shapes):
             near = []
             for number in range(len(self.nics)):
-                there = [shape for shape in shapes if gpus[0] in shape.gpus]
-                places = frozenset().union(*(shape.allowed[number][gpus[0]] for shape in there))
-                for shape in there:
+                with_gpu = [shape for shape in shapes if gpus[0] in shape.gpus]
+                places = frozenset().union(*(shape.allowed[number][gpus[0]] for shape in with_gpu))
+                for shape in with_gpu:
                     if places & set(shape.nics[number]) != shape.allowed[number][gpus[0]]:
                         driver = self.nics[number][0]
                         raise NoPairing(
@@ -210,31 +212,32 @@ class PairingPlanner:
     def _alternative(
         self, gpus: tuple[str, ...], nics: t.Sequence[tuple[selectors.Selector, ...]], board: str
     ) -> Alternative:
-        way = _by_address(*self.gpu, "GPUs", "align on pcie_root or numa_node")
+        test = _by_address(*self.gpu, "GPUs", "align on pcie_root or numa_node")
         name = gpus[0].replace(":", "-").replace(".", "-") + (f"-{board[:6]}" if board else "")
-        return Alternative(name, gpus, (selectors.one_of(way.name, gpus),), tuple(nics), " or ".join(gpus))
+        return Alternative(name, gpus, (selectors.one_of(test.name, gpus),), tuple(nics), " or ".join(gpus))
 
     def _address_of_nic(self, shapes: t.Sequence[Shape], number: int, places: t.Collection[str]) -> selectors.Selector:
         driver, kind = self.nics[number]
         if driver.pf_address and kind == "vf":
             return selectors.one_of(driver.pf_address, sorted(places))
-        way = _by_address(driver, kind, "NICs", "let lanewise.dev serve these NICs")
+        test = _by_address(driver, kind, "NICs", "let lanewise.dev serve these NICs")
         rows = [shape.nics[number] for shape in shapes]
-        fits = [fit for row in rows for place in places for fit in row.get(place, ())]
-        return selectors.one_of(way.name, sorted({fit.address for fit in fits}))
+        devices = [device for row in rows for place in places for device in row.get(place, ())]
+        return selectors.one_of(test.name, sorted({device.address for device in devices}))
 
     def _has_board(self, shapes: t.Sequence[Shape], number: int) -> bool:
-        rows = [fit for shape in shapes for fits in shape.nics[number].values() for fit in fits]
-        return all(fit.values.get(BOARD) for fit in rows)
+        """Whether all matching NICs of a request publish the name of their board."""
+        rows = [device for shape in shapes for devices in shape.nics[number].values() for device in devices]
+        return all(device.values.get(BOARD) for device in rows)
 
     def _by_map(self, shapes: t.Sequence[Shape], number: int) -> bool:
-        """Whether exactly the allowed pairs follow from the nearest GPUs that the NICs publish."""
+        """Whether the nearest GPUs that NICs publish select exactly the allowed pairs."""
         for gpu in {gpu for shape in shapes for gpu in shape.served()}:
             levels = _levels(shapes, number, gpu)
             for shape in shapes:
-                for place, fits in shape.nics[number].items() if gpu in shape.gpus else ():
-                    wanted = place in shape.allowed[number][gpu]
-                    if any(_publishes_pair(fit, gpu, levels) is not wanted for fit in fits):
+                for place, devices in shape.nics[number].items() if gpu in shape.gpus else ():
+                    allowed = place in shape.allowed[number][gpu]
+                    if any(_publishes_pair(device, gpu, levels) is not allowed for device in devices):
                         return False
         return True
 
@@ -248,24 +251,24 @@ class PairingPlanner:
                 return name
         drivers = dict.fromkeys([self.gpu[0].name, *(driver.name for driver, _kind in self.nics)])
         raise NoPairing(
-            f"{' and '.join(drivers)} publish no attribute in common by which wrong combinations could be excluded: it "
-            "would have to be on every GPU and NIC of the pairs and never the same on both (pciBusID, or a pcieRoot or "
-            "numaNode that only nearest pairs share)",
+            f"{' and '.join(drivers)} publish no common attribute by which wrong combinations could be excluded: every "
+            "GPU and NIC of the pairs must have it, with different values on both (pciBusID, or a pcieRoot or numaNode "
+            "that only nearest pairs share)",
             "let lanewise.dev serve these NICs: it publishes pciBusID, as the GPU drivers do",
             "no-common-attribute",
         )
 
 
-def _by_address(driver: DriverKnowledge, kind: str, what: str, fix: str) -> Filter:
-    """The filter that selects a driver's devices by PCI address. Raises NoPairing."""
-    way = driver.filter(kind, "pci_address")
-    if way is None:
+def _by_address(driver: DriverKnowledge, kind: str, plural: str, fix: str) -> Filter:
+    """The filter that selects a driver's devices by PCI address. Raises NoPairing if the driver publishes none."""
+    test = driver.filter(kind, "pci_address")
+    if test is None:
         raise NoPairing(
-            f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot name its {what}",
+            f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot select its {plural}",
             driver.hint("pci_address") or fix,
             "unanswered-filter",
         )
-    return way
+    return test
 
 
 def _levels(shapes: t.Sequence[Shape], number: int, gpu: str) -> list[str]:
@@ -274,13 +277,14 @@ def _levels(shapes: t.Sequence[Shape], number: int, gpu: str) -> list[str]:
     return sorted({shape.board.level(gpu, nic) for shape, nic in pairs}, key=RANK.__getitem__)
 
 
-def _publishes_pair(fit: MatchingDevice, gpu: str, levels: t.Collection[str]) -> bool:
+def _publishes_pair(device: MatchingDevice, gpu: str, levels: t.Collection[str]) -> bool:
     """Whether a NIC publishes that it is nearest to a GPU, at one of these levels."""
-    near = str(fit.values.get(NEAREST_GPUS, "")).split(",")
-    return gpu in near and fit.values.get(NEAREST_GPU_LEVEL) in levels
+    near = str(device.values.get(NEAREST_GPUS, "")).split(",")
+    return gpu in near and device.values.get(NEAREST_GPU_LEVEL) in levels
 
 
 def _map_selectors(shapes: t.Sequence[Shape], number: int, gpus: tuple[str, ...]) -> tuple[selectors.Selector, ...]:
+    """The selectors of NICs that publish these GPUs as nearest."""
     levels = [level for level in RANK if any(level in _levels(shapes, number, gpu) for gpu in gpus)]
     parts = [selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus]
     return (*parts, selectors.one_of(NEAREST_GPU_LEVEL, levels))
@@ -291,7 +295,7 @@ def _board_name(shape: Shape) -> str:
 
 
 def _gpus_by_nics(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
-    """The served GPUs, grouped by the NICs that they have on all boards."""
+    """The GPUs with a nearest NIC for every request, grouped by their nearest NICs on all boards."""
     found: dict[t.Hashable, list[str]] = {}
     served = {gpu for shape in shapes for gpu in shape.served()}
     for gpu in dict.fromkeys(gpu for shape in shapes for gpu in shape.gpus):
@@ -302,19 +306,20 @@ def _gpus_by_nics(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
 
 
 def _differs(shape: Shape, found: t.Sequence[Alternative], name: str, others: bool) -> bool:
+    """Whether an attribute differs in every combination of a GPU with a NIC of another alternative."""
     for gpu in shape.gpus if others else shape.served():
-        mine = next((one for one in found if gpu in one.gpus), None)
+        of_gpu = next((one for one in found if gpu in one.gpus), None)
         value = shape.gpus[gpu].values.get(name)
-        if value is None and mine is None:
-            continue  # a constraint that covers it fails
+        if value is None and of_gpu is None:
+            continue  # a constraint that covers this GPU fails
         if value is None:
             return False
         for other in found:
             for number, nics in enumerate(shape.nics):
                 near = {place for one in other.gpus if one in shape.gpus for place in shape.allowed[number][one]}
                 for place in near:
-                    for fit in nics.get(place, ()):
-                        its = fit.values.get(name)
-                        if its is None or (other is not mine and its == value):
+                    for device in nics.get(place, ()):
+                        nic_value = device.values.get(name)
+                        if nic_value is None or (other is not of_gpu and nic_value == value):
                             return False
     return True

@@ -5,7 +5,7 @@
 
 """Which nodes can satisfy a claim, and why the others cannot.
 
-A claim is tried on each node as if the node were free. Nodes whose devices no claim of the site can distinguish are
+A claim is tried on each node as if no device were in use. Nodes whose devices no claim of the site can distinguish are
 tried only once, and so are claims with the same requests.
 """
 
@@ -38,7 +38,7 @@ from .unreachable import by_reason, constraint_of, shown, unreachable
 
 _V1 = "resource.k8s.io/v1"
 #: The kinds of refusals that mean that there are too few devices.
-_LACKING = ("absent", "count", "selector", "taint", "used", "constraint")
+_TOO_FEW = ("absent", "count", "selector", "taint", "used", "constraint")
 
 
 _Answer = t.Union[allocator.Allocation, allocator.Refusal]
@@ -49,8 +49,8 @@ class Reach:
     """Which nodes of a site can satisfy a claim.
 
     `claim` is `namespace/name`; several namespaces are joined by commas. `refused` maps each node that cannot satisfy
-    it to the reason, `unknown` each node for which the probe does not know enough. If the nodes come from slices and
-    claims, `unpaired` describes, by node, the free devices whose partners other claims have.
+    the claim to the reason, and `unknown` each node for which that is unknown. If the nodes come from slices and
+    claims, `unpaired` describes, by node, the free devices whose partners are unavailable.
     """
 
     claim: str
@@ -60,7 +60,8 @@ class Reach:
     unpaired: dict[str, list[str]] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Lines of text: where the claim can run, and each reason once with the nodes that it holds for."""
+        """Lines of text: the number of nodes that can satisfy the claim, and each reason with the nodes that it is
+        for."""
         total = len(self.nodes) + len(self.refused) + len(self.unknown)
         found = [f"{self.claim}: {len(self.nodes)} of {total} node(s)"]
         for what, reasons in (("not", self.refused), ("unknown", self.unknown)):
@@ -80,38 +81,40 @@ def reach(
 ) -> tuple[list[Reach], list[Problem]]:
     """Try every claim on every node. `nodes` maps names to topology facts, or to what the drivers of the node publish.
 
-    The problems are claims that no node can satisfy. A claim that some node may satisfy is not a problem. If the site
-    sets `dra_claims_allow_unreachable`, no claim is a problem. `drivers` is `dra_claims_drivers`, `server` the server
-    that they publish to.
+    Returns a Reach for each claim, and a problem for each claim that no node can satisfy. There is no problem if it is
+    unknown whether some node can satisfy the claim, or with `allow_unreachable`. `drivers` is `dra_claims_drivers`, and
+    `server` the API server to which the drivers publish.
     """
     node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
     cache = SelectorCache(engine)
     trials = _Trials(classes, node_shapes, cache, (server or Server()).constraints)
-    occupied = _Occupied(nodes, node_shapes, cache, server)
+    in_use = _NodesInUse(nodes, node_shapes, cache, server)
     found = []
     for claim, compiled in claims:
-        asked: Object = {key: compiled.devices[key] for key in ("requests", "constraints") if key in compiled.devices}
-        key = json.dumps(asked, sort_keys=True)
-        result, refusals = _result(claim, compiled, trials.answers(key, asked), node_shapes)
-        result.unpaired = occupied.unpaired(key, asked, classes, {*result.nodes, *result.unknown})
+        requested: Object = {
+            key: compiled.devices[key] for key in ("requests", "constraints") if key in compiled.devices
+        }
+        key = json.dumps(requested, sort_keys=True)
+        result, refusals = _result(claim, compiled, trials.answers(key, requested), node_shapes)
+        result.unpaired = in_use.unpaired(key, requested, classes, {*result.nodes, *result.unknown})
         found.append(result)
         if refusals and not result.nodes and not result.unknown and not allow_unreachable:
-            problems.append(unreachable(claim, compiled, asked, refusals, node_shapes, classes, cache))
+            problems.append(unreachable(claim, compiled, requested, refusals, node_shapes, classes, cache))
     return found, problems
 
 
 def _result(
     claim: Claim, compiled: Compiled, answers: t.Sequence[_Answer], node_shapes: t.Sequence[NodeShape]
 ) -> tuple[Reach, list[tuple[allocator.Refusal, list[str]]]]:
-    """The nodes of all shapes, sorted by the answer for their shape, and the refusals, each with its nodes."""
+    """The result for the nodes of all shapes, from the answer for each shape, and the refusals, each with its nodes."""
     result = Reach(f"{','.join(claim.namespaces)}/{claim.name}", [])
     refusals: list[tuple[allocator.Refusal, list[str]]] = []
-    words_by_expression = inventory_words(claim, compiled)
+    filters = filters_by_expression(claim, compiled)
     for answer, shape in zip(answers, node_shapes):
         if isinstance(answer, allocator.Allocation):
             result.nodes += shape.nodes
             continue
-        refusal = replace(answer, reason=in_inventory_words(answer.reason, words_by_expression))
+        refusal = replace(answer, reason=with_filters(answer.reason, filters))
         if refusal.unknown:
             result.unknown.update(dict.fromkeys(shape.nodes, refusal.reason))
         else:
@@ -142,16 +145,17 @@ class _Trials:
         #: Answers, each with the selectors that its reason quotes.
         self._alike: dict[tuple[t.Hashable, ...], tuple[_Answer, set[str]]] = {}
 
-    def answers(self, key: str, asked: Object) -> list[_Answer]:
-        """The answers for `asked`, one for each shape. `key` identifies `asked`."""
+    def answers(self, key: str, requested: Object) -> list[_Answer]:
+        """The answers for `requested`, one for each shape. `key` identifies `requested`."""
         if key not in self._answers:
             bodies = [
-                (body["deviceClassName"], tuple(_selectors(body, self._classes))) for body in _asked_bodies(asked)
+                (body["deviceClassName"], tuple(_selectors(body, self._classes))) for body in _request_bodies(requested)
             ]
             different = list(dict.fromkeys(bodies))
-            frame = _request_frame(asked, [different.index(body) for body in bodies])
+            frame = _request_frame(requested, [different.index(body) for body in bodies])
             self._answers[key] = [
-                self._answer(number, shape, key, asked, frame, different) for number, shape in enumerate(self._shapes)
+                self._answer(number, shape, key, requested, frame, different)
+                for number, shape in enumerate(self._shapes)
             ]
         return self._answers[key]
 
@@ -160,28 +164,30 @@ class _Trials:
         number: int,
         shape: NodeShape,
         key: str,
-        asked: Object,
+        requested: Object,
         frame: str,
         different: t.Sequence[tuple[str, Texts]],
     ) -> _Answer:
-        texts = {text for _name, own in different for text in own}
+        texts = {text for _name, selectors in different for text in selectors}
         same: tuple[t.Hashable, ...]
         try:
-            fitting = (_fits(name, own, self._classes, shape.offers, self._cache) for name, own in different)
-            same = (number, frame, *fitting)
+            matching = (
+                _matching(name, selectors, self._classes, shape.offers, self._cache) for name, selectors in different
+            )
+            same = (number, frame, *matching)
         except (EvaluationError, Uncheckable):
             same = (number, key)  # a selector fails, so the answer holds only for equal claims
         answer, quoted = self._alike.get(same, (None, set()))
         # a reason that quotes a selector is valid only for claims that have this selector
         if answer is None or not quoted <= texts:
-            answer = _allocate(asked, self._classes, shape.offers, self._cache, shape.uncertain, self._kinds)
+            answer = _allocate(requested, self._classes, shape.offers, self._cache, shape.uncertain, self._kinds)
             reason = answer.reason if isinstance(answer, allocator.Refusal) else ""
             self._alike[same] = (answer, {text for text in texts if text in reason})
         return answer
 
 
-class _Occupied:
-    """The nodes on which claims have devices. Nodes of one shape can differ in the devices that are in use."""
+class _NodesInUse:
+    """The nodes with devices that are in use. Nodes of one shape can differ in the devices that are in use."""
 
     def __init__(
         self, nodes: Nodes, node_shapes: t.Sequence[NodeShape], cache: SelectorCache, server: Server | None
@@ -193,18 +199,19 @@ class _Occupied:
             for name in shape.nodes:
                 node = nodes[name]
                 if isinstance(node, PublishedNode) and node.taken:
-                    own = [server.stored(offer) if server else offer for offer in node.offers]
-                    cache.reuse_results(own, shape.offers)
-                    self._nodes[name] = (own, node.taken)
+                    offers = [server.stored(offer) if server else offer for offer in node.offers]
+                    cache.reuse_results(offers, shape.offers)
+                    self._nodes[name] = (offers, node.taken)
 
     def unpaired(
-        self, key: str, asked: Object, classes: t.Mapping[str, Object], possible: t.Collection[str]
+        self, key: str, requested: Object, classes: t.Mapping[str, Object], possible: t.Collection[str]
     ) -> dict[str, list[str]]:
-        """For each of the `possible` nodes, the free devices whose partners are in use. `key` identifies `asked`."""
+        """For each of the `possible` nodes, the free devices whose partners are unavailable. `key` identifies
+        `requested`."""
         if key not in self._known:
             texts = {
-                name: unpaired(asked, classes, own, self._cache, taken)
-                for name, (own, taken) in sorted(self._nodes.items())
+                name: unpaired(requested, classes, offers, self._cache, taken)
+                for name, (offers, taken) in sorted(self._nodes.items())
                 if name in possible
             }
             self._known[key] = {name: found for name, found in texts.items() if found}
@@ -216,28 +223,27 @@ def _selectors(body: Object, classes: t.Mapping[str, Object]) -> list[str]:
     return expressions([*class_selectors(classes, body), *(body.get("selectors") or ())])
 
 
-def _asked_bodies(asked: Object) -> list[Object]:
-    return [body for request in asked["requests"] for body in request.get("firstAvailable") or [request["exactly"]]]
+def _request_bodies(requested: Object) -> list[Object]:
+    return [body for request in requested["requests"] for body in request.get("firstAvailable") or [request["exactly"]]]
 
 
-def _request_frame(asked: Object, places: list[int]) -> str:
-    """The text of a claim's requests in which selectors and classes are replaced by `places`, their positions among the
-    different ones."""
+def _request_frame(requested: Object, places: list[int]) -> str:
+    """The text of a claim's requests without selectors and classes. `places` identify those of each request."""
     bodies = [
         {key: value for key, value in body.items() if key not in ("selectors", "deviceClassName")}
-        for body in _asked_bodies(asked)
+        for body in _request_bodies(requested)
     ]
-    names = [[request["name"], len(request.get("firstAvailable") or ())] for request in asked["requests"]]
-    return json.dumps([names, places, bodies, asked.get("constraints")], sort_keys=True)
+    names = [[request["name"], len(request.get("firstAvailable") or ())] for request in requested["requests"]]
+    return json.dumps([names, places, bodies, requested.get("constraints")], sort_keys=True)
 
 
-def _fits(
+def _matching(
     name: str, texts: Texts, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], cache: SelectorCache
 ) -> tuple[t.Hashable, ...]:
     """The devices that match the selectors of a request, including those of its class `name`.
 
-    Claims of the same frame for which these are the same get the same devices, or none for the same reason. If a
-    selector names a value that the probe does not know, the result is the selectors themselves, because the matching
+    Claims with the same frame and the same matching devices get the same devices, or none for the same reason. If a
+    selector uses a value that the probe does not know, the result is the selectors themselves, because the matching
     devices are uncertain.
     """
     if name not in classes or not cache.uncertain_values(offered).isdisjoint(cache.mentioned(texts)):
@@ -284,8 +290,8 @@ def reach_of(
     return found
 
 
-def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
-    """The words of the inventory for the CEL expressions of a claim, by expression: `min_speed 400G`."""
+def filters_by_expression(claim: Claim, compiled: Compiled) -> dict[str, str]:
+    """The filters of the inventory for the CEL expressions of a claim, such as `min_speed 400G`, by expression."""
     devices = [choice for group in claim.groups for device in group.devices for choice in device.choices()]
     values = {
         child(child(device.path, "where"), name): f"{name} {value}"
@@ -294,45 +300,48 @@ def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
     }
     for device in devices:
         share = child(device.path, "share")
-        values[share] = f"shares that namespace {device.namespace} may have"
+        values[share] = f"shares that namespace {device.namespace} may use"
         values[child(share, "factor")] = f"shares with factor {device.share.get('factor', 'of the site')}"
-    words_by_expression = {}
+    filters = {}
     for index, request in enumerate(compiled.devices["requests"]):
         bodies = request.get("firstAvailable") or [request["exactly"]]
-        ways = [f"firstAvailable[{way}]" for way in range(len(bodies))] if "firstAvailable" in request else ["exactly"]
-        for body, way in zip(bodies, ways):
+        paths = [f"firstAvailable[{n}]" for n in range(len(bodies))] if "firstAvailable" in request else ["exactly"]
+        for body, body_path in zip(bodies, paths):
             for number, selector in enumerate(body.get("selectors") or ()):
-                path = compiled.origins.get(f"requests[{index}].{way}.selectors[{number}]", "")
+                path = compiled.origins.get(f"requests[{index}].{body_path}.selectors[{number}]", "")
                 if path in values:
-                    words_by_expression.update(dict.fromkeys(expressions([selector]), values[path]))
-    return words_by_expression
+                    filters.update(dict.fromkeys(expressions([selector]), values[path]))
+    return filters
 
 
-def in_inventory_words(reason: str, words_by_expression: t.Mapping[str, str]) -> str:
-    for expression in sorted(words_by_expression, key=len, reverse=True):
-        reason = reason.replace(expression, words_by_expression[expression])
+def with_filters(reason: str, filters: t.Mapping[str, str]) -> str:
+    """A reason with the filters of the inventory in place of CEL expressions."""
+    for expression in sorted(filters, key=len, reverse=True):
+        reason = reason.replace(expression, filters[expression])
     return reason
 
 
 def _allocate(
-    asked: Object,
+    requested: Object,
     classes: t.Mapping[str, Object],
     offered: t.Sequence[Offer],
     engine: allocator.Engine,
     uncertain: t.Mapping[str, str],
     kinds: t.Sequence[str],
 ) -> _Answer:
-    for body in _asked_bodies(asked):
+    for body in _request_bodies(requested):
         name = body["deviceClassName"]
         if name not in classes:
             return allocator.Refusal(f"class {name!r} does not belong to this site", "", "unknown")
-    answer = allocator.allocate([{"devices": asked}], classes, offered, engine, uncertain=uncertain, constraints=kinds)
-    if isinstance(answer, allocator.Refusal) and answer.kind in _LACKING:
-        reason = pair_reason(asked, classes, offered, engine)
+    answer = allocator.allocate(
+        [{"devices": requested}], classes, offered, engine, uncertain=uncertain, constraints=kinds
+    )
+    if isinstance(answer, allocator.Refusal) and answer.kind in _TOO_FEW:
+        reason = pair_reason(requested, classes, offered, engine)
         if reason:
             return replace(answer, reason=reason)
     if isinstance(answer, allocator.Refusal) and answer.kind == "constraint":
-        names = constraint_of(asked, answer.path).get("requests") or ()
+        names = constraint_of(requested, answer.path).get("requests") or ()
         if len({"/" in name for name in names}) == 2:
             reason = f"{answer.reason} (the first device of a preference list must have the attribute of every level)"
             return replace(answer, reason=reason)

@@ -12,7 +12,7 @@ import typing as t
 from ..kube.objects import Object
 from ..kube.reader import child
 from .inventory import Device
-from .nearest import ResolvedDevice
+from .resolved_device import ResolvedDevice
 
 _FIELDS = {
     "deviceClassName": "class",
@@ -25,7 +25,7 @@ _FIELDS = {
 
 
 def request_origins(
-    origins: dict[str, str], prefix: str, request: Object, device: Device, known: t.Mapping[int, ResolvedDevice]
+    origins: dict[str, str], prefix: str, request: Object, device: Device, resolved: t.Mapping[int, ResolvedDevice]
 ) -> None:
     """Add the origins of the parts of a request, whose path is `prefix`, to `origins`."""
     origins[prefix] = device.path
@@ -48,5 +48,5 @@ def request_origins(
             origins[f"{place}.capacity"] = child(choice.path, "share")
         elif choice.bandwidth and not choice.capacity:
             origins[f"{place}.capacity"] = child(choice.path, "bandwidth")
-        for index, (_text, path) in enumerate(known[id(choice)].selectors):
+        for index, (_text, path) in enumerate(resolved[id(choice)].selectors):
             origins[f"{place}.selectors[{index}]"] = path

@@ -5,8 +5,8 @@
 
 """How many devices the scheduler tries in the worst case for the nearest pairs of a board.
 
-The scheduler searches depth first and backtracks one device at a time, so a claim that cannot be satisfied costs it the
-most: it tries every order in which some of its pairs can be taken. A try is one device tested for one alternative.
+The scheduler searches depth first and backtracks one device at a time. So a claim that cannot be satisfied takes the
+longest: every order in which some of its pairs can be chosen is tried. A try is one device tested for one alternative.
 
 The bound holds whatever devices other pods have. Assume that `pairs` are requested and at most `pairs - 1` are free.
 With one NIC per GPU, all free pairs then touch one of `pairs - 1` devices (Koenig's theorem), so there are at most
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import perm
 
-#: The most tries that a claim may cost by this bound. kube-scheduler 1.37.1 made more than eight million a second on
-#: two busy processors, so these take a fifth of its limit of ten seconds per node.
+#: The maximum of this bound for a claim. kube-scheduler 1.37.1 made more than eight million tries a second on two busy
+#: processors, so this number takes a fifth of its limit of ten seconds per node.
 MAX_TRIES = 16_000_000
 
 Partners = t.Mapping[str, frozenset[str]]
@@ -31,7 +31,7 @@ Partners = t.Mapping[str, frozenset[str]]
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a search: the number of alternatives of a request, and of all devices of the node."""
+    """The size of a search: the number of alternatives of a request, and the number of all devices of the node."""
 
     alternatives: int
     devices: int
@@ -40,15 +40,16 @@ class Size:
 def worst_case_tries(graphs: t.Sequence[Partners], pairs: int, size: Size, more: bool = False) -> int:
     """An upper bound of the scheduler's tries on one node for `pairs` repetitions of a GPU and its NICs.
 
-    `graphs` has, for each NIC of the group, the devices that each GPU may be paired with; each VF and each partition
-    counts. With `more`, other requests of the claim come after these, and every complete choice is tried for them.
+    `graphs` contains, for each NIC of the group, the devices with which each GPU may be paired; VFs and partitions are
+    separate devices. With `more`, other requests of the claim come after these, and every complete choice is tried for
+    them.
     """
     gpus = max((len(graph) for graph in graphs), default=0)
     alike = all(graph == graphs[0] for graph in graphs)
-    most = [max(map(len, graph.values()), default=0) for graph in graphs]
-    ways = [1]  # number of ways to choose the first NICs of one GPU
-    for number, one in enumerate(most):
-        ways.append(ways[-1] * max(one - number if alike else one, 1))
+    max_partners = [max(map(len, graph.values()), default=0) for graph in graphs]
+    ways = [1]  # the number of ways to choose the first 0, 1, 2 ... NICs of one GPU
+    for number, partners in enumerate(max_partners):
+        ways.append(ways[-1] * max(partners - number if alike else partners, 1))
     row = size.alternatives * size.devices  # the tries of one request
     total = 0
     for done in range(pairs + (1 if more else 0)):
@@ -56,13 +57,13 @@ def worst_case_tries(graphs: t.Sequence[Partners], pairs: int, size: Size, more:
         weight = None if more else _weight(graphs, pairs, alike)
         if weight is not None:
             free = min(free, perm(pairs - 1, done) * weight**done)
-        # each GPU that can be taken next costs the tries of its first NIC, each of those the tries of the second ...
+        # each GPU that can be chosen next costs the tries of its first NIC, each of those the tries of the second ...
         total += int(free * row * (1 + max(gpus - done, 0) * sum(ways[:-1]))) + 1
     return total
 
 
 def _weight(graphs: t.Sequence[Partners], pairs: int, alike: bool) -> Fraction | None:
-    """The most choices of a repetition, divided by the repetitions that can be free; None if this has no bound."""
+    """The maximum number of choices of a repetition, divided by that of free repetitions; None if there is no bound."""
     if len(graphs) == 1:
         return Fraction(_degree(graphs[0]))
     if not alike:
@@ -82,6 +83,7 @@ def _weight(graphs: t.Sequence[Partners], pairs: int, alike: bool) -> Fraction |
 
 
 def _degree(graph: Partners) -> int:
+    """The largest number of partners of one GPU or NIC."""
     counts: dict[str, int] = {}
     for nics in graph.values():
         for nic in nics:

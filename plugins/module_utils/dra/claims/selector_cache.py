@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A cache of selector results on devices."""
+"""A cache for the results of selectors on devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Texts = tuple[str, ...]
 
 
 class SelectorCache:
-    """Evaluates each selector only once on each device, and once for all devices that no selector can distinguish.
+    """Evaluates each selector only once for all devices that no selector can distinguish.
 
     The caller must keep the devices alive, because they are identified by `id`.
     """
@@ -34,6 +34,7 @@ class SelectorCache:
         self.fits: dict[tuple[Texts, int], tuple[int, ...]] = {}
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
+        """Whether a selector matches a device. Raises what the evaluation raised, each time."""
         equivalent = self._equivalent.get(id(device), id(device))
         key = (expression, equivalent)
         answer = self.known.get(key)
@@ -44,7 +45,7 @@ class SelectorCache:
             try:
                 answer = self.engine.selects(expression, subject)
             except Exception as error:  # noqa: BLE001  # pylint: disable=broad-exception-caught
-                answer = error  # raised again each time
+                answer = error
             self.known[key] = answer
         if isinstance(answer, Exception):
             raise answer
@@ -56,7 +57,7 @@ class SelectorCache:
             self._equivalent[id(offer.device)] = id(other.device)
 
     def uncertain_values(self, offered: t.Sequence[Offer]) -> set[str]:
-        """The names of values of these devices that a probe does not know, or only assumes."""
+        """The unqualified names of attributes and capacities whose values on these devices are unknown or assumed."""
         if id(offered) not in self.uncertain_names:
             names = {name for offer in offered for name in offer.unknown | offer.assumed}
             self.uncertain_names[id(offered)] = {name.rpartition("/")[2] for name in names}
@@ -69,7 +70,7 @@ class SelectorCache:
         return self.words[texts]
 
     def fitting(self, texts: Texts, offered: t.Sequence[Offer]) -> tuple[int, ...]:
-        """The positions of the devices that all the selectors match. Raises what `matches` raises.
+        """The positions of the devices that match all of the selectors. Raises what `matches` raises.
 
         The selectors of the class must come first, so that their result is reused for all claims.
         """

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Writes CEL device selectors that never fail, whatever a device publishes.
+"""Writes CEL device selectors whose evaluation never fails, whatever a device publishes.
 
 A selector that fails on one device aborts the scheduling of the pod on every node. So each look-up is preceded by a
-test that the device has the attribute, and by a test of its type if the operator needs one. Two properties of the
+test that the device has the attribute, and by a test of its type if the operator needs one. Two properties of the API
 server's evaluator determine the text: a constant on the left of `==` can be compared with a value of any type, except
 that a version fails with anything but a version; and `type(x) in [int]` has a bounded cost, unlike `type(x) == int`.
 
@@ -35,7 +35,7 @@ _INT64 = range(-(2**63), 2**63)
 
 @dataclass(frozen=True)
 class Selector:
-    """An expression of type bool. `joined` is the operator at its top, if any: `&&` or `||`."""
+    """An expression of type bool. `joined` is its outermost operator, `&&` or `||`; empty if it has another or none."""
 
     text: str
     joined: str = ""
@@ -52,22 +52,22 @@ def literal(value: Value) -> str:
         if value not in _INT64:
             raise ValueError(f"{value} does not fit in 64 bits")
         return str(value)
-    written = []
+    escaped = []
     for character in value:
         code = ord(character)
         if 0xD800 <= code <= 0xDFFF:
             raise ValueError("a lone surrogate is not Unicode text")
         if character in '"\\':
-            written.append(f"\\{character}")
+            escaped.append(f"\\{character}")
         elif character.isprintable():
-            written.append(character)
+            escaped.append(character)
         else:
-            written.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
-    return f'"{"".join(written)}"'
+            escaped.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+    return f'"{"".join(escaped)}"'
 
 
 def _path(kind: str, name: str) -> tuple[str, str]:
-    """The look-up of a qualified name, and the test that the device has it."""
+    """The expression that looks up a qualified name, and the test that the device has it. Raises ValueError."""
     domain, slash, identifier = name.partition("/")
     if not slash or not domain or not _IDENTIFIER.fullmatch(identifier):
         raise ValueError(f"{name!r} is not DOMAIN/NAME")
@@ -128,62 +128,68 @@ def at_most(name: str, number: int) -> Selector:
     return _typed(name, "int", f"{{}} <= {literal(int(number))}")
 
 
-def _written(text: str) -> str:
+def _format_literal(text: str) -> str:
+    """A string literal for a template of `str.format`."""
     return literal(text).replace("{", "{{").replace("}", "}}")
 
 
 def contains(name: str, text: str) -> Selector:
     """The attribute is a string with `text` in it; case matters."""
-    return _typed(name, "string", f"{{}}.contains({_written(text)})")
+    return _typed(name, "string", f"{{}}.contains({_format_literal(text)})")
 
 
 def lists(name: str, entry: str) -> Selector:
     """The attribute is a string of entries joined by commas, and `entry` is one of them."""
-    return _typed(name, "string", f'("," + {{}} + ",").contains({_written(f",{entry},")})')
+    return _typed(name, "string", f'("," + {{}} + ",").contains({_format_literal(f",{entry},")})')
 
 
 def starts_with(name: str, text: str) -> Selector:
     """The attribute is a string that begins with `text`."""
-    return _typed(name, "string", f"{{}}.startsWith({_written(text)})")
+    return _typed(name, "string", f"{{}}.startsWith({_format_literal(text)})")
 
 
 def matches(name: str, pattern: str) -> Selector:
     """The attribute is a string in which `pattern`, in RE2's syntax, is found. The pattern is not checked here."""
-    return _typed(name, "string", f"{{}}.matches({_written(pattern)})")
+    return _typed(name, "string", f"{{}}.matches({_format_literal(pattern)})")
 
 
 def _version(text: str) -> str:
     """A version with all three numbers, from one that may lack the last ones."""
     full = text if "-" in text or "+" in text else ".".join([*text.split("."), "0", "0"][: max(3, text.count(".") + 1)])
-    wrong = limits.semver(full)
-    if wrong:
-        raise ValueError(f"{text!r}: {wrong}")
+    error = limits.semver(full)
+    if error:
+        raise ValueError(f"{text!r}: {error}")
     return f"semver({literal(full)})"
 
 
 def version_is(name: str, version: str) -> Selector:
-    """The attribute is a version equal to `version`, build metadata aside. Raises ValueError for what is not a version;
-    `570` and `570.1` are read as `570.0.0` and `570.1.0`."""
+    """The attribute is a version equal to `version`, without regard to build metadata.
+
+    `570` and `570.1` are read as `570.0.0` and `570.1.0`. Raises ValueError if `version` is not a version.
+    """
     value_of, present = _path("attributes", name)
     return _and(present, f"{value_of} == {_version(version)}")
 
 
 def version_at_least(name: str, version: str) -> Selector:
     """The attribute is a version of at least `version` (see `version_is`), in the order of semver 2.0.0."""
-    wanted = _version(version)
-    return _typed(name, f"type({wanted})", f"{{}}.compareTo({wanted}) >= 0")
+    minimum = _version(version)
+    return _typed(name, f"type({minimum})", f"{{}}.compareTo({minimum}) >= 0")
 
 
 def text_version_at_least(name: str, version: str) -> Selector:
-    """As `version_at_least`, for an attribute that has a version as a string, such as `28.43.1014`: one to three
-    numbers; leading zeros and a leading `v` are accepted. False for any other text."""
+    """The same as `version_at_least`, for an attribute that is a version as a string, such as `28.43.1014`.
+
+    The string has one to three numbers, which may have leading zeros, and may begin with `v`. The selector is false for
+    any other string.
+    """
     value_of, present = _path("attributes", name)
-    wanted = _version(version)
+    minimum = _version(version)
     return _and(
         present,
         f"type({value_of}) in [string]",
         f"isSemver({value_of}, true)",
-        f"semver({value_of}, true).compareTo({wanted}) >= 0",
+        f"semver({value_of}, true).compareTo({minimum}) >= 0",
     )
 
 
@@ -202,22 +208,22 @@ def _join(operator: str, parts: t.Sequence[Selector], empty: str) -> Selector:
 
 
 def all_of(*parts: Selector) -> Selector:
-    """True where every part is; always true if there are no parts."""
+    """True if every part is true; always true if there are no parts."""
     return _join("&&", parts, "true")
 
 
 def any_of(*parts: Selector) -> Selector:
-    """True where some part is; never true if there are no parts."""
+    """True if some part is true; never true if there are no parts."""
     return _join("||", parts, "false")
 
 
 def negate(part: Selector) -> Selector:
-    """True where the part is false, and therefore on devices that lack the attribute, too."""
+    """True if the part is false, and therefore also for devices without the attribute."""
     return Selector(f"!({part.text})")
 
 
 def raw(expression: str) -> Selector:
-    """A user's own expression, to be combined with generated ones. Unlike those, it may fail."""
+    """An expression of a user in parentheses, for use in larger expressions. Unlike generated ones, it may fail."""
     return Selector(f"({expression}\n)" if "//" in expression else f"({expression})")
 
 
@@ -236,8 +242,8 @@ def device_selectors(parts: t.Sequence[Selector]) -> list[Object]:
     # joined parts may be any expression, such as a || b, or one that ends in a comment
     terms = [part.text if part.joined == "&&" else raw(part.text).text for part in parts]
     while len(texts) > limits.SELECTORS:
-        # join the two neighbours whose joined text is the shortest
-        sizes = [limits.size(f"{one} && {other}") for one, other in zip(terms, terms[1:])]
+        # join the two neighbors whose joined text is the shortest
+        sizes = [limits.size(f"{first} && {second}") for first, second in zip(terms, terms[1:])]
         at = sizes.index(min(sizes))
         if sizes[at] > limits.CEL_BYTES:
             raise ValueError(f"more than {limits.SELECTORS} selectors of {limits.CEL_BYTES} bytes are needed")

@@ -27,7 +27,8 @@ _MACRO = re.compile(r"\.(?:exists|exists_one|all|map|filter|transform\w+)\s*\(")
 
 
 class NodeShape(t.NamedTuple):
-    """A set of devices, the nodes that have it, and the drivers whose devices are uncertain there, with the reason."""
+    """A set of devices, the nodes with these devices, and the drivers whose devices are uncertain, each with the
+    reason."""
 
     offers: list[Offer]
     nodes: list[str]
@@ -43,8 +44,9 @@ def shapes(
 ) -> tuple[list[NodeShape], list[Problem]]:
     """The different sets of devices among the nodes, each with its nodes.
 
-    Attributes that no selector and no constraint names, such as serial numbers and MAC addresses, make no difference.
-    For an attribute that only constraints name, only the equality of values matters, not the values.
+    Attributes that no selector and no constraint uses, such as serial numbers and MAC addresses, make no difference.
+    For an attribute that only constraints use, only the equality of values matters. The problems are nodes with invalid
+    facts.
     """
     problems = []
     fingerprinter = fingerprinter_of([compiled.devices for _claim, compiled in claims], classes)
@@ -60,7 +62,7 @@ def shapes(
             try:
                 offered, unsure = offers(node, node_data, drivers, known, server), unpredicted
             except (KeyError, TypeError, AttributeError, ValueError) as error:
-                message = f"these are not facts of topology_info: {type(error).__name__} {error}"
+                message = f"is not the result of topology_info: {type(error).__name__} {error}"
                 problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
                 continue
         key = json.dumps([fingerprinter.fingerprint(offered), sorted(unsure.items())])
@@ -81,7 +83,7 @@ def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Ob
 
 
 def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> t.Iterator[Object]:
-    """All parts with selectors: classes, and the requests and alternatives of claims."""
+    """All parts with selectors: the specs of classes, and the requests and alternatives of claims."""
     for item in classes.values():
         yield item["spec"]
     for one in devices:
@@ -92,16 +94,16 @@ def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> 
 class Fingerprinter:
     """Computes a fingerprint of a node's devices from the parts that the claims of a site can distinguish.
 
-    `words` are the words in selectors, `matched` the attributes that constraints name. With `whole`, some selector may
-    depend on any attribute, so the fingerprint has all of them.
+    `words` are the words in selectors, `matched` the attributes that constraints use. With `whole`, some selector may
+    depend on any attribute, so the fingerprint contains all of them.
     """
 
     def __init__(self, words: set[str], matched: set[str], whole: bool) -> None:
         self.words = words
         self.matched = matched
         self.whole = whole
-        self.attributes: dict[str, set[str]] = {}  # those met so far, by driver
-        self.visible: dict[str, dict[str, bool]] = {}  # those that matter to claims, and whether the value matters
+        self.attributes: dict[str, set[str]] = {}  # all attributes so far, by driver
+        self.visible: dict[str, dict[str, bool]] = {}  # attributes that matter to claims, and whether the value matters
         self.sorts: dict[tuple[t.Hashable, ...], int] = {}
 
     def fingerprint(self, offered: t.Sequence[Offer]) -> str:

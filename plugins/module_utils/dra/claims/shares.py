@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Compiles a part of a GPU for the sharing engine of the site: to a filter, to amounts or to a configuration.
+"""Compiles a share of a GPU to a filter, amounts or a configuration, depending on the sharing engine of the site.
 
-`nic_shares` compiles parts of NICs.
+`nic_shares` compiles shares of NICs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _MEBIBYTE = 2**20
 
 @dataclass
 class Share:
-    """What a share is compiled to: filters, selectors with their paths, amounts by neutral name, configurations.
+    """What a share is compiled to: filters, selectors with their paths, amounts by vendor-neutral name, configurations.
 
-    `description` says what enforces the share, and what is lent. `engine` is the sharing engine of a GPU.
+    `description` says what enforces the share, and how idle capacity is used. `engine` is the sharing engine of a GPU,
+    or None for a share of a NIC.
     """
 
     description: str
@@ -40,20 +41,23 @@ class Share:
 
 
 def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reader: Reader) -> Share | None:
-    """What a share of a GPU is compiled to. Reports a problem and returns None if the engine cannot provide it."""
+    """What a share of a GPU is compiled to, or None after recording why the engine cannot provide it."""
     path, parts = child(device.path, "share"), device.share
-    engine = BY_NAME.get(str(options.get("engine") or _only(driver)))
-    could = engines_for(parts)
-    names = ", ".join(f"{one.name} of {one.driver}" for one in could)
+    engine = BY_NAME.get(str(options.get("engine") or _only_engine(driver)))
+    suitable = engines_for(parts)
+    names = ", ".join(f"{one.name} of {one.driver}" for one in suitable)
     fix = f"engines that support it: {names}" if names else "no engine supports all of these; request fewer"
     if engine is None:
         message = f"the site sets no engine for {driver.name}"
         reader.problem(path, message, "no-engine", f"set {PREFIX}drivers.{driver.name}.engine; {fix}")
         return None
-    if engine not in could:
-        lost = [part for part in parts if part not in engine.keeps] or list(engine.needs)
-        word = "does not support" if set(lost) & set(parts) else "needs"
-        reader.problem(path, f"{engine.name} of {driver.name} {word} {', '.join(lost)}", "engine", fix)
+    if engine not in suitable:
+        unsupported = [part for part in parts if part not in engine.supported_parts]
+        if unsupported:
+            reason = f"does not support {', '.join(unsupported)}"
+        else:
+            reason = f"needs {', '.join(engine.required_parts)}"
+        reader.problem(path, f"{engine.name} of {driver.name} {reason}", "engine", fix)
         return None
     for key in ("partition", "memory", "cores", "shares"):
         if key in parts and (key in device.where or key in device.capacity):
@@ -70,14 +74,14 @@ def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reade
     return Share(engine.describe(parts), engine, where, capacity=capacity, configs=device.configs)
 
 
-def _only(driver: DriverKnowledge) -> str:
-    """The engine of a driver that has only one; empty if the site must name one."""
-    mine = [engine for engine in BY_NAME.values() if engine.driver == driver.name]
-    return mine[0].name if len(mine) == 1 else ""
+def _only_engine(driver: DriverKnowledge) -> str:
+    """The name of a driver's only engine; empty if it has several or none."""
+    engines = [engine for engine in BY_NAME.values() if engine.driver == driver.name]
+    return engines[0].name if len(engines) == 1 else ""
 
 
 def _configured(device: Device, engine: Engine, path: str, reader: Reader) -> Share | None:
-    """A share that the driver provides by a GpuConfig."""
+    """A share that is requested by a GpuConfig; None after recording an error."""
     parts = device.share
     if engine.name == "time-slicing":
         sharing: Object = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": parts["interval"]}}
@@ -97,7 +101,7 @@ def _configured(device: Device, engine: Engine, path: str, reader: Reader) -> Sh
 
 
 def unshared_warnings(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[str]:
-    """Warnings for a GPU that is requested without a share, where the site's driver shares all GPUs."""
+    """A warning for a GPU that is requested without a share, if the site's driver shares all GPUs."""
     counted = options.get("consumable_shares")
     if driver.name != "gpu.nvidia.com" or device.kind != "gpu" or counted in (None, "memory"):
         return []
@@ -105,12 +109,12 @@ def unshared_warnings(device: Device, driver: DriverKnowledge, options: ObjectVi
         return []
     return [
         f"{device.path}: with consumable_shares: {counted}, other claims can get the same GPU, because a claim that "
-        "asks for no amount takes the least; ask for a share, or run the driver with consumable_shares: memory"
+        "requests no amount gets the minimum; request a share, or run the driver with consumable_shares: memory"
     ]
 
 
 def share_notes(claim: Claim, shares: t.Mapping[int, Share]) -> dict[str, str]:
-    """The annotation that describes each share of a claim; `shares` are by the id() of their device."""
+    """Annotations that describe each share of a claim. `shares` are by the id() of their device."""
     return {
         SHARE_ANNOTATION + choice.name: shares[id(choice)].description
         for choice in _choices(claim)
@@ -125,10 +129,10 @@ def _choices(claim: Claim) -> list[Device]:
 def warnings_of(claim: Claim, shares: t.Mapping[int, Share]) -> list[str]:
     """Warnings about what the shares of a claim do not guarantee, although users may expect it."""
     return [
-        words
+        warning
         for choice in _choices(claim)
         if id(choice) in shares
-        for words in _warnings(claim, choice, shares[id(choice)])
+        for warning in _warnings(claim, choice, shares[id(choice)])
     ]
 
 
@@ -139,15 +143,15 @@ def _warnings(claim: Claim, device: Device, share: Share) -> list[str]:
     path = child(device.path, "share")
     if share.engine.config and claim.template:
         found.append(
-            f"{path}: {share.engine.name} shares the GPU of one claim, but each pod of a template gets its own claim: "
+            f"{path}: {share.engine.name} shares the GPU of one claim, but each pod of a template gets its own claim; "
             f"define it in {PREFIX}claims instead, and refer to that claim in several pods"
         )
-    counted = [part for part in share.engine.accounting if part in device.share]
+    counted = [part for part in share.engine.only_counted if part in device.share]
     if counted:
         found.append(
             f"{path}: {share.engine.name} only counts {', '.join(counted)}: nothing prevents a process from using more"
         )
     rest = [part for part in ("memory", "cores") if part not in device.share]
     if share.engine.name == "hami-core" and rest:
-        found.append(f"{path}: without {rest[0]} it takes all of the GPU's {rest[0]}, so no other share fits")
+        found.append(f"{path}: a share without {rest[0]} takes all of the GPU's {rest[0]}, so no other share fits")
     return found

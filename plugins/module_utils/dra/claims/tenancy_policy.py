@@ -3,12 +3,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A ValidatingAdmissionPolicy that refuses claims by the policies of their DeviceClasses.
+"""A ValidatingAdmissionPolicy that refuses claims that the InterfacePolicies of their DeviceClasses do not allow.
 
-It is generated from the table `tenancy.CHOICES`. Each DeviceClass of the cluster is a parameter of the policy: for
-claims and templates with a request for the class, the policy reads what the class sets and allows from the class
-itself. The driver checks what the policy cannot: classes that are created later, and which alternative of a request is
-allocated. The policy requires that every alternative is allowed.
+It is generated from the table `tenancy.CHOICES`. Each DeviceClass of the cluster is a parameter of the policy. So for
+claims and templates with a request for the class, the policy reads from the class itself what it sets and allows. The
+policy requires that every alternative of a request is allowed. The driver checks what the policy cannot: classes that
+are created later, and the alternative that was allocated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMES = f"has(r.exactly) ? [[string(r.name)]] : {_ALTERNATIVES}.map(s, {_BOTH})
 _OURS = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
 
 #: The fields of a share that a claim must not change if the class sets them.
-_OF_SHARE = ("hard", "guarantee")
+_FINAL_SHARE_FIELDS = ("hard", "guarantee")
 
 
 def objects(labels: t.Mapping[str, str]) -> list[Object]:
@@ -58,7 +58,7 @@ def objects(labels: t.Mapping[str, str]) -> list[Object]:
 
 
 def _variables() -> dict[str, str]:
-    """The policy's variables; each may use those before it."""
+    """The policy's variables. Each may use the variables before it."""
     default = f"[{_constant({'allow': tenancy.DEFAULT})}]"
     both = "variables.settings + ps"
     merged = ", ".join(f"?{literal(name)}: {_last(name, both)}" for name in FIELDS)
@@ -126,7 +126,9 @@ def _keeps_share() -> str:
     def below(key: str) -> str:
         return f"(!has(p.share.{key}) || !quantity(p.share.{key}).isGreaterThan(quantity(s.share.burst)))"
 
-    same = [f"(!has(s.share.{key}) || !has(p.share.{key}) || s.share.{key} == p.share.{key})" for key in _OF_SHARE]
+    same = [
+        f"(!has(s.share.{key}) || !has(p.share.{key}) || s.share.{key} == p.share.{key})" for key in _FINAL_SHARE_FIELDS
+    ]
     capped = f"(!has(s.share.burst) || ({below('burst')} && (has(s.share.guarantee) || {below('guarantee')})))"
     return " && ".join([capped, *same])
 
@@ -137,30 +139,32 @@ def _every(test: str) -> str:
 
 
 def _choice(choice: Choice) -> str:
-    top = choice.path[0]
+    """A test that the claim's `p` does not set a choice, or that the class sets or allows the value."""
+    field = choice.path[0]
     bound = f"variables.allow.{choice.name}"
     limit = choice.bound.cel.format(b=bound, i="i")
     items = choice.cel.format(v=f"p.{choice.name}")
     within = "" if limit == "true" else f" && {items}.all(i, {limit})"
-    same = " && s.share == p.share" if top == "share" else ""
+    same = " && s.share == p.share" if field == "share" else ""
     return (
-        f"{_lacks('p', choice.path)} || variables.settings.exists(s, has(s.{top}){same}) || "
+        f"{_lacks('p', choice.path)} || variables.settings.exists(s, has(s.{field}){same}) || "
         f"(!({_lacks('variables.allow', choice.path)}){within})"
     )
 
 
-def _lacks(holder: str, path: tuple[str, ...]) -> str:
-    parts = [f"!has({holder}.{'.'.join(path[: depth + 1])})" for depth in range(len(path))]
+def _lacks(mapping: str, path: tuple[str, ...]) -> str:
+    """A test that the CEL expression `mapping` has no value at a path."""
+    parts = [f"!has({mapping}.{'.'.join(path[: depth + 1])})" for depth in range(len(path))]
     return " || ".join(parts)
 
 
 def _refusal(choice: Choice) -> str:
-    return f"does not let claims set {choice.name}, or not to this value"
+    return f"does not let claims set {choice.name}, or does not allow this value"
 
 
-def _validation(test: str, says: str) -> dict[str, str]:
+def _validation(test: str, predicate: str) -> dict[str, str]:
     return {
         "expression": test,
-        "message": f"{KIND}: the DeviceClass {says}",
-        "messageExpression": f"{literal(f'{KIND}: DeviceClass ')} + {_CLASS} + {literal(f' {says}')}",
+        "message": f"{KIND}: the DeviceClass {predicate}",
+        "messageExpression": f"{literal(f'{KIND}: DeviceClass ')} + {_CLASS} + {literal(f' {predicate}')}",
     }

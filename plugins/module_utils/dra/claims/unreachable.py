@@ -21,7 +21,7 @@ from .shapes import NodeShape
 
 
 def by_reason(reasons: t.Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Reasons with the nodes that they hold for, the most nodes first."""
+    """Each reason with its nodes, those with the most nodes first."""
     found: dict[str, list[str]] = {}
     for node, reason in reasons.items():
         found.setdefault(reason, []).append(node)
@@ -29,14 +29,14 @@ def by_reason(reasons: t.Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 def shown(names: t.Sequence[str]) -> str:
-    """Up to three names, and how many more there are."""
+    """Up to three names, and the number of further ones."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def unreachable(
     claim: Claim,
     compiled: Compiled,
-    asked: Object,
+    requested: Object,
     refusals: list[tuple[allocator.Refusal, list[str]]],
     shapes: t.Sequence[NodeShape],
     classes: t.Mapping[str, Object],
@@ -51,50 +51,52 @@ def unreachable(
     more = f"; and {len(refusals) - 3} more reasons" if len(refusals) > 3 else ""
     path = _origin(compiled, first.path) or claim.path
     allow = f"set {PREFIX}allow_unreachable to render it anyway"
-    constraint = constraint_of(asked, first.path)
+    constraint = constraint_of(requested, first.path)
     roots: dict[str, set[str]] = {}
     rule = "unreachable"
     fix = allow
     if first.kind == "constraint" and constraint.get("matchAttribute") == PCIE_ROOT:
         offered = next(one.offers for one in shapes if one.nodes == refusals[0][1])
-        roots = _roots(offered, asked, constraint, classes, engine)
+        roots = _roots(offered, requested, constraint, classes, engine)
         if len(roots) > 1 and all(roots.values()) and not set.intersection(*roots.values()):
             rule = "disjoint-roots"
-            who = " and ".join(roots)
-            details = f"the PCIe roots of {who} are disjoint on this board. {details}"
-        works = [one.nodes for one in shapes if _with_numa(asked, classes, one.offers, engine)]
-        if works:
-            numbers = sum(map(len, works))
+            requests = " and ".join(roots)
+            details = f"the PCIe roots of {requests} are disjoint on this board. {details}"
+        satisfiable = [one.nodes for one in shapes if _with_numa(requested, classes, one.offers, engine)]
+        if satisfiable:
+            count = sum(map(len, satisfiable))
             # a preference list is possible only if the devices have the attribute of every level
             other = ", or prefer by [pcie_root, numa_node]" if roots and all(roots.values()) else ""
-            fix = f"align on numa_node{other}: {numbers} node(s) can satisfy that; or {allow}"
+            fix = f"align on numa_node{other}: {count} node(s) can satisfy that; or {allow}"
     total = sum(len(names) for _refusal, names in refusals)
     return Problem(path, f"none of {total} node(s) can satisfy this: {details}{more}", rule, fix)
 
 
 def _origin(compiled: Compiled, path: str) -> str:
-    place = path.partition(".spec.devices.")[2]
-    while place and place not in compiled.origins:
-        place = place[: max(place.rfind("."), place.rfind("["), 0)]
-    return compiled.origins.get(place, "")
+    """The inventory path for a path in a claim; empty if it is unknown."""
+    known = path.partition(".spec.devices.")[2]
+    while known and known not in compiled.origins:
+        known = known[: max(known.rfind("."), known.rfind("["), 0)]
+    return compiled.origins.get(known, "")
 
 
-def constraint_of(asked: Object, path: str) -> Object:
+def constraint_of(requested: Object, path: str) -> Object:
+    """The constraint at the end of a path; empty if the path is not that of a constraint."""
     match = re.search(r"constraints\[(\d+)\]$", path)
-    entries: list[Object] = asked.get("constraints") or []
+    entries: list[Object] = requested.get("constraints") or []
     return entries[int(match.group(1))] if match and int(match.group(1)) < len(entries) else {}
 
 
 def _roots(
     offered: t.Sequence[Offer],
-    asked: Object,
+    requested: Object,
     constraint: Object,
     classes: t.Mapping[str, Object],
     engine: allocator.Engine,
 ) -> dict[str, set[str]]:
-    """The PCIe roots of the devices that fit each request of a constraint."""
+    """The PCIe roots of the devices that match each request of a constraint."""
     found: dict[str, set[str]] = {}
-    for request in asked["requests"]:
+    for request in requested["requests"]:
         names = constraint.get("requests") or [request["name"]]
         if not any(name.partition("/")[0] == request["name"] for name in names):
             continue
@@ -110,12 +112,12 @@ def _roots(
 
 
 def _with_numa(
-    asked: Object, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], engine: allocator.Engine
+    requested: Object, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], engine: allocator.Engine
 ) -> bool:
     """Whether the claim could be satisfied if it were aligned on the NUMA node instead of the PCIe root."""
     constraints = [
         {**entry, "matchAttribute": NUMA_NODE} if entry.get("matchAttribute") == PCIE_ROOT else entry
-        for entry in asked["constraints"]
+        for entry in requested["constraints"]
     ]
-    instead = {**asked, "constraints": constraints}
-    return isinstance(allocator.allocate([{"devices": instead}], classes, offered, engine), allocator.Allocation)
+    changed = {**requested, "constraints": constraints}
+    return isinstance(allocator.allocate([{"devices": changed}], classes, offered, engine), allocator.Allocation)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Checks values against the definitions of their fields."""
+"""Checks values of a configuration against the definitions of their fields."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ def validate_scalar(field: Field, value: object) -> bool:
 
 
 def allowed_key(field: Field, key: object) -> bool:
-    """Whether a mapping may have this key."""
+    """Whether a field of type map may have this key."""
     return isinstance(key, str) and re.fullmatch(field.key, key) is not None
 
 
 def check(field: Field, value: object, path: str, problems: LimitedProblems) -> None:
-    fault = _SCALARS[field.type](field, value) if field.type in _SCALARS else ""
-    if fault:
-        problems.append(Problem(path, f"must be {field.description}", fault))
+    """Add all errors of a value to `problems`, with paths that start with `path`. Raises TooManyProblems."""
+    broken_rule = _SCALARS[field.type](field, value) if field.type in _SCALARS else ""
+    if broken_rule:
+        problems.append(Problem(path, f"must be {field.description}", broken_rule))
     elif field.type == "list":
         _check_list(field, value, path, problems)
     elif field.type == "map":
@@ -59,12 +60,12 @@ def _check_list(field: Field, value: object, path: str, problems: LimitedProblem
     if not isinstance(value, list):
         problems.append(Problem(path, f"must be {field.description}", "wrong-type"))
         return
-    if len(value) > field.most:
-        problems.append(Problem(path, f"has {len(value)} entries; at most {field.most} are allowed", "too-many"))
-    for index, item in enumerate(value[: field.most]):
+    if len(value) > field.maximum:
+        problems.append(Problem(path, f"has {len(value)} entries; at most {field.maximum} are allowed", "too-many"))
+    for index, item in enumerate(value[: field.maximum]):
         if field.item:
             check(field.item, item, child(path, index), problems)
-        if any(item == other and type(item) is type(other) for other in value[:index]):
+        if any(item == earlier and type(item) is type(earlier) for earlier in value[:index]):
             problems.append(Problem(child(path, index), "is a duplicate", "duplicate"))
 
 
@@ -72,9 +73,9 @@ def _check_map(field: Field, value: object, path: str, problems: LimitedProblems
     if not isinstance(value, dict):
         problems.append(Problem(path, f"must be {field.description}", "wrong-type"))
         return
-    if len(value) > field.most:
-        problems.append(Problem(path, f"has {len(value)} entries; at most {field.most} are allowed", "too-many"))
-    for key, item in itertools.islice(value.items(), field.most):
+    if len(value) > field.maximum:
+        problems.append(Problem(path, f"has {len(value)} entries; at most {field.maximum} are allowed", "too-many"))
+    for key, item in itertools.islice(value.items(), field.maximum):
         if not allowed_key(field, key):
             message = f"is not allowed; it must be {field.description}"
             problems.append(Problem(child(path, key), message, "unknown-key"))
@@ -86,20 +87,20 @@ def _check_object(field: Field, value: object, path: str, problems: LimitedProbl
     if not isinstance(value, dict):
         problems.append(Problem(path, f"must be {field.description}", "wrong-type"))
         return
-    before = len(problems)
+    problems_before = len(problems)
     known = f"known: {', '.join(field.fields)}"
     for key in value:
         if key not in field.fields:
-            near = nearest(key, field.fields)
-            problems.append(Problem(child(path, key), "is not known", "unknown-key", near or known))
-            if not near:
+            suggestion = nearest(key, field.fields)
+            problems.append(Problem(child(path, key), "is not known", "unknown-key", suggestion or known))
+            if not suggestion:
                 known = ""  # the list is long, so only the first unknown key gets it
     for name, inner in field.fields.items():
         if name in value:
             check(inner, value[name], child(path, name), problems)
         elif inner.required:
             problems.append(Problem(child(path, name), "is missing", "missing", f"it must be {inner.description}"))
-    if len(problems) == before:  # rules read well-formed fields only
+    if len(problems) == problems_before:  # rules read well-formed fields only
         for rule in field.rules:
             if not rule.holds(value):
                 problems.append(Problem(path, rule.description, "contradiction"))
@@ -108,16 +109,16 @@ def _check_object(field: Field, value: object, path: str, problems: LimitedProbl
 def _string(field: Field, value: object) -> str:
     if not isinstance(value, str):
         return "wrong-type"
-    if field.words:
-        return "" if value in field.words else "bad-value"
-    bad = value in field.forbidden or (field.pattern and not re.fullmatch(field.pattern, value))
-    return "bad-value" if bad else ""
+    if field.choices:
+        return "" if value in field.choices else "bad-value"
+    invalid = value in field.forbidden or (field.pattern and not re.fullmatch(field.pattern, value))
+    return "bad-value" if invalid else ""
 
 
 def _int(field: Field, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
         return "wrong-type"
-    return "" if field.least <= value <= field.most else "bad-value"
+    return "" if field.minimum <= value <= field.maximum else "bad-value"
 
 
 def _setting(field: Field, value: object) -> str:
@@ -129,7 +130,10 @@ def _bool(_field: Field, value: object) -> str:
 
 
 def _address(field: Field, value: object) -> str:
-    """Checks as netip.ParseAddr and ParsePrefix do: no zone, no IPv4 in IPv6, a prefix length without leading zeros."""
+    """Checks as Go's netip.ParseAddr and ParsePrefix do.
+
+    An address must not have a zone or be IPv4-mapped; a prefix length must not have leading zeros.
+    """
     if not isinstance(value, str):
         return "wrong-type"
     try:
@@ -147,6 +151,7 @@ def _address(field: Field, value: object) -> str:
     return "bad-value" if "%" in value or getattr(address, "ipv4_mapped", None) else ""
 
 
+#: Checks of scalar types. Each returns the name of the broken rule, or an empty string for a valid value.
 _SCALARS: dict[str, t.Callable[[Field, object], str]] = {
     "string": _string,
     "int": _int,

@@ -24,16 +24,22 @@ class Rule:
 
 @dataclass(frozen=True)
 class Field:
-    """One field. `type`: string, int, bool, setting (a string or an int), ip, address (with a prefix), network
-    (without host bits), list, map, object. `description` says what a value must be."""
+    """One field of a configuration.
+
+    `type` is string, int, bool, setting (a string or an int), ip, address (with a prefix length), network (without host
+    bits), list, map or object. `description` says what a value must be. `minimum` and `maximum` limit a number;
+    `maximum` also limits the entries of a list or map. `choices` are all valid strings, `forbidden` are strings that
+    are invalid although they match `pattern`. `item` is the field of each entry of a list or map, `key` the pattern of
+    a map's keys, and `fields` are the fields of an object by name.
+    """
 
     type: str
     description: str
     pattern: str = ""
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
-    least: int = 0
-    most: int = 0
+    minimum: int = 0
+    maximum: int = 0
     required: bool = False
     item: Field | None = None
     key: str = ""
@@ -41,13 +47,13 @@ class Field:
     rules: tuple[Rule, ...] = ()
 
 
-def number(least: int, most: int, required: bool = False, description: str = "") -> Field:
-    description = description or f"a whole number from {least} to {most}"
-    return Field("int", description, least=least, most=most, required=required)
+def number(minimum: int, maximum: int, required: bool = False, description: str = "") -> Field:
+    description = description or f"a whole number from {minimum} to {maximum}"
+    return Field("int", description, minimum=minimum, maximum=maximum, required=required)
 
 
-def enum_of(*words: str, required: bool = False) -> Field:
-    return Field("string", f"one of {', '.join(words)}", words=words, required=required)
+def enum_of(*choices: str, required: bool = False) -> Field:
+    return Field("string", f"one of {', '.join(choices)}", choices=choices, required=required)
 
 
 def flag() -> Field:
@@ -62,8 +68,9 @@ def network(required: bool = False) -> Field:
     return Field("network", "a network such as 10.0.0.0/8, without host bits", required=required)
 
 
-def list_of(item: Field, most: int, what: str) -> Field:
-    return Field("list", f"a list of up to {most} different {what}", item=item, most=most)
+def list_of(item: Field, maximum: int, plural: str) -> Field:
+    """A list without duplicates. `plural` is the noun for its items in messages."""
+    return Field("list", f"a list of up to {maximum} different {plural}", item=item, maximum=maximum)
 
 
 def object_of(
@@ -72,8 +79,8 @@ def object_of(
     return Field("object", description, fields=fields, rules=rules, required=required)
 
 
-def map_of(key: str, item: Field, most: int, description: str) -> Field:
-    return Field("map", description, key=key, item=item, most=most)
+def map_of(key: str, item: Field, maximum: int, description: str) -> Field:
+    return Field("map", description, key=key, item=item, maximum=maximum)
 
 
 def family(text: str) -> int:
@@ -82,28 +89,30 @@ def family(text: str) -> int:
 
 
 def same_family(*names: str) -> Rule:
+    """The fields that are set have addresses or networks of one IP family."""
+
     def holds(value: ObjectView) -> bool:
         return len({family(value[name]) for name in names if name in value}) < 2
 
     pairs = [
-        f"(!has({{x}}.{one}) || !has({{x}}.{two}) || {{x}}.{one}.contains(':') == {{x}}.{two}.contains(':'))"
-        for index, one in enumerate(names)
-        for two in names[index + 1 :]
+        f"(!has({{x}}.{first}) || !has({{x}}.{second}) || {{x}}.{first}.contains(':') == {{x}}.{second}.contains(':'))"
+        for index, first in enumerate(names)
+        for second in names[index + 1 :]
     ]
     return Rule(f"{', '.join(names)} must be of the same IP family", holds, " && ".join(pairs))
 
 
-def not_both(one: str, two: str) -> Rule:
+def not_both(first: str, second: str) -> Rule:
     return Rule(
-        f"{one} and {two} exclude each other",
-        lambda value: one not in value or two not in value,
-        f"!has({{x}}.{one}) || !has({{x}}.{two})",
+        f"{first} and {second} cannot be combined",
+        lambda value: first not in value or second not in value,
+        f"!has({{x}}.{first}) || !has({{x}}.{second})",
     )
 
 
-def needs(one: str, two: str) -> Rule:
+def needs(name: str, required: str) -> Rule:
     return Rule(
-        f"{one} needs {two}",
-        lambda value: one not in value or two in value,
-        f"!has({{x}}.{one}) || has({{x}}.{two})",
+        f"{name} needs {required}",
+        lambda value: name not in value or required in value,
+        f"!has({{x}}.{name}) || has({{x}}.{required})",
     )

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""InterfaceConfig, the opaque configuration that the driver `lanewise.dev` takes for a claimed network interface.
+"""InterfaceConfig, the opaque configuration with which a claim sets up its network interface (driver `lanewise.dev`).
 
-FIELDS is the only definition of its fields. `validate` reads it, and `interface_policy` writes the CEL of an admission
-policy from it. Whether the interface supports a feature, ring size, MTU, VF or queue is known only on
-the node: the driver checks it when it prepares the claim.
+FIELDS is the only definition of its fields. `validate` reads FIELDS, and `interface_policy` writes the CEL of an
+admission policy from them. Whether an interface supports a feature, ring size, MTU or VF setting is known only on the
+node, so the driver checks that when it prepares the claim.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ API_VERSION = "lanewise.dev/v1alpha1"
 KIND = "InterfaceConfig"
 
 
-#: The placeholder for the interface's name in a sysctl; sysctls for all interfaces are not allowed.
+#: The placeholder for the interface's name in a sysctl. A configuration can set only sysctls of its own interface.
 IFNAME = "IFNAME"
 
 
@@ -103,14 +103,14 @@ _SYSCTL = (
 )
 
 
-UINT32 = 2**32 - 1
+MAX_UINT32 = 2**32 - 1
 
 
 #: GSO_MAX_SIZE of include/linux/netdevice.h
-_GSO = 8 * 65535
+_MAX_GSO_BYTES = 8 * 65535
 
 
-_TABLE = number(1, UINT32)
+_TABLE = number(1, MAX_UINT32)
 
 
 _NAME = Field(
@@ -121,7 +121,7 @@ _NAME = Field(
 )
 
 
-_HOP = object_of(
+_NEXT_HOP = object_of(
     {"gateway": ip(required=True), "weight": number(1, 256), "onlink": flag()}, description="a next hop with a gateway"
 )
 
@@ -133,10 +133,10 @@ _ROUTE = object_of(
         "source": ip(),
         "scope": enum_of("global", "link"),
         "table": _TABLE,
-        "metric": number(0, UINT32),
+        "metric": number(0, MAX_UINT32),
         "onlink": flag(),
         "mtu": number(68, 65535),
-        "multipath": list_of(_HOP, 16, "next hops"),
+        "multipath": list_of(_NEXT_HOP, 16, "next hops"),
     },
     same_family("destination", "gateway", "source"),
     not_both("gateway", "multipath"),
@@ -160,9 +160,9 @@ _RULE = object_of(
         "priority": number(0, 32765),
         "source": network(),
         "destination": network(),
-        "table": number(1, UINT32, required=True),
-        "fwmark": number(0, UINT32),
-        "fwmask": number(0, UINT32),
+        "table": number(1, MAX_UINT32, required=True),
+        "fwmark": number(0, MAX_UINT32),
+        "fwmask": number(0, MAX_UINT32),
         "iif": _NAME,
         "oif": _NAME,
         "tos": number(0, 255),
@@ -215,10 +215,10 @@ FIELDS: dict[str, Field] = {
         pattern=_MAC,
         forbidden=("00:00:00:00:00:00",),
     ),
-    "gsoMaxSize": number(1, _GSO),
-    "groMaxSize": number(1, _GSO),
-    "gsoIPv4MaxSize": number(1, _GSO),
-    "groIPv4MaxSize": number(1, _GSO),
+    "gsoMaxSize": number(1, _MAX_GSO_BYTES),
+    "groMaxSize": number(1, _MAX_GSO_BYTES),
+    "gsoIPv4MaxSize": number(1, _MAX_GSO_BYTES),
+    "groIPv4MaxSize": number(1, _MAX_GSO_BYTES),
     "dhcp": list_of(enum_of("ipv4", "ipv6"), 2, "IP families, ipv4 and ipv6"),
     "railAddresses": flag(),
     "dad": enum_of("optimistic", "wait", "none"),
@@ -237,7 +237,7 @@ FIELDS: dict[str, Field] = {
     ),
     "sysctls": map_of(
         _SYSCTL,
-        Field("setting", "a whole number", pattern=r"-?[0-9]{1,10}", least=-(2**31), most=UINT32),
+        Field("setting", "a whole number", pattern=r"-?[0-9]{1,10}", minimum=-(2**31), maximum=MAX_UINT32),
         32,
         f"a mapping of allowed sysctls, such as net.ipv4.conf.{IFNAME}.rp_filter, to whole numbers",
     ),
@@ -248,10 +248,11 @@ FIELDS: dict[str, Field] = {
                 r"[A-Za-z0-9][A-Za-z0-9_. -]{0,31}", flag(), 32, "a mapping of private flags to true or false"
             ),
             "rings": object_of(
-                {name: number(1, UINT32) for name in ("rx", "rxMini", "rxJumbo", "tx")}, description="sizes of rings"
+                {name: number(1, MAX_UINT32) for name in ("rx", "rxMini", "rxJumbo", "tx")},
+                description="a mapping of rings to their sizes",
             ),
         },
-        description="features, privateFlags and rings",
+        description="a mapping with features, privateFlags or rings",
     ),
     "vrf": object_of(
         {
@@ -263,14 +264,14 @@ FIELDS: dict[str, Field] = {
             lambda v: v.get("table") not in (253, 254, 255),
             "!has({x}.table) || !({x}.table in [253, 254, 255])",
         ),
-        description="the name of a VRF, and its table",
+        description="a mapping with the name of a VRF, and its table",
     ),
     "vf": object_of(
         {
             "vlan": number(0, 4094),
             "qos": number(0, 7),
-            "minTxRate": number(0, UINT32, description="Mbit/s, a whole number"),
-            "maxTxRate": number(0, UINT32, description="Mbit/s, a whole number"),
+            "minTxRate": number(0, MAX_UINT32, description="Mbit/s, a whole number"),
+            "maxTxRate": number(0, MAX_UINT32, description="Mbit/s, a whole number"),
             "trust": flag(),
             "spoofchk": flag(),
             "mac": Field(
@@ -284,7 +285,7 @@ FIELDS: dict[str, Field] = {
             lambda v: not v.get("maxTxRate") or v.get("minTxRate", 0) <= v["maxTxRate"],
             "!has({x}.maxTxRate) || {x}.maxTxRate == 0 || !has({x}.minTxRate) || {x}.minTxRate <= {x}.maxTxRate",
         ),
-        description="settings of a virtual function",
+        description="a mapping of settings of a virtual function",
     ),
     "child": object_of(
         {
@@ -292,11 +293,11 @@ FIELDS: dict[str, Field] = {
             "mode": enum_of("bridge", "private", "vepa", "passthru", "l2", "l3", "l3s"),
         },
         Rule(
-            "mode must be bridge, private, vepa or passthru for macvlan, l2, l3 or l3s for ipvlan",
+            "mode must be bridge, private, vepa or passthru for macvlan, and l2, l3 or l3s for ipvlan",
             lambda v: "mode" not in v or v["mode"].startswith("l") == (v["type"] == "ipvlan"),
             "!has({x}.mode) || {x}.mode.startsWith('l') == ({x}.type == 'ipvlan')",
         ),
-        description="the type of a child interface",
+        description="a mapping with the type of a child interface",
     ),
     "share": object_of(
         {"burst": _RATE, "hard": flag(), "guarantee": _RATE},
@@ -312,16 +313,16 @@ FIELDS: dict[str, Field] = {
             ),
             "!has({x}.burst) || !has({x}.guarantee) || !quantity({x}.burst).isLessThan(quantity({x}.guarantee))",
         ),
-        description="burst, hard and guarantee of a share",
+        description="a mapping with burst, hard or guarantee of a share",
     ),
 }
 
 
-#: The fields of `vf` that a share may set. The others would change the VF's rate, or allow spoofed addresses.
+#: The fields of `vf` that may be set for a share. The others would change the VF's rate, or allow spoofed addresses.
 SHARE_VF_FIELDS = ("vlan", "qos", "mac", "linkState")
 
 
-#: Conditions on the fields of an InterfaceConfig.
+#: Conditions on several fields of an InterfaceConfig.
 RULES: tuple[Rule, ...] = (
     Rule(
         "addresses and dhcp must not be of the same IP family",
@@ -366,8 +367,8 @@ RULES: tuple[Rule, ...] = (
 #: The whole object.
 CONFIG = object_of(
     {
-        "apiVersion": Field("string", API_VERSION, words=(API_VERSION,), required=True),
-        "kind": Field("string", KIND, words=(KIND,), required=True),
+        "apiVersion": Field("string", API_VERSION, choices=(API_VERSION,), required=True),
+        "kind": Field("string", KIND, choices=(KIND,), required=True),
         **FIELDS,
     },
     *RULES,
@@ -377,14 +378,14 @@ CONFIG = object_of(
 
 def parameters(interface: ObjectView) -> Object:
     """The opaque parameters for `interface` of the inventory."""
-    head = {"apiVersion": API_VERSION, "kind": KIND}
-    return {**head, **{key: value for key, value in interface.items() if key not in head}}
+    header = {"apiVersion": API_VERSION, "kind": KIND}
+    return {**header, **{key: value for key, value in interface.items() if key not in header}}
 
 
 def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
-    """The first MAX_PROBLEMS errors of an InterfaceConfig; paths start with `path`.
+    """The first MAX_PROBLEMS errors of an InterfaceConfig; their paths start with `path`.
 
-    Without `complete` apiVersion and kind may be left out, as in the inventory. Rules: `unknown-key`, `missing`,
+    If `complete` is false, apiVersion and kind may be left out, as in the inventory. Rules: `unknown-key`, `missing`,
     `wrong-type`, `bad-value`, `too-many`, `duplicate`, `contradiction`, `too-long`, `more-errors`.
     """
     problems = LimitedProblems()
@@ -401,39 +402,42 @@ def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
 
 
 def vrf_table(name: str) -> int:
-    """The table of a VRF without a configured table. It depends only on the name, so it is the same on every node."""
+    """The routing table of a VRF without a configured table. It follows from the name, so every node uses the same."""
     return 1000 + zlib.crc32(name.encode()) % 1_000_000
 
 
 def merge_configs(configs: t.Iterable[ObjectView]) -> Object:
-    """The fields that several configurations set together. Later ones replace earlier ones, but those of `share` are
-    merged: a class that caps the burst leaves the rest to claims."""
-    found: Object = {}
+    """The fields that several configurations set together. Later values replace earlier ones.
+
+    The fields of `share` are merged, so a claim can set the others if its class sets only the burst.
+    """
+    merged: Object = {}
     for config in configs:
         for name, value in config.items():
             if name not in ("apiVersion", "kind"):
-                found[name] = {**found[name], **value} if name == "share" and name in found else value
-    return found
+                merged[name] = {**merged[name], **value} if name == "share" and name in merged else value
+    return merged
 
 
-def changed_by_claim(of_class: ObjectView, of_claim: ObjectView) -> list[str]:
+def changed_by_claim(class_config: ObjectView, claim_config: ObjectView) -> list[str]:
     """The fields of a class's configuration that a claim's configuration would change.
 
-    What a class sets is final, each field as a whole: a claim that could add `trust` to the `vf` of its class could
-    leave the class's VLAN. In a share, a claim may set what the class does not set, up to its burst.
+    A claim cannot change any part of a field that its class sets: with `trust`, for example, a claim could leave the
+    VLAN that is set in the `vf` of its class. Only `share` is an exception: a claim may set what the class leaves open,
+    and rates up to the burst of the class.
     """
-    both = [name for name in of_claim if name in of_class and name not in ("apiVersion", "kind")]
-    return [name for name in both if not _is_compatible(name, of_class[name], of_claim[name])]
+    common = [name for name in claim_config if name in class_config and name not in ("apiVersion", "kind")]
+    return [name for name in common if not _is_compatible(name, class_config[name], claim_config[name])]
 
 
-def _is_compatible(name: str, of_class: t.Any, of_claim: t.Any) -> bool:
-    def same(one: object, other: object) -> bool:
-        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)  # true is not 1
+def _is_compatible(name: str, class_config: t.Any, claim_config: t.Any) -> bool:
+    def same(first: object, second: object) -> bool:
+        return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)  # unlike ==, tells true from 1
 
     if name != "share":
-        return same(of_class, of_claim)
-    changed = [key for key, value in of_claim.items() if not same(value, of_class.get(key))]
-    amounts = [of_claim[key] for key in changed if key in ("burst", "guarantee") and "burst" in of_class]
-    return all(key == "burst" or key not in of_class for key in changed) and all(
-        quantity.parse(one) <= quantity.parse(of_class["burst"]) for one in amounts
+        return same(class_config, claim_config)
+    changed = [key for key, value in claim_config.items() if not same(value, class_config.get(key))]
+    rates = [claim_config[key] for key in changed if key in ("burst", "guarantee") and "burst" in class_config]
+    return all(key == "burst" or key not in class_config for key in changed) and all(
+        quantity.parse(rate) <= quantity.parse(class_config["burst"]) for rate in rates
     )

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Reads the device selectors in the driver's settings."""
+"""Reads the device selectors in the settings of the driver."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from ..kube.reader import Reader, child
 
 
 def read_selectors(reader: Reader, value: object, path: str) -> tuple[Selector, ...]:
-    """A list of selectors. Errors go to the reader."""
-    found = [read_selector(reader, item, place) for item, place in reader.items(value, path)]
-    return tuple(one for one in found if one is not None)
+    """A list of selectors. Errors are recorded in `reader`; selectors with errors are left out."""
+    selectors = [read_selector(reader, item, item_path) for item, item_path in reader.items(value, path)]
+    return tuple(selector for selector in selectors if selector is not None)
 
 
 def read_selector(reader: Reader, value: object, path: str) -> Selector | None:
-    """A selector with at least one condition; None if there is none. Errors go to the reader."""
-    known = [one.name for one in fields(Selector)]
-    given = reader.mapping(value, path, known, "a selector")
-    if given is None:
+    """A selector with at least one condition, or None for any other value. Errors are recorded in `reader`."""
+    known = [field.name for field in fields(Selector)]
+    entry = reader.mapping(value, path, known, "a selector")
+    if entry is None:
         return None
-    if not given:
+    if not entry:
         reader.problem(path, "is an empty selector", "empty", f"set at least one of {', '.join(known)}")
         return None
-    found: Object = {}
-    for key, item in given.items():
-        place = child(path, key)
+    conditions: Object = {}
+    for key, item in entry.items():
+        item_path = child(path, key)
         if key in TEXTS:
-            found[key] = tuple(reader.strings(item, place))
-            for text in found[key] if key in ("type", "link_layer") else ():
-                if not any(sign in text for sign in "*?["):
-                    reader.choice(text, place, TYPES if key == "type" else LINK_LAYERS)
+            conditions[key] = tuple(reader.strings(item, item_path))
+            for text in conditions[key] if key in ("type", "link_layer") else ():
+                if not any(wildcard in text for wildcard in "*?["):
+                    reader.choice(text, item_path, TYPES if key == "type" else LINK_LAYERS)
         elif key in NUMBERS:
-            items = reader.items(item, place) if isinstance(item, list) else [(item, place)]
-            numbers = [reader.integer(number, where, 0) for number, where in items]
-            found[key] = tuple(number for number in numbers if number is not None)
+            items = reader.items(item, item_path) if isinstance(item, list) else [(item, item_path)]
+            numbers = [reader.integer(number, number_path, 0) for number, number_path in items]
+            conditions[key] = tuple(number for number in numbers if number is not None)
         elif key == "near_gpu":
-            found[key] = reader.choice(item, place, NEAR)
+            conditions[key] = reader.choice(item, item_path, NEAR)
         else:
-            found[key] = reader.integer(item, place, 1)
-    return Selector(**found)
+            conditions[key] = reader.integer(item, item_path, 1)
+    return Selector(**conditions)

@@ -9,9 +9,9 @@ shares:                         # the first entry that matches a NIC applies
   - select: {SELECTOR}          # as in include and exclude; virtual functions are never divided
     mechanism: vfs              # vfs (default) or macvlan
     namespace: team-a           # macvlan: the only namespace whose pods may have shares of this NIC
-    mode: private               # macvlan: private (default) or vepa
+    mode: private               # mode of macvlan: private (default) or vepa
     factor: 1                   # the overcommitment factor: 1 (default) or more
-    bandwidth: 100G             # what is divided; default: the speed of the link
+    bandwidth: 100G             # the bandwidth that is divided, in bit/s; default: the speed of the link
     step: 1G                    # a share is min plus a multiple of step, in bit/s
     min: 1G                     # the smallest share; default: step
     default: 1G                 # the share of a claim without an amount; default: min
@@ -29,23 +29,23 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from .selector_settings import read_selector
 
-KEYS = (*("select", "mechanism", "namespace", "mode", "factor", "bandwidth", "step", "min", "default", "ceiling"),)
-#: The minimum rate in bit/s: below it, one packet would be sent every few milliseconds.
+KEYS = ("select", "mechanism", "namespace", "mode", "factor", "bandwidth", "step", "min", "default", "ceiling")
+#: The minimum rate in bit/s. Even at this rate, a packet of 1500 bytes takes 12 ms.
 MIN_RATE = 10**6
-#: The highest factor, to catch typing errors.
+#: The highest factor. It catches typing errors.
 MAX_FACTOR = 100
 _MAX_RATE = 10**15
 _RATES = ("bandwidth", "step", "min", "default", "ceiling")
 
 
 def read_shares(reader: Reader, value: object, path: str) -> tuple[ShareRule, ...]:
-    """The entries of the setting, in their order. Errors go to the reader."""
-    found = [_rule(reader, item, place) for item, place in reader.items(value, path)]
-    return tuple(one for one in found if one is not None)
+    """The entries of the setting, in their order. Errors are recorded in `reader`; entries with errors are left out."""
+    rules = [_rule(reader, item, item_path) for item, item_path in reader.items(value, path)]
+    return tuple(rule for rule in rules if rule is not None)
 
 
 def read_rate(reader: Reader, value: object, path: str) -> int | None:
-    """A quantity in bit/s, whole and at least MIN_RATE; None if it is something else. Errors go to the reader."""
+    """A rate in whole bit/s from MIN_RATE to 1P, or None for any other value. Errors are recorded in `reader`."""
     text = reader.amount(value, path)
     if text is None:
         return None
@@ -57,34 +57,34 @@ def read_rate(reader: Reader, value: object, path: str) -> int | None:
 
 
 def _rule(reader: Reader, value: object, path: str) -> ShareRule | None:
-    before = len(reader.problems)
-    given = reader.mapping(value, path, KEYS, "an entry of shares")
-    if given is None:
+    problems_before = len(reader.problems)
+    entry = reader.mapping(value, path, KEYS, "an entry of shares")
+    if entry is None:
         return None
-    if "select" not in given:
+    if "select" not in entry:
         reader.problem(child(path, "select"), "is missing", "missing", "select the NICs that are divided")
-    found: Object = {}
-    for key, item in given.items():
-        place = child(path, key)
+    fields: Object = {}
+    for key, item in entry.items():
+        item_path = child(path, key)
         if key == "select":
-            found[key] = read_selector(reader, item, place)
+            fields[key] = read_selector(reader, item, item_path)
         elif key in _RATES:
-            found[key] = read_rate(reader, item, place)
+            fields[key] = read_rate(reader, item, item_path)
         elif key == "factor":
-            found[key] = read_factor(reader, item, place)
+            fields[key] = read_factor(reader, item, item_path)
         elif key == "namespace":
-            found[key] = reader.name(item, place, limits.dns_label)
+            fields[key] = reader.name(item, item_path, limits.dns_label)
         else:
-            found[key] = reader.choice(item, place, MECHANISMS if key == "mechanism" else MODES)
-    if len(reader.problems) == before:
-        _check_mechanism(reader, found, path)
-        _complete(reader, found, path)
-    return ShareRule(**found) if len(reader.problems) == before else None
+            fields[key] = reader.choice(item, item_path, MECHANISMS if key == "mechanism" else MODES)
+    if len(reader.problems) == problems_before:
+        _check_mechanism(reader, fields, path)
+        _set_default_rates(reader, fields, path)
+    return ShareRule(**fields) if len(reader.problems) == problems_before else None
 
 
 def read_factor(reader: Reader, value: object, path: str) -> Fraction | None:
-    """A number from 1 to MAX_FACTOR with at most two decimals; None if it is something else. Errors go to the
-    reader."""
+    """A number from 1 to MAX_FACTOR with at most two decimals, or None for any other value. Errors are recorded in
+    `reader`."""
     number = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
@@ -95,34 +95,35 @@ def read_factor(reader: Reader, value: object, path: str) -> Fraction | None:
         reader.wrong_type(value, path, "a number such as 1 or 1.5")
         return None
     if not 1 <= number <= MAX_FACTOR or number * 100 != int(number * 100):
-        wanted = f"must be from 1 to {MAX_FACTOR}, with at most two decimals"
-        reader.problem(path, f"{wanted}, not {value}", "out-of-range")
+        rule = f"must be from 1 to {MAX_FACTOR}, with at most two decimals"
+        reader.problem(path, f"{rule}, not {value}", "out-of-range")
         return None
     return Fraction(number)
 
 
-def _check_mechanism(reader: Reader, found: Object, path: str) -> None:
-    mechanism = found.get("mechanism", VFS)
-    if mechanism == MACVLAN and "namespace" not in found:
+def _check_mechanism(reader: Reader, fields: Object, path: str) -> None:
+    """Check that the mechanism has the fields that it needs, and no others."""
+    mechanism = fields.get("mechanism", VFS)
+    if mechanism == MACVLAN and "namespace" not in fields:
         reason = "a pod with NET_RAW can send with the address of another share, so only one tenant may"
         message = f"is missing: {reason} have shares of a NIC"
-        reader.problem(child(path, "namespace"), message, "missing", "name its namespace")
-    if mechanism != MACVLAN and "mode" in found:
+        reader.problem(child(path, "namespace"), message, "missing", "set the namespace of that tenant")
+    if mechanism != MACVLAN and "mode" in fields:
         reader.problem(child(path, "mode"), "is for mechanism macvlan only", "contradiction", "leave it out")
 
 
-def _complete(reader: Reader, found: Object, path: str) -> None:
-    """Add the defaults of the rates, which follow from each other, and check them."""
-    step: int = found.setdefault("step", 10**9)
-    least: int = found.setdefault("min", step)
-    default: int = found.setdefault("default", least)
-    bandwidth = found.get("bandwidth")
-    if default < least or (default - least) % step:
-        wanted = f"must be min ({least}) plus a multiple of step ({step})"
-        reader.problem(child(path, "default"), f"{wanted}, not {default}", "out-of-range")
-    if found.get("ceiling", default) < default:
+def _set_default_rates(reader: Reader, fields: Object, path: str) -> None:
+    """Add the defaults of the rates that are not set, and check how the rates relate to each other."""
+    step: int = fields.setdefault("step", 10**9)
+    minimum: int = fields.setdefault("min", step)
+    default: int = fields.setdefault("default", minimum)
+    bandwidth = fields.get("bandwidth")
+    if default < minimum or (default - minimum) % step:
+        rule = f"must be min ({minimum}) plus a multiple of step ({step})"
+        reader.problem(child(path, "default"), f"{rule}, not {default}", "out-of-range")
+    if fields.get("ceiling", default) < default:
         reader.problem(child(path, "ceiling"), f"is less than the default share, {default}", "out-of-range")
-    if bandwidth is not None and bandwidth < least + step:
-        wanted = f"must be at least min plus step ({least + step})"
-        reader.problem(child(path, "bandwidth"), f"{wanted}, not {bandwidth}", "out-of-range")
-    found["least"] = found.pop("min")
+    if bandwidth is not None and bandwidth < minimum + step:
+        rule = f"must be at least min plus step ({minimum + step})"
+        reader.problem(child(path, "bandwidth"), f"{rule}, not {bandwidth}", "out-of-range")
+    fields["least"] = fields.pop("min")

@@ -9,17 +9,17 @@ It is an opaque configuration of a DeviceClass, in addition to the class's Inter
 
     apiVersion: lanewise.dev/v1alpha1
     kind: InterfacePolicy
-    tenants:                          # the first with the claim's namespace applies; without one, claims are refused
-      - namespaces: [team-a]          # default: all
-        allow:                        # {} for any value; what is not listed is refused
+    tenants:                          # the first tenant with the claim's namespace applies; without one, it is refused
+      - namespaces: [team-a]          # default: all namespaces
+        allow:                        # {} allows any value; fields that are not listed are refused
           name: {}
           mtu: {most: 9000}
           addresses: {within: [10.1.0.0/16]}
           vf: {vlan: {least: 100, most: 199}}
 
-CHOICES is the only definition of what a policy can allow. The driver checks claims by it, and
-`claims/tenancy_policy.py` writes the CEL of an admission policy from it. A class without an InterfacePolicy has
-DEFAULT.
+CHOICES is the only definition of what a policy can allow. The driver checks claims against CHOICES, and
+`claims/tenancy_policy.py` writes the CEL of an admission policy from them. DEFAULT applies to a class without an
+InterfacePolicy.
 """
 
 from __future__ import annotations
@@ -39,32 +39,36 @@ from .interface_config import (
     IPV4_SYSCTLS,
     IPV6_SYSCTLS,
     KIND,
+    MAX_UINT32,
     NEIGH_SYSCTLS,
-    UINT32,
     changed_by_claim,
     merge_configs,
 )
 
 POLICY_KIND = "InterfacePolicy"
 
-#: Sysctls that a claim may set only if its class allows them: they let a pod route or answer for other hosts.
+#: Sysctls that a claim may set only if its class allows them. A pod could use them to forward packets of other hosts,
+#: or to answer ARP and neighbor requests for their addresses.
 CLOSED_SYSCTLS = ("forwarding", "proxy_arp", "proxy_ndp")
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How a policy limits values. `form` defines the limit's fields; `holds` tests one item, and `cel` is the same test
-    in CEL, for the limit `{b}` and the item `{i}`."""
+    """A kind of limit for values. `field` defines what a policy writes as the limit. `allows` tests one item against a
+    limit, and `cel` is the same test in CEL, for the limit `{b}` and the item `{i}`."""
 
-    form: Field
-    holds: t.Callable[[ObjectView, t.Any], bool]
+    field: Field
+    allows: t.Callable[[ObjectView, t.Any], bool]
     cel: str
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting that a policy can allow. `items` returns the items of its value that `bound` limits, and `cel` is the
-    same in CEL, for the value `{v}`. `default` is the limit for classes without a policy (None: not allowed)."""
+    """A setting that a policy can allow, and its kind of limit, `bound`.
+
+    `items` returns the limited items of a value of the setting. `cel` is the same in CEL, for the value `{v}`.
+    `default` is the limit for classes without a policy; None if their claims may not use the setting.
+    """
 
     path: tuple[str, ...]
     bound: Bound
@@ -82,10 +86,10 @@ def _any() -> Bound:
 
 
 def _range() -> Bound:
-    fields = {"least": number(0, UINT32), "most": number(0, UINT32)}
+    fields = {"least": number(0, MAX_UINT32), "most": number(0, MAX_UINT32)}
     ordered = Rule(
         "least must not be more than most",
-        lambda v: v.get("least", 0) <= v.get("most", UINT32),
+        lambda v: v.get("least", 0) <= v.get("most", MAX_UINT32),
         "!has({x}.least) || !has({x}.most) || {x}.least <= {x}.most",
     )
     return Bound(
@@ -111,14 +115,14 @@ def _within() -> Bound:
             {"within": list_of(network(), 32, "networks")},
             description="a mapping with within, or an empty one for any value",
         ),
-        lambda bound, item: "within" not in bound or any(_inside(item, one) for one in bound["within"]),
+        lambda bound, item: "within" not in bound or any(_is_subnet(item, network) for network in bound["within"]),
         "(!has({b}.within) || {b}.within.exists(n, cidr(n).containsCIDR({i})))",
     )
 
 
-def _inside(item: str, limit: str) -> bool:
-    one, other = ipaddress.ip_network(item, strict=False), ipaddress.ip_network(limit)
-    return one.version == other.version and one.subnet_of(t.cast(t.Any, other))
+def _is_subnet(item: str, limit: str) -> bool:
+    inner, outer = ipaddress.ip_network(item, strict=False), ipaddress.ip_network(limit)
+    return inner.version == outer.version and inner.subnet_of(t.cast(t.Any, outer))
 
 
 def _prefixes(pattern: str, description: str) -> Bound:
@@ -127,13 +131,13 @@ def _prefixes(pattern: str, description: str) -> Bound:
             {"prefixes": list_of(Field("string", description, pattern=pattern), 32, "prefixes")},
             description="a mapping with prefixes, or an empty one for any value",
         ),
-        lambda bound, item: "prefixes" not in bound or any(item.startswith(one) for one in bound["prefixes"]),
+        lambda bound, item: "prefixes" not in bound or any(item.startswith(prefix) for prefix in bound["prefixes"]),
         "(!has({b}.prefixes) || {b}.prefixes.exists(n, {i}.startsWith(n)))",
     )
 
 
 def _keys(path: tuple[str, ...], key: str, default: ObjectView | None = None) -> Choice:
-    """A mapping whose keys are limited."""
+    """A setting that is a mapping; a policy limits its keys."""
     return Choice(path, _only(Field("string", "a key of the mapping", pattern=key)), list, "{v}.map(k, k)", default)
 
 
@@ -147,7 +151,7 @@ def _mac(*path: str) -> Choice:
 def _sysctls() -> list[str]:
     conf = [("ipv4.conf", IPV4_SYSCTLS), ("ipv6.conf", IPV6_SYSCTLS)]
     neigh = [("ipv4.neigh", NEIGH_SYSCTLS), ("ipv6.neigh", NEIGH_SYSCTLS)]
-    return [f"net.{place}.{IFNAME}.{name}" for place, names in conf + neigh for name in names]
+    return [f"net.{group}.{IFNAME}.{name}" for group, names in conf + neigh for name in names]
 
 
 def _number(*path: str, default: ObjectView | None = None) -> Choice:
@@ -178,7 +182,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         ("routes",),
         _within(),
-        lambda v: [one["destination"] for one in v],
+        lambda v: [route["destination"] for route in v],
         "{v}.map(r, r.destination)",
         default=_ANY_VALUE,
     ),
@@ -206,18 +210,18 @@ def _allow() -> Field:
     fields: dict[str, Field] = {}
     for choice in CHOICES:
         if len(choice.path) == 1:
-            fields[choice.name] = choice.bound.form
-    for top in dict.fromkeys(choice.path[0] for choice in CHOICES if len(choice.path) > 1):
-        inner = {choice.path[1]: choice.bound.form for choice in CHOICES if choice.path[0] == top}
-        fields[top] = object_of(inner, description=f"a mapping with any of {', '.join(inner)}")
+            fields[choice.name] = choice.bound.field
+    for parent in dict.fromkeys(choice.path[0] for choice in CHOICES if len(choice.path) > 1):
+        inner = {choice.path[1]: choice.bound.field for choice in CHOICES if choice.path[0] == parent}
+        fields[parent] = object_of(inner, description=f"a mapping with any of {', '.join(inner)}")
     return object_of(fields, description="a mapping of what claims may set", required=True)
 
 
 #: The whole object.
 POLICY = object_of(
     {
-        "apiVersion": Field("string", API_VERSION, words=(API_VERSION,), required=True),
-        "kind": Field("string", POLICY_KIND, words=(POLICY_KIND,), required=True),
+        "apiVersion": Field("string", API_VERSION, choices=(API_VERSION,), required=True),
+        "kind": Field("string", POLICY_KIND, choices=(POLICY_KIND,), required=True),
         "tenants": Field(
             "list",
             "a list of up to 32 different tenants",
@@ -230,7 +234,7 @@ POLICY = object_of(
                 },
                 description="a mapping with allow, and namespaces",
             ),
-            most=32,
+            maximum=32,
             required=True,
         ),
     },
@@ -242,10 +246,10 @@ def _default() -> Object:
     allow: Object = {}
     for choice in CHOICES:
         if choice.default is not None:
-            holder = allow
+            parent = allow
             for name in choice.path[:-1]:
-                holder = holder.setdefault(name, {})
-            holder[choice.path[-1]] = choice.default
+                parent = parent.setdefault(name, {})
+            parent[choice.path[-1]] = choice.default
     return allow
 
 
@@ -254,20 +258,21 @@ DEFAULT: ObjectView = _default()
 
 
 def parameters(tenants: t.Sequence[t.Any]) -> Object:
-    """The opaque parameters for `tenants` of the inventory, where true stands for any value."""
-    return {"apiVersion": API_VERSION, "kind": POLICY_KIND, "tenants": [_filled(tenant) for tenant in tenants]}
+    """The opaque parameters for `tenants` of the inventory."""
+    return {"apiVersion": API_VERSION, "kind": POLICY_KIND, "tenants": [_without_true(tenant) for tenant in tenants]}
 
 
-def _filled(tenant: t.Any) -> t.Any:
+def _without_true(tenant: t.Any) -> t.Any:
+    """A tenant with an empty limit wherever the inventory allows any value by `true`."""
     allow = tenant.get("allow") if isinstance(tenant, dict) else None
     if not isinstance(allow, dict):
         return tenant
-    filled: Object = {}
+    limits: Object = {}
     for name, value in allow.items():
         nested = isinstance(value, dict) and any(choice.path[:1] == (name,) and choice.path[1:] for choice in CHOICES)
-        inner = {key: {} if one is True else one for key, one in value.items()} if nested else value
-        filled[name] = {} if value is True else inner
-    return {**tenant, "allow": filled}
+        inner = {key: {} if item is True else item for key, item in value.items()} if nested else value
+        limits[name] = {} if value is True else inner
+    return {**tenant, "allow": limits}
 
 
 def is_policy(config: object) -> bool:
@@ -276,8 +281,7 @@ def is_policy(config: object) -> bool:
 
 
 def validate(policy: object, path: str) -> list[Problem]:
-    """The first MAX_PROBLEMS errors of an InterfacePolicy. The rule names are those of
-    `interface_config.validate`."""
+    """The first MAX_PROBLEMS errors of an InterfacePolicy. Their rules are those of `interface_config.validate`."""
     problems = LimitedProblems()
     try:
         check(POLICY, policy, path, problems)
@@ -288,8 +292,10 @@ def validate(policy: object, path: str) -> list[Problem]:
 
 
 def allowed_settings(policy: ObjectView | None, namespace: str) -> ObjectView | None:
-    """What claims of a namespace may set: by the class's valid `policy`, or DEFAULT if the class has no policy
-    (None). Returns None if claims of the namespace may not use the class."""
+    """What claims of a namespace may set, according to the valid `policy` of a class.
+
+    Returns None if they may not use the class at all. `policy` is None for a class without a policy: DEFAULT applies.
+    """
     if policy is None:
         return DEFAULT
     for tenant in policy["tenants"]:
@@ -298,31 +304,34 @@ def allowed_settings(policy: ObjectView | None, namespace: str) -> ObjectView | 
     return None
 
 
-def refused_fields(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> list[tuple[str, str]]:
-    """The fields of a claim's valid InterfaceConfig that its class refuses, each with the reason. `allow` is what
-    `allowed_settings` returned, `of_class` what the class sets itself."""
-    found = [(name, _class_sets(name, of_class[name])) for name in changed_by_claim(of_class, of_claim)]
+def refused_fields(allow: ObjectView, class_config: ObjectView, claim_config: ObjectView) -> list[tuple[str, str]]:
+    """The fields of a claim's valid InterfaceConfig that its class refuses, each with the reason.
+
+    `allow` is what `allowed_settings` returned, `class_config` the fields that the class itself sets. A reason is the
+    rest of a sentence whose subject is the class.
+    """
+    refused = [(name, _class_sets(name, class_config[name])) for name in changed_by_claim(class_config, claim_config)]
     for choice in CHOICES:
-        value, first = _value_at(of_claim, choice.path), choice.path[0]
-        if value is None or first in of_class and (first != "share" or value == of_class[first]):
+        value, field = _value_at(claim_config, choice.path), choice.path[0]
+        if value is None or field in class_config and (field != "share" or value == class_config[field]):
             continue
         bound = _value_at(allow, choice.path)
         if bound is None:
-            found.append((choice.name, f"does not let claims set {choice.name}"))
-        elif not all(choice.bound.holds(bound, item) for item in choice.items(value)):
-            found.append((choice.name, f"limits what claims may set as {choice.name}: {_limit_text(bound)}"))
-    return found
+            refused.append((choice.name, f"does not let claims set {choice.name}"))
+        elif not all(choice.bound.allows(bound, item) for item in choice.items(value)):
+            refused.append((choice.name, f"limits what claims may set as {choice.name}: {_limit_text(bound)}"))
+    return refused
 
 
 def _class_sets(name: str, value: t.Any) -> str:
-    """The setting of the class that the claim would change, as text for a message."""
+    """The reason why a claim cannot change this field of its class."""
     if name == "share" and "burst" in value:
         return f"sets share, of which a claim can only lower the burst of {value['burst']}bit/s"
     return f"sets {name}, which a claim cannot change or extend"
 
 
-def _value_at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
-    value: t.Any = holder
+def _value_at(mapping: ObjectView, path: tuple[str, ...]) -> t.Any:
+    value: t.Any = mapping
     for name in path:
         value = value.get(name)
         if value is None:
@@ -331,13 +340,13 @@ def _value_at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
 
 
 def _limit_text(bound: ObjectView) -> str:
-    """A limit, for a message."""
-    words = {"least": "at least", "most": "at most", "only": "only", "within": "within", "prefixes": "starting with"}
+    """A limit as text for a message."""
+    phrases = {"least": "at least", "most": "at most", "only": "only", "within": "within", "prefixes": "starting with"}
     parts = []
     for name, limit in bound.items():
-        shown = [str(one) for one in limit] if isinstance(limit, list) else [str(limit)]
-        more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
-        parts.append(f"{words[name]} {', '.join(shown[:8]) or 'none'}{more}".strip())
+        values = [str(one) for one in limit] if isinstance(limit, list) else [str(limit)]
+        more = f" and {len(values) - 8} more" if len(values) > 8 else ""
+        parts.append(f"{phrases[name]} {', '.join(values[:8]) or 'none'}{more}".strip())
     return ", ".join(parts)
 
 

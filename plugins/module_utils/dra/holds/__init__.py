@@ -5,8 +5,8 @@
 
 """Holds: DeviceTaintRules that reserve devices for one job, whose claims alone tolerate them.
 
-It imports `apiserver` and `kube`. It never talks to a server: it creates objects, and reads objects that its caller has
-listed. The caller chooses the devices.
+This package imports `apiserver` and `kube`. It never talks to a server: it creates objects, and reads objects that the
+caller has listed. The caller chooses the devices.
 """
 
 from __future__ import annotations

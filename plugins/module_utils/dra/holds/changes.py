@@ -11,17 +11,19 @@ import typing as t
 from dataclasses import dataclass
 
 from ..kube.objects import Object, ObjectView
-from . import hold as forms
-from .hold import KEY, Hold
+from .hold import KEY, Hold, holds, printable, rule
 
 
 class Refused(ValueError):
-    """A hold cannot be made or released: another hold has its name or one of its devices."""
+    """A hold or swap is refused.
+
+    It conflicts with another one, a pod or a budget forbids the swap, or other runs keep changing the same rules.
+    """
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The differences between the existing rules and the wanted ones.
+    """The differences between the existing rules and the desired ones.
 
     `create` has new rules, `replace` new rules with the resourceVersion of the existing ones, `delete` existing rules.
     """
@@ -34,41 +36,40 @@ class Changes:
         return bool(self.create or self.replace or self.delete)
 
 
-def changes_to_make(wanted: Hold, existing: t.Iterable[ObjectView], api_version: str) -> Changes:
-    """The changes that make the `wanted` hold. `existing` are the rules of all holds.
+def changes_to_make(desired: Hold, existing: t.Iterable[ObjectView], api_version: str) -> Changes:
+    """The changes that make the `desired` hold. `existing` are the rules of all holds.
 
     Raises Refused if the hold belongs to another owner or has another purpose, or if another hold has a device.
     """
-    named = {str(one["metadata"]["name"]): one for one in existing}
-    of_name = forms.holds(one for one in named.values() if _name(one) == wanted.name)
-    for old in of_name:
-        check_owner(old, wanted.owner)
-        if old.purpose != wanted.purpose:
-            raise Refused(f"{old.title()} was made to {old.purpose}: choose another name, or release it first")
+    by_name = {str(one["metadata"]["name"]): one for one in existing}
+    for old in holds(one for one in by_name.values() if _hold_name(one) == desired.name):
+        check_owner(old, desired.owner)
+        if old.purpose != desired.purpose:
+            raise Refused(f"{old.title()} has the purpose {old.purpose}: choose another name, or release it first")
     create, replaced, kept = [], [], set()
-    taken = []
-    for one in dict.fromkeys(wanted.devices):
-        new = forms.rule(wanted, one, api_version)
-        old_rule = named.get(new["metadata"]["name"])
+    conflicts = []
+    for device in dict.fromkeys(desired.devices):
+        new = rule(desired, device, api_version)
+        old_rule = by_name.get(new["metadata"]["name"])
         if old_rule is None:
             create.append(new)
-        elif _name(old_rule) != wanted.name:
-            taken.append(f"{'/'.join(one)} belongs to {forms.holds([old_rule])[0].title()}")
+        elif _hold_name(old_rule) != desired.name:
+            conflicts.append(f"{'/'.join(device)} belongs to {holds([old_rule])[0].title()}")
         else:
             kept.add(new["metadata"]["name"])
             if _differs(old_rule, new):
                 new["metadata"]["resourceVersion"] = old_rule["metadata"].get("resourceVersion")
                 replaced.append(new)
-    if taken:
-        raise Refused(f"{'; '.join(taken)}. Choose other devices, or ask the owner to release that hold first")
-    delete = [one for name, one in named.items() if _name(one) == wanted.name and name not in kept]
+    if conflicts:
+        raise Refused(f"{'; '.join(conflicts)}. Choose other devices, or ask the owner to release that hold first")
+    delete = [one for name, one in by_name.items() if _hold_name(one) == desired.name and name not in kept]
     return Changes(tuple(create), tuple(replaced), tuple(delete))
 
 
 def changes_to_release(name: str, owner: str, existing: t.Iterable[ObjectView]) -> Changes:
     """The changes that remove a hold. With an `owner`, raises Refused if the hold belongs to another one."""
-    rules = [one for one in existing if _name(one) == name]
-    for old in forms.holds(rules):
+    rules = [one for one in existing if _hold_name(one) == name]
+    for old in holds(rules):
         if owner:
             check_owner(old, owner)
     return Changes(delete=tuple(rules))
@@ -80,16 +81,19 @@ def check_owner(old: Hold, owner: str) -> None:
         raise Refused(f"{old.title()} does not belong to {owner}: choose another name")
 
 
-def _name(one: ObjectView) -> str | None:
+def _hold_name(one: ObjectView) -> str | None:
+    """The name of the hold that a rule belongs to; None for other rules."""
     taint = (one.get("spec") or {}).get("taint") or {}
-    return forms.printable(taint.get("value") or "") if taint.get("key") == KEY else None
+    return printable(taint.get("value") or "") if taint.get("key") == KEY else None
 
 
 def _differs(old: ObjectView, new: ObjectView) -> bool:
-    def kept(one: ObjectView, part: str) -> dict[str, t.Any]:
+    """Whether a rule differs from a new one in a field that the new one sets. Foreign labels and annotations may."""
+
+    def entries_of_hold(one: ObjectView, part: str) -> dict[str, t.Any]:
         return {name: value for name, value in (one["metadata"].get(part) or {}).items() if name.startswith(KEY)}
 
-    return any(kept(old, part) != kept(new, part) for part in ("labels", "annotations")) or any(
+    return any(entries_of_hold(old, part) != entries_of_hold(new, part) for part in ("labels", "annotations")) or any(
         (old["spec"].get(part) or {}).get(name) != value
         for part in ("deviceSelector", "taint")
         for name, value in new["spec"][part].items()

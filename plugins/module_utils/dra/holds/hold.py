@@ -24,15 +24,15 @@ from ..kube.problems import Problem, Problems
 #: Driver, pool and device.
 DeviceId = tuple[str, str, str]
 
-#: The key of the taint and of the label. Their value is the name of the hold.
+#: The key of the taint and of the label; the value of both is the name of the hold.
 KEY = "lanewise.dev/hold"
 EFFECT = "NoSchedule"
 OWNER, REASON, EXPIRES, PURPOSE = (f"{KEY}-{name}" for name in ("owner", "reason", "expires", "purpose"))
 #: The purpose of a hold: a reservation for a later job; defragmentation, where pods are moved for the job; or a swap,
 #: where pods are evicted for those of a tier.
 RESERVE, DEFRAGMENT, SWAP = "reserve", "defragment", "swap"
-#: The maximum number of bytes of a text, devices of a hold, and days until it expires.
-TEXT_BYTES, DEVICES, DAYS = 256, 4096, 366
+#: The maximum length of an owner or reason, number of devices of a hold, and time until a hold expires.
+MAX_TEXT_BYTES, MAX_DEVICES, MAX_DAYS = 256, 4096, 366
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -54,14 +54,14 @@ class Hold:
     rules: tuple[str, ...] = ()
 
     def overdue(self, now: datetime) -> bool:
-        """Whether it has expired, or has no expiry."""
+        """Whether the hold has expired, or has no expiry."""
         return self.expires is None or self.expires <= now
 
     def title(self) -> str:
-        """Its owner, reason and expiry, in one line."""
+        """The name, owner, expiry and reason of the hold in one line."""
         until = f"until {format_time(self.expires)}" if self.expires else "without an expiry"
-        why = f" ({self.reason})" if self.reason else ""
-        return f"hold {self.name} of {self.owner or 'an unknown owner'}, {until}{why}"
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"hold {self.name} of {self.owner or 'an unknown owner'}, {until}{reason}"
 
     def as_dict(self, now: datetime) -> Object:
         """The hold as modules return it; devices as `driver/pool/device`."""
@@ -96,39 +96,40 @@ def parse_device(text: str) -> DeviceId:
 
 
 def check(hold: Hold, now: datetime) -> None:
-    """Raises Problems with all errors of a hold before it is made."""
+    """Check a hold that is to be made. Raises Problems with all errors."""
     found = []
-    wrong = limits.label_value(hold.name) or ("" if hold.name else "must not be empty")
-    if wrong:
-        found.append(Problem("name", wrong, "bad-name", "use letters, digits and '-'"))
+    name_error = limits.label_value(hold.name) or ("" if hold.name else "must not be empty")
+    if name_error:
+        found.append(Problem("name", name_error, "bad-name", "use letters, digits and '-'"))
     for field, text in (("owner", hold.owner), ("reason", hold.reason)):
         if not text.strip():
             found.append(Problem(field, "must not be empty", "missing", "drift.yml shows it when the hold is overdue"))
-        elif limits.size(text) > TEXT_BYTES or _UNPRINTABLE.search(text):
-            found.append(Problem(field, f"must be one line of at most {TEXT_BYTES} bytes", "bad-text"))
+        elif limits.size(text) > MAX_TEXT_BYTES or _UNPRINTABLE.search(text):
+            found.append(Problem(field, f"must be one line of at most {MAX_TEXT_BYTES} bytes", "bad-text"))
     if hold.expires is None:
-        found.append(Problem("expires", "must be given", "missing", "a hold without an expiry is never released"))
-    elif not now < hold.expires <= now + timedelta(days=DAYS):
-        found.append(Problem("expires", f"must be in the future, at most {DAYS} days from now", "bad-time"))
-    if len(hold.devices) > DEVICES:
-        found.append(Problem("devices", f"must be at most {DEVICES}, as each needs a rule", "too-many"))
+        found.append(Problem("expires", "must be given", "missing", "drift.yml reports a hold after its expiry"))
+    elif not now < hold.expires <= now + timedelta(days=MAX_DAYS):
+        found.append(Problem("expires", f"must be in the future, at most {MAX_DAYS} days from now", "bad-time"))
+    if len(hold.devices) > MAX_DEVICES:
+        found.append(Problem("devices", f"must be at most {MAX_DEVICES}, as each needs a rule", "too-many"))
     found += [
-        Problem("devices", f"{'/'.join(one)}: {bad}", "bad-device")
+        Problem("devices", f"{'/'.join(one)}: {error}", "bad-device")
         for one in hold.devices
-        for bad in _wrong(one)
-        if bad
+        for error in _device_errors(one)
+        if error
     ]
     if found:
         raise Problems(found)
 
 
-def _wrong(one: DeviceId) -> list[str]:
+def _device_errors(one: DeviceId) -> list[str]:
+    """The errors of the driver, the pool and the name of a device; each is empty if there is none."""
     driver, pool, name = one
     return [limits.driver_name(driver), limits.pool_name(pool), limits.dns_label(name)]
 
 
 def rule_name(one: DeviceId) -> str:
-    """The name of the DeviceTaintRule that holds a device. It is the same for every hold."""
+    """The name of the DeviceTaintRule that holds a device; the same whichever hold has the device."""
     return f"lanewise-hold-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
 
 
@@ -140,16 +141,16 @@ def rule(hold: Hold, one: DeviceId, api_version: str) -> Object:
 
 
 def taint_rule(hold: Hold, one: DeviceId, name: str, taint: tuple[str, str], api_version: str) -> Object:
-    """A DeviceTaintRule with this name for one device of a hold. `taint` has its key and effect."""
+    """A DeviceTaintRule with this name for one device of a hold. `taint` has the key and the effect of its taint."""
     driver, pool, device = one
     key, effect = taint
-    notes = {OWNER: hold.owner, REASON: hold.reason}
+    annotations = {OWNER: hold.owner, REASON: hold.reason}
     if hold.expires:
-        notes[EXPIRES] = format_time(hold.expires)
+        annotations[EXPIRES] = format_time(hold.expires)
     return {
         "apiVersion": api_version,
         "kind": "DeviceTaintRule",
-        "metadata": {"name": name, "labels": {key: hold.name}, "annotations": notes},
+        "metadata": {"name": name, "labels": {key: hold.name}, "annotations": annotations},
         "spec": {
             "deviceSelector": {"driver": driver, "pool": pool, "device": device},
             "taint": {"key": key, "value": hold.name, "effect": effect},
@@ -160,49 +161,51 @@ def taint_rule(hold: Hold, one: DeviceId, name: str, taint: tuple[str, str], api
 def holds(rules: t.Iterable[ObjectView]) -> list[Hold]:
     """The holds in these DeviceTaintRules, sorted by name. Rules with other taints are ignored.
 
-    The hold of a rule is read from its taint, not from its label. If the rules of a hold differ, for example after a
-    killed run, the earliest expiry counts, and owner, reason and purpose are those of the first rule.
+    The name of a hold is read from the taint of a rule, not from its label. If the rules of a hold differ, for example
+    after a killed run, the earliest expiry counts, and owner, reason and purpose are those of the first rule.
     """
     found: dict[str, Hold] = {}
     for one in sorted(rules, key=lambda one: str(one["metadata"].get("name"))):
-        part = _part(one)
-        if part is None:
+        hold = _hold_of_rule(one)
+        if hold is None:
             continue
-        whole = found.get(part.name)
-        found[part.name] = part if whole is None else _merged(whole, part)
+        earlier = found.get(hold.name)
+        found[hold.name] = hold if earlier is None else _merged(earlier, hold)
     return [found[name] for name in sorted(found)]
 
 
-def _part(one: ObjectView) -> Hold | None:
+def _hold_of_rule(one: ObjectView) -> Hold | None:
+    """The hold with the device of this rule alone; None for a rule with another taint."""
     taint = (one.get("spec") or {}).get("taint") or {}
     if taint.get("key") != KEY:
         return None
     selector = (one["spec"].get("deviceSelector")) or {}
-    notes: ObjectView = one["metadata"].get("annotations") or {}
+    annotations: ObjectView = one["metadata"].get("annotations") or {}
     try:
-        expires: datetime | None = parse_time(str(notes.get(EXPIRES)))
+        expires: datetime | None = parse_time(str(annotations.get(EXPIRES)))
     except ValueError:
         expires = None
     return Hold(
         printable(taint.get("value") or ""),
-        printable(notes.get(OWNER) or ""),
-        printable(notes.get(REASON) or ""),
+        printable(annotations.get(OWNER) or ""),
+        printable(annotations.get(REASON) or ""),
         expires,
         # a rule of another program may hold a whole pool or driver
         ((str(selector.get("driver") or "*"), str(selector.get("pool") or "*"), str(selector.get("device") or "*")),),
-        printable(notes.get(PURPOSE) or RESERVE),
+        printable(annotations.get(PURPOSE) or RESERVE),
         (str(one["metadata"]["name"]),),
     )
 
 
-def _merged(whole: Hold, part: Hold) -> Hold:
-    if whole.expires is None or part.expires is None:
+def _merged(first: Hold, other: Hold) -> Hold:
+    if first.expires is None or other.expires is None:
         expires = None
     else:
-        expires = min(whole.expires, part.expires)
-    return replace(whole, expires=expires, devices=(*whole.devices, *part.devices), rules=(*whole.rules, *part.rules))
+        expires = min(first.expires, other.expires)
+    devices, rules = (*first.devices, *other.devices), (*first.rules, *other.rules)
+    return replace(first, expires=expires, devices=devices, rules=rules)
 
 
 def printable(text: object) -> str:
     """Untrusted text as one printable line of bounded length."""
-    return _UNPRINTABLE.sub("?", str(text))[:TEXT_BYTES]
+    return _UNPRINTABLE.sub("?", str(text))[:MAX_TEXT_BYTES]

@@ -26,29 +26,29 @@ def api_version(kubernetes: str) -> str:
 
 
 def require(kubernetes: str, gates: features.Gates = None) -> str:
-    """The `api_version` of a cluster whose scheduler acts on rules.
+    """The `api_version` of DeviceTaintRules, if the scheduler of the cluster acts on them.
 
     `gates` are the feature gates that differ from the defaults of the release. Raises Unsupported if the scheduler
     would ignore the rules, and ValueError for an unknown release.
     """
     minor = versions.minor_of(kubernetes)
-    off = _off(minor, gates)
-    if off:
+    disabled = _disabled_gates(minor, gates)
+    if disabled:
         raise Unsupported(
-            f"Kubernetes 1.{minor} ignores DeviceTaintRules while its feature gate {' or '.join(sorted(off))} is off, "
-            "which is the default before 1.37: no device would be held. If the gates are on in the API server, the "
-            "scheduler and the controller manager, set them in plan_feature_gates; otherwise use Kubernetes 1.37"
+            f"Kubernetes 1.{minor} ignores DeviceTaintRules while its feature gate {' or '.join(sorted(disabled))} is "
+            "off, which is the default before 1.37: no device would be held. If the gates are on in the API server, "
+            "the scheduler and the controller manager, set them in plan_feature_gates; otherwise use Kubernetes 1.37"
         )
     return api_version(kubernetes)
 
 
 def active(kubernetes: str, gates: features.Gates = None) -> bool:
-    """Whether the scheduler of a release acts on rules. Raises ValueError for an unknown release."""
-    return not _off(versions.minor_of(kubernetes), gates)
+    """Whether the scheduler of a release acts on DeviceTaintRules. Raises ValueError for an unknown release."""
+    return not _disabled_gates(versions.minor_of(kubernetes), gates)
 
 
-def _off(minor: int, gates: features.Gates) -> list[str]:
-    """The disabled feature gates that rules need to have an effect."""
+def _disabled_gates(minor: int, gates: features.Gates) -> list[str]:
+    """The disabled feature gates among those without which rules have no effect."""
     needed = [gate_of(minor), *features.FEATURES[gate_of(minor)].needs]
     return [gate for gate in needed if not features.FEATURES[gate].is_on(minor, gates)]
 

@@ -3,16 +3,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Swaps: held devices whose pods give way to those of a tier, by a second DeviceTaintRule for each device.
+"""Swaps: devices that are held for a tier, and whose pods are evicted by a second DeviceTaintRule for each device.
 
 The rule of the hold (NoSchedule) prevents other pods from getting the device when it becomes free. The second rule
-evicts the pods that have the device. Its effect is first None, for which the controller only counts pods, and then
-NoExecute. The rule is removed after the pods have ended. One rule could not do both, because a toleration of NoExecute
-with a grace also lets new pods use the device.
+evicts the pods that have the device. Its effect is first None, with which the controller only counts the pods, and then
+NoExecute. The second rule is removed after the pods have ended. One rule could not do both, because a toleration of
+NoExecute with a grace period also lets new pods use the device.
 
-A claim's tolerations cannot change, so all claims must have theirs when they are created: claims of the tier tolerate
-its hold and its swap, and claims of pods that give way tolerate every swap for some seconds. For evictions, Kubernetes
-1.37 considers only tolerations that name NoExecute.
+The tolerations of a claim cannot be changed after its creation. Claims of the tier tolerate the tier's hold and swap.
+Claims of pods that may be evicted tolerate every swap for some seconds. For evictions, Kubernetes 1.37 considers only
+tolerations whose effect is NoExecute.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ import typing as t
 from collections import Counter
 
 from ..kube.objects import Object, ObjectView
-from . import hold as forms
 from .changes import Refused
-from .hold import DeviceId, Hold
+from .hold import DeviceId, Hold, printable, taint_rule
 from .tolerations import toleration as hold_toleration
 
 #: The key of the taint that evicts pods. Its value is the name of the hold, which is the name of the tier.
 KEY = "lanewise.dev/swap"
-#: The effects of a rule: the controller counts pods, or evicts them.
+#: The effects of a rule with which the controller counts pods, or evicts them.
 COUNT, EVICT = "None", "NoExecute"
 #: The oldest release in which rules support the effect None and are enabled by default.
-MINOR = 37
+OLDEST_MINOR = 37
 _PODS = re.compile(r"([0-9]{1,9}) pods? would be evicted")
 
 
 def tier_tolerations(tier: str) -> list[Object]:
-    """The tolerations that each request of a tier's claims needs: for the hold and the swap of the tier."""
+    """The tolerations that each request of a tier's claims needs, of the hold and the swap of the tier."""
     return [hold_toleration(tier), {"key": KEY, "operator": "Equal", "value": tier, "effect": EVICT}]
 
 
 def grace_toleration(seconds: int) -> Object:
-    """The toleration of claims whose pods a swap may end, after this many seconds."""
+    """The toleration of claims whose pods a swap may evict after this many seconds."""
     return {"key": KEY, "operator": "Exists", "effect": EVICT, "tolerationSeconds": seconds}
 
 
 def grace_of(allocated: ObjectView, tier: str) -> int | None:
-    """After how many seconds a device's pod gives way to a tier; None if it does not tolerate swaps.
+    """After how many seconds a swap for a tier evicts the pod that has a device.
 
-    `allocated` has the tolerations: it is a result of an allocation, or a request.
+    None if the claim has no toleration of the swap with a number of seconds. `allocated` has the claim's tolerations:
+    it is a result of an allocation, or a request.
     """
     found: int | None = None
     for one in allocated.get("tolerations") or ():
@@ -62,7 +62,7 @@ def grace_of(allocated: ObjectView, tier: str) -> int | None:
 
 
 def is_kept(allocated: ObjectView, tier: str) -> bool:
-    """Whether a swap for a tier does not evict a device's pod, as it tolerates the swap without a time limit."""
+    """Whether a swap for a tier never evicts the pod that has a device: its claim tolerates the swap indefinitely."""
     return any(
         one.get("effect") == EVICT
         and one.get("tolerationSeconds") is None
@@ -73,7 +73,7 @@ def is_kept(allocated: ObjectView, tier: str) -> bool:
 
 
 def belongs_to_tier(allocated: ObjectView, tier: str) -> bool:
-    """Whether a device's claim belongs to the tier: it has a toleration for the swap of this tier by name."""
+    """Whether the claim that has a device belongs to the tier: it tolerates the swap of this tier, by its name."""
     return any(
         one.get("key") == KEY
         and one.get("effect") == EVICT
@@ -85,19 +85,19 @@ def belongs_to_tier(allocated: ObjectView, tier: str) -> bool:
 
 
 def rule_name(one: DeviceId) -> str:
-    """The name of the rule that evicts the pods of a device. It is the same for every swap."""
+    """The name of the rule that counts or evicts the pods of a device; the same for every swap."""
     return f"lanewise-swap-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
 
 
 def rule(hold: Hold, one: DeviceId, effect: str, api_version: str) -> Object:
     """The rule that counts or evicts the pods of one device of a hold."""
-    return forms.taint_rule(hold, one, rule_name(one), (KEY, effect), api_version)
+    return taint_rule(hold, one, rule_name(one), (KEY, effect), api_version)
 
 
 def swap_of(one: ObjectView) -> str | None:
     """The name of the swap that a DeviceTaintRule belongs to; None for other rules."""
     taint = (one.get("spec") or {}).get("taint") or {}
-    return forms.printable(taint.get("value") or "") if taint.get("key") == KEY else None
+    return printable(taint.get("value") or "") if taint.get("key") == KEY else None
 
 
 def evicts(one: ObjectView) -> bool:
@@ -112,16 +112,16 @@ def check_no_other_swap(hold: Hold, devices: t.Iterable[DeviceId], rules: t.Iter
     for one in rules:
         device, name = names.get(str(one["metadata"]["name"])), swap_of(one)
         if device and name is not None and name != hold.name:
-            found.append(f"the pods of {device} are {'ended' if evicts(one) else 'counted'} for swap {name}")
+            found.append(f"the pods of {device} are being {'evicted' if evicts(one) else 'counted'} for swap {name}")
     if found:
         raise Refused(
-            f"{'; '.join(found[:8])}. Run this again when that swap is done. If its run was interrupted, run it again "
-            "to continue, or give it back with lanewise.dra.swap"
+            f"{'; '.join(found[:8])}. Run this again when that swap is complete. If the other run was interrupted, run "
+            "that swap again, or return its devices with lanewise.dra.swap"
         )
 
 
 def evicting_rules(rules: t.Iterable[ObjectView]) -> dict[str, int]:
-    """The number of rules of each swap that evict pods. The eviction has begun, and may not have ended."""
+    """The number of rules of each swap that evict pods. The pods may not have ended yet."""
     return _rules_by_swap(one for one in rules if swap_of(one) is not None and evicts(one))
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
 
-from . import hold as forms
-from .hold import Hold
+from .hold import MAX_DAYS, Hold
 
 #: A time with a time zone. The second format is that of an unquoted YAML time that Ansible has converted to a string.
 _TIMES = ("%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z")
@@ -36,6 +35,7 @@ def parse_user_time(value: object) -> datetime:
 
 
 def _utc(found: datetime) -> datetime:
+    """A time in UTC. A time without a time zone is taken as UTC. Raises ValueError."""
     try:
         return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found.astimezone(timezone.utc)
     except OverflowError as error:
@@ -45,15 +45,15 @@ def _utc(found: datetime) -> datetime:
 def expiry(expires: str | None, hours: int, old: Hold | None, now: datetime) -> datetime:
     """The expiry of a hold: `expires` if given, else that of the `old` hold unless overdue, else in `hours` hours.
 
-    Raises ValueError.
+    Raises ValueError if `expires` or `hours` is invalid.
     """
     if expires:
         try:
             return parse_user_time(expires)
         except ValueError as error:
             raise ValueError(f"expires: {expires!r} is not a time such as 2026-12-01T08:00:00Z") from error
-    if not 0 < hours <= forms.DAYS * 24:
-        raise ValueError(f"hours: {hours} is not from 1 to {forms.DAYS * 24}")
+    if not 0 < hours <= MAX_DAYS * 24:
+        raise ValueError(f"hours: {hours} is not from 1 to {MAX_DAYS * 24}")
     if old and old.expires and not old.overdue(now):
         return old.expires
     return (now + timedelta(hours=hours)).replace(microsecond=0)

@@ -15,7 +15,7 @@ from .hold import EFFECT, KEY
 
 
 def toleration(name: str) -> Object:
-    """The v1 DeviceToleration of a hold, which each request of the job's claims needs."""
+    """The v1 DeviceToleration of a hold. Each request of a claim that may use the held devices needs it."""
     return {"key": KEY, "operator": "Equal", "value": name, "effect": EFFECT}
 
 
@@ -25,7 +25,10 @@ def alternatives(request: ObjectView) -> list[Object]:
 
 
 def request_bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
-    """The parts of a v1 claim's spec that have tolerations: requests and alternatives, with their names."""
+    """The parts of a v1 claim's spec that have tolerations: requests and alternatives.
+
+    The name of an alternative is `request/alternative`.
+    """
     for request in claim["devices"].get("requests") or ():
         if request.get("firstAvailable"):
             yield from ((f"{request['name']}/{one['name']}", one) for one in request["firstAvailable"])
@@ -41,7 +44,7 @@ def not_tolerating(claim: ObjectView, name: str) -> list[str]:
 
 
 def tolerating_others(claim: ObjectView, name: str) -> list[str]:
-    """The requests of a claim that also tolerate other holds, so they could take devices of other jobs."""
+    """The requests of a claim that also tolerate other holds, and so could take devices held for other jobs."""
     return [
         path
         for path, body in request_bodies(claim)
@@ -64,7 +67,7 @@ def _tolerations(body: ObjectView) -> list[ObjectView]:
 
 
 def _matches_hold(one: ObjectView, name: str | None = None) -> bool:
-    """Whether a toleration matches the hold of this name, or without a name, any hold."""
+    """Whether a toleration matches the hold of this name; without a name, whether it matches some hold."""
     if one.get("key") not in (None, "", KEY) or one.get("effect") not in (None, "", EFFECT):
         return False
     return name is None or one.get("operator") == "Exists" or (one.get("value") or "") == name

@@ -5,7 +5,7 @@
 
 """The basics of the Kubernetes API: limits, quantities, API versions, and reading JSON with bounds.
 
-It imports only the standard library and no other folder, and knows neither sites nor nodes.
+The package imports only the standard library. It contains nothing about sites or nodes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 """Reads untrusted JSON with bounds on its size and nesting.
 
 An API server accepts JSON that is nested 10,000 levels deep, and returns opaque parts of objects unchanged. Python's
-own parser raises RecursionError for some of it (at about 1,000 levels up to Python 3.11), and values that it does parse
-can fail at the next comparison or copy. One such part would make a whole list unreadable.
+own parser raises RecursionError for some of this JSON (at about 1,000 levels up to Python 3.11), and comparing or
+copying values that it did parse can fail, too. One such part would make a whole list unreadable.
 """
 
 from __future__ import annotations
@@ -32,22 +32,26 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JsonError(ValueError):
-    """The text is not JSON, too long, or nested too deep; the message says which."""
+    """The text is not JSON, is too long, or is nested too deeply. The message says which."""
 
 
-def loads(text: bytes, most: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
-    """The value of a JSON text in UTF-8. Raises JsonError if it is invalid, longer than `most` bytes or nested
-    deeper than `depth`."""
-    _check_length(text, most)
+def loads(text: bytes, max_bytes: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
+    """The value of a JSON text in UTF-8.
+
+    Raises JsonError if it is invalid, longer than `max_bytes` or nested deeper than `depth`.
+    """
+    _check_length(text, max_bytes)
     if _is_nested_deeper(text, depth):
         raise JsonError(f"it is nested deeper than {depth} levels, or its brackets do not match")
     return _value(text, "strict")
 
 
-def loads_pruned(text: bytes, most: int = LIST_BYTES, depth: int = DEPTH) -> t.Any:
-    """Like `loads`, but values below `depth` become None and invalid UTF-8 becomes U+FFFD, so that one invalid part
-    does not make the whole object unreadable. Raises JsonError for other errors."""
-    _check_length(text, most)
+def loads_pruned(text: bytes, max_bytes: int = LIST_BYTES, depth: int = DEPTH) -> t.Any:
+    """Like `loads`, but values below `depth` become None and invalid UTF-8 becomes U+FFFD.
+
+    So one invalid part does not make the whole object unreadable. Raises JsonError for other errors.
+    """
+    _check_length(text, max_bytes)
     return _value(_prune(text, depth) if _is_nested_deeper(text, depth) else text, "replace")
 
 
@@ -62,14 +66,16 @@ def is_nested_deeper(value: t.Any, depth: int = DEPTH) -> bool:
     return True
 
 
-def _check_length(text: bytes, most: int) -> None:
-    if len(text) > most:
-        raise JsonError(f"it has {len(text)} bytes; at most {most} are allowed")
+def _check_length(text: bytes, max_bytes: int) -> None:
+    if len(text) > max_bytes:
+        raise JsonError(f"it has {len(text)} bytes; at most {max_bytes} are allowed")
 
 
 def _is_nested_deeper(text: bytes, depth: int) -> bool:
-    """Whether a JSON text is nested deeper, or its brackets do not match. Removes the innermost pairs, one level at a
-    time, to avoid a loop over bytes."""
+    """Whether a JSON text is nested deeper, or its brackets do not match.
+
+    Removes the innermost pairs, one level at a time, to avoid a loop over bytes.
+    """
     brackets = _STRINGS.sub(b"", text).translate(_AS_SQUARE_BRACKETS, _NO_BRACKETS)
     for _level in range(depth):
         brackets, before = brackets.replace(b"[]", b""), len(brackets)
@@ -79,25 +85,27 @@ def _is_nested_deeper(text: bytes, depth: int) -> bool:
 
 
 def _prune(text: bytes, depth: int) -> bytes:
-    kept, start, level = [], 0, 0
+    """A JSON text with null for all lists and mappings below `depth`. Raises JsonError."""
+    parts, start, level = [], 0, 0
     for token in _TOKENS.finditer(text):
-        sign = token.group()[:1]
-        if sign in b"[{":
+        bracket = token.group()[:1]
+        if bracket in b"[{":
             level += 1
             if level == depth + 1:
-                kept += [text[start : token.start()], b"null"]
-        elif sign in b"]}":
+                parts += [text[start : token.start()], b"null"]
+        elif bracket in b"]}":
             if level == depth + 1:
                 start = token.end()
             level -= 1
     if level > depth:
         raise JsonError("its brackets do not match")
-    return b"".join([*kept, text[start:]])
+    return b"".join([*parts, text[start:]])
 
 
 def _value(text: bytes, errors: str) -> t.Any:
+    """The value of a JSON text; `errors` says how to decode invalid UTF-8. Raises JsonError."""
     try:
-        # not from bytes: json would also accept UTF-16 and UTF-32, whose brackets were not counted
+        # decoded here, because from bytes json would also accept UTF-16 and UTF-32, whose brackets were not counted
         value = json.loads(text.decode("utf-8", errors))
     except (ValueError, RecursionError) as error:
         raise JsonError(f"it is not JSON: {error}") from None

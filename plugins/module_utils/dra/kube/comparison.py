@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Which fields of an object a server did not keep."""
+"""Compares a sent object with the one that the server returned, to find the fields that the server did not keep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import re
 
 from . import quantity
 
-# Metadata that belongs to the server, which ignores what a client sends there.
+#: Metadata that the server sets. It ignores what a client sends there.
 SERVER_METADATA = frozenset(
     {
         "creationTimestamp",
@@ -26,7 +26,8 @@ SERVER_METADATA = frozenset(
     }
 )
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?(?:Z|[+-](\d\d):(\d\d))", re.ASCII)
-_MAPS = re.compile(
+#: Paths of maps, whose keys are written in brackets.
+_MAP_PATHS = re.compile(
     r"(?:labels|annotations|counters|(?:^|\.)(?:basic\.)?attributes|devices\[\d+\](?:\.basic)?\.capacity"
     r"|capacity\.requests|nodeAllocatableResource(?:s|Mappings)|consumedCapacity)$"
 )
@@ -35,8 +36,9 @@ _MAPS = re.compile(
 def dropped(sent: object, returned: object) -> list[str]:
     """Paths of the fields of `sent` that the server did not keep in `returned`, both of the same version.
 
-    Empty fields (null, false, zero, empty), the server's own metadata and different spellings of quantities and times
-    are ignored; a value that the server changed counts as not kept.
+    A value that the server changed counts as not kept. Ignored are empty fields (null, false, zero, empty), the
+    server's own metadata, and different spellings of a quantity. Times are not compared: any valid time that replaces
+    another one counts as kept.
     """
     lost: list[str] = []
     _compare(sent, returned, "", lost)
@@ -48,7 +50,7 @@ def _compare(sent: object, returned: object, path: str, lost: list[str]) -> None
         for name, value in sent.items():
             if path == "metadata" and name in SERVER_METADATA:
                 continue
-            inner = f"{path}[{name}]" if _MAPS.search(path) else f"{path}.{name}" if path else name
+            inner = f"{path}[{name}]" if _MAP_PATHS.search(path) else f"{path}.{name}" if path else name
             if name in returned:
                 _compare(value, returned[name], inner, lost)
             elif is_nonempty(value):
@@ -69,7 +71,7 @@ def is_nonempty(value: object) -> bool:
 
 
 def _same(sent: object, returned: object) -> bool:
-    """Whether two scalars are the same quantity or time in different spellings."""
+    """Whether two scalars are the same quantity in different spellings, or are both valid times."""
     if isinstance(sent, bool) or isinstance(returned, bool):
         return False
     try:

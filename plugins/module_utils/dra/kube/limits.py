@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Every limit of the `resource.k8s.io` API, and the checks of the names in it.
+"""The limits of the `resource.k8s.io` API, and checks of the names in its objects.
 
 Sources: k8s.io/api/resource/v1/types.go, pkg/apis/resource/validation/validation.go and
 k8s.io/apimachinery/pkg/api/validate/content of Kubernetes 1.34 to 1.37. Where releases differ, the constant maps the
@@ -104,7 +104,7 @@ def dns_subdomain(name: str) -> str:
 
 
 def driver_name(name: str) -> str:
-    """A driver: a subdomain of at most 63 bytes; the API accepts upper case."""
+    """The name of a driver: a subdomain of at most 63 bytes; the API accepts upper case."""
     if not name:
         return "must not be empty"
     if size(name) > DRIVER_BYTES:
@@ -113,7 +113,7 @@ def driver_name(name: str) -> str:
 
 
 def pool_name(name: str) -> str:
-    """A pool: subdomains joined with '/', at most 253 bytes in total."""
+    """The name of a pool: subdomains joined with '/', at most 253 bytes in total."""
     if not name:
         return "must not be empty"
     if size(name) > POOL_BYTES:
@@ -179,7 +179,7 @@ def semver(version: str) -> str:
 
 
 def extended_resource_name(name: str) -> str:
-    """`DeviceClass.spec.extendedResourceName`: a prefixed name outside kubernetes.io that quotas can use too."""
+    """`DeviceClass.spec.extendedResourceName`: a prefixed name outside kubernetes.io that quotas can use."""
     if "/" not in name:
         return "must be a domain and a name with a slash between them"
     if "kubernetes.io/" in name:
@@ -192,6 +192,6 @@ def extended_resource_name(name: str) -> str:
 def opaque_size(parameters: object) -> int:
     """Bytes of opaque parameters as compact UTF-8 JSON.
 
-    The server counts the bytes that it receives, so a client that writes blanks or escapes has less room.
+    The server counts the bytes that it receives, so whitespace and escapes in a request count, too.
     """
     return len(json.dumps(parameters, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))

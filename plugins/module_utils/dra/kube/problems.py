@@ -15,9 +15,9 @@ from dataclasses import dataclass
 class Problem:
     """One error.
 
-    `path` is the place in the input: `dra_claims_templates[0].devices[1].where.min_speed` for inventory,
-    `spec.devices.requests[0].name` for an object. `rule` is a short constant name for programs; `fix` says how to fix
-    it if `message` does not make that obvious.
+    `path` is the position in the input: `dra_claims_templates[0].devices[1].where.min_speed` for inventory,
+    `spec.devices.requests[0].name` for an object. `rule` is a short, stable name for programs. `fix` says how
+    to fix the error, if `message` does not make that obvious.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Problem:
 
 
 class Problems(ValueError):
-    """All the errors found; `problems` is never empty."""
+    """All errors that were found; `problems` is never empty."""
 
     def __init__(self, problems: t.Sequence[Problem]) -> None:
         self.problems = list(problems)

@@ -18,11 +18,11 @@ from . import limits
 
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-# The parser requires no digit: it reads ".", "-" and "k" as zeros.
+# Kubernetes' parser requires no digit: it reads ".", "-" and "k" as zeros.
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*(?:[-+]?[0-9]*))", re.ASCII)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
 _NANO = Fraction(1, 10**9)
-# Larger exponents are capped to this: no device needs them, and their powers of ten would use much memory.
+# The largest exponent: no device needs more, and larger powers of ten would use much memory.
 _EXPONENT_MAX = 4096
 
 #: A quantity in JSON.
@@ -37,6 +37,7 @@ class QuantityError(ValueError):
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[Fraction, str]:
+    """The value of a quantity and its format. Raises QuantityError."""
     if not text:
         raise QuantityError("must not be empty")
     if not text.strip("+-0") and not text[1:].strip("0"):
@@ -44,8 +45,8 @@ def _parse(text: str) -> tuple[Fraction, str]:
     match = _FORM.fullmatch(text)
     if not match:
         raise QuantityError(f"{text!r} is not a number with an optional suffix")
-    sign, whole, rest, suffix = match.group(1), match.group(2), match.group(3) or "", match.group(4)
-    number = Fraction(int((whole + rest) or "0"), 10 ** len(rest))
+    sign, whole, fraction, suffix = match.group(1), match.group(2), match.group(3) or "", match.group(4)
+    number = Fraction(int((whole + fraction) or "0"), 10 ** len(fraction))
     if suffix in _BINARY:
         form = BINARY_SI
         number = min(_round_up(number * 2 ** _BINARY[suffix]), Fraction(limits.INT64_MAX))
@@ -69,6 +70,7 @@ def _round_up(number: Fraction) -> Fraction:
 
 
 def _text(value: object) -> str:
+    """The text of a JSON value that may be a quantity. Raises QuantityError for other types."""
     if isinstance(value, str):
         return value.strip(" ")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -92,9 +94,9 @@ def suffix_form(value: object) -> str:
 
 
 def compare(left: object, right: object) -> int:
-    """-1, 0 or 1 as `left` is less than, equal to or greater than `right`."""
-    a, b = parse(left), parse(right)
-    return (a > b) - (a < b)
+    """-1, 0 or 1 if `left` is less than, equal to or greater than `right`. Raises QuantityError."""
+    left_value, right_value = parse(left), parse(right)
+    return (left_value > right_value) - (left_value < right_value)
 
 
 def integer(number: Fraction) -> int:

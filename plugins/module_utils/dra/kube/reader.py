@@ -16,30 +16,31 @@ from .objects import Object
 from .problems import Problem
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Characters of a key or value that a message shows.
-_SHOWN = 64
+#: Maximum characters of a key or value that a message shows.
+_MAX_SHOWN = 64
 
 
 def child(path: str, key: object) -> str:
     """The path of an element of a list (`key` is an int) or of a mapping, as in Jinja."""
     if isinstance(key, int) and not isinstance(key, bool):
         return f"{path}[{key}]"
-    if isinstance(key, str) and len(key) > _SHOWN:
-        return f"{path}[{key[:_SHOWN] + '...'!r}]"
+    if isinstance(key, str) and len(key) > _MAX_SHOWN:
+        return f"{path}[{key[:_MAX_SHOWN] + '...'!r}]"
     if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
         return f"{path}.{key}" if path else key
     return f"{path}[{key!r}]"
 
 
 def nearest(name: object, known: t.Iterable[str]) -> str:
-    """`did you mean 'x'?` for the known name that is nearest to `name`, or an empty string."""
-    found = difflib.get_close_matches(str(name), list(known), 1, 0.6) if len(str(name)) <= _SHOWN else []
+    """`did you mean 'x'?` for the known name that is most similar to `name`, or an empty string."""
+    found = difflib.get_close_matches(str(name), list(known), 1, 0.6) if len(str(name)) <= _MAX_SHOWN else []
     return f"did you mean {found[0]!r}?" if found else ""
 
 
 def _shown(value: object) -> str:
+    """A description of a value for a message."""
     if isinstance(value, str):
-        return f"the string {value!r}" if len(value) <= _SHOWN else "a string"
+        return f"the string {value!r}" if len(value) <= _MAX_SHOWN else "a string"
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -50,15 +51,17 @@ def _shown(value: object) -> str:
 
 
 class Reader:
-    """Collects problems. Every method returns a usable value, or `None` if the given one is not usable."""
+    """Collects problems. A method that reads a value returns None (or an empty list or mapping) if it is not usable."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def problem(self, path: str, message: str, rule: str, fix: str = "") -> None:
+        """Record a problem."""
         self.problems.append(Problem(path, message, rule, fix))
 
     def wrong_type(self, value: object, path: str, wanted: str, fix: str = "") -> None:
+        """Record that a value does not have the type `wanted`."""
         self.problem(path, f"must be {wanted}, not {_shown(value)}", "wrong-type", fix)
 
     def mapping(self, value: object, path: str, known: t.Iterable[str], what: str) -> Object | None:
@@ -97,6 +100,7 @@ class Reader:
         return [(item, child(path, index)) for index, item in enumerate(value)]
 
     def string(self, value: object, path: str) -> str | None:
+        """A string that is not empty."""
         if isinstance(value, str) and value:
             return value
         if value == "":
@@ -107,14 +111,14 @@ class Reader:
         return None
 
     def strings(self, value: object, path: str) -> list[str]:
-        """A list of strings; one string means a list of one."""
+        """A list of strings; a single string counts as a list with one element."""
         if isinstance(value, str):
             value = [value]
-        found = [self.string(item, place) for item, place in self.items(value, path)]
+        found = [self.string(item, item_path) for item, item_path in self.items(value, path)]
         return [item for item in found if item is not None]
 
     def name(self, value: object, path: str, check: t.Callable[[str], str]) -> str | None:
-        """A string that passes a `check` of `limits`."""
+        """A string that passes a name check of `limits`."""
         text = self.string(value, path)
         wrong = check(text) if text is not None else ""
         if wrong:
@@ -123,25 +127,28 @@ class Reader:
         return text
 
     def boolean(self, value: object, path: str) -> bool | None:
+        """A boolean."""
         if isinstance(value, bool):
             return value
-        words = ("true", "false", "yes", "no", "on", "off")
-        quoted = isinstance(value, str) and value.lower() in words
+        names = ("true", "false", "yes", "no", "on", "off")
+        quoted = isinstance(value, str) and value.lower() in names
         self.wrong_type(value, path, "true or false", "write it without quotes" if quoted else "")
         return None
 
-    def integer(self, value: object, path: str, least: int, most: int | None = None) -> int | None:
+    def integer(self, value: object, path: str, minimum: int, maximum: int | None = None) -> int | None:
+        """A whole number within bounds."""
         if isinstance(value, bool) or not isinstance(value, int):
             quoted = isinstance(value, str) and value.strip().lstrip("-").isdigit()
             self.wrong_type(value, path, "a whole number", "write it without quotes" if quoted else "")
             return None
-        if value < least or (most is not None and value > most):
-            bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        if value < minimum or (maximum is not None and value > maximum):
+            bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
             self.problem(path, f"must be {bounds}, not {value}", "out-of-range")
             return None
         return value
 
     def choice(self, value: object, path: str, known: t.Sequence[str]) -> str | None:
+        """One of the `known` strings."""
         text = self.string(value, path)
         if text is not None and text not in known:
             fix = nearest(text, known)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The API versions of `resource.k8s.io`: the kinds of each by release, and conversion between them.
+"""The API versions of `resource.k8s.io`: the kinds that each release serves, and conversion between versions.
 
 Sources: pkg/api/resourceclaimspec/util.go and pkg/apis/resource/v1beta1/conversion.go of Kubernetes 1.34 to 1.37. In
 memory all objects are in the form of `resource.k8s.io/v1`.
@@ -27,13 +27,14 @@ PLURALS = {
     "ResourceSlice": "resourceslices",
     "DeviceTaintRule": "devicetaintrules",
 }
-# First minor release that can serve a kind in a version (1.34 is the oldest supported release).
+#: The first minor release that can serve a kind in a version (1.34 is the oldest supported release).
 SERVED: dict[tuple[str, str], int] = {
     **{(version, kind): 34 for version in (V1, V1BETA2, V1BETA1) for kind in PLURALS if kind != "DeviceTaintRule"},
     (V1ALPHA3, "DeviceTaintRule"): 34,
     (V1BETA2, "DeviceTaintRule"): 36,
     (V1, "DeviceTaintRule"): 37,
 }
+#: All versions, the preferred ones first.
 PREFERENCE = (V1, V1BETA2, V1BETA1, V1ALPHA3)
 
 #: The fields of a request that are in `exactly` in v1, and in the request itself in v1beta1.
@@ -44,9 +45,9 @@ EXACT_FIELDS = (
 
 
 def minor_of(kubernetes: str) -> int:
-    """The minor release in `1.37`, `v1.37.1` or `1.37+`; an unknown newer one counts as the newest known one.
+    """The minor release in `1.37`, `v1.37.1` or `1.37+`; a release newer than the newest known one counts as that one.
 
-    Raises ValueError for anything but a release since 1.34; older ones do not serve `resource.k8s.io/v1`.
+    Raises ValueError for anything but a release since 1.34; older releases do not serve `resource.k8s.io/v1`.
     """
     match = re.match(r"v?1\.(\d+)(?:[.+-].*)?$", kubernetes)
     if not match:
@@ -67,8 +68,8 @@ def is_dra(obj: ObjectView) -> bool:
 def choose(served: t.Iterable[str], kind: str = "ResourceClaim", kubernetes: str = f"1.{NEWEST}") -> str:
     """The newest API version of `served` that has the kind: `resource.k8s.io/v1` before v1beta2, v1beta1, v1alpha3.
 
-    `served` has API versions with or without their group; those of other groups are ignored. Raises LookupError if
-    none has the kind.
+    `served` contains API versions with or without their group; those of other groups are ignored. Raises LookupError
+    if none has the kind.
     """
     offered = {version if "/" in version else f"{GROUP}/{version}" for version in served}
     minor = minor_of(kubernetes)
@@ -110,7 +111,7 @@ def convert(obj: ObjectView, api_version: str) -> Object:
 
 
 def _change(obj: Object, path: tuple[str, ...], change: t.Callable[[object], object]) -> None:
-    """Replaces the value at `path` by the result of `change`, copying the objects on the way."""
+    """Replace the value at `path` with the result of `change`, and copy the objects that contain it."""
     for name in path[:-1]:
         inner = obj.get(name)
         if not isinstance(inner, dict):
@@ -134,7 +135,7 @@ def _nested_requests(requests: object) -> object:
 def _nest(request: Object) -> Object:
     nested = {name: value for name, value in request.items() if name not in EXACT_FIELDS}
     exactly = {name: value for name, value in request.items() if name in EXACT_FIELDS and value is not None}
-    # The server's own rule: text and numbers count if they are not zero, everything else if it is present.
+    # As in the server: strings and numbers count if they are not empty or zero, all other fields if they are set.
     if any(value or name not in ("deviceClassName", "allocationMode", "count") for name, value in exactly.items()):
         nested["exactly"] = exactly
     return nested

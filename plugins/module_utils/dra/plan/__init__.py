@@ -5,8 +5,8 @@
 
 """What fits on a fleet: how many more workloads, which devices none of them can use, and what a change would do.
 
-It imports `queues`, `scheduler`, `claims`, `alignment`, `holds`, `cel`, `vendors`, `apiserver` and `kube`. It never
-talks to a server: its callers pass `reader` the objects.
+This package imports `queues`, `scheduler`, `claims`, `alignment`, `holds`, `cel`, `vendors`, `apiserver` and `kube`. It
+never talks to a server: the callers pass the objects to `reader`.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 """Chooses how many pods each node loses, so that enough pods of a workload fit and the fewest pods are moved.
 
-Nodes are independent here. Spread constraints are ignored, and so is whether the moved pods find another place, so the
-result is a lower bound of the real cost.
+Nodes are independent here. Spread constraints are ignored, and so is whether other nodes have room for the moved pods.
+The result is therefore a lower bound of the real cost.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-#: A node's name, and its entries: cost and gain of each.
+#: A node's name, and its entries: the cost (pods that are moved) and the gain (additional pods that fit) of each.
 Row = tuple[str, t.Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The least cost at which the gains add up to what is needed, and the position of the chosen entry by node."""
+    """The minimum cost at which the gains add up to what is needed, and the position of the chosen entry by node."""
 
     cost: int
     entries: t.Mapping[str, int]
 
 
 def cheapest_choice(rows: t.Sequence[Row], need: int) -> Choice | None:
-    """The cheapest choice of at most one entry per node whose gains add up to `need`; None if there is none.
+    """The cheapest choice of at most one entry per node whose gains add up to at least `need`; None if there is none.
 
-    Of choices of the same cost it takes those of earlier nodes. The time is proportional to the number of entries
-    times `need`.
+    Among choices of the same cost, entries of earlier nodes are preferred. The time is proportional to the number of
+    entries times `need`.
     """
     best: list[int | None] = [0] + [None] * need
     steps: list[tuple[str, list[int]]] = []

@@ -5,8 +5,8 @@
 
 """Which pods a swap of devices for a tier would evict, and what prevents it.
 
-A pod gives way to the tier if its claims were created with a toleration that has a grace. The controller that evicts
-pods ignores PodDisruptionBudgets, so they are checked here.
+A pod gives way to the tier if its claims were created with a toleration that has a grace period. The controller that
+evicts pods ignores PodDisruptionBudgets, so this module checks them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from .movable import Movable, claim_names
 from .pods import selected
 
 #: The prefix of labels and annotations of pods that Kueue manages.
-KUEUE = "kueue.x-k8s.io/"
+KUEUE_PREFIX = "kueue.x-k8s.io/"
 #: The phases of pods that have ended, whose devices are free.
 ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
 class EvictedPod:
-    """A pod, `namespace/name`, that a swap evicts: its UID, node and claims, the devices that are taken from it, and
-    its grace period in seconds. `ending` says that it is being deleted already."""
+    """A pod that a swap evicts.
+
+    `pod` is `namespace/name`; `claims` are `namespace/name` of its claims. `devices` are those that the swap takes from
+    it, `grace` is its grace period in seconds. `ending` is True if the pod is already being deleted.
+    """
 
     pod: str
     uid: str
@@ -45,17 +48,19 @@ class EvictedPod:
 
     def line(self) -> str:
         """The pod in one line."""
-        some = "1 device" if len(self.devices) == 1 else f"{len(self.devices)} devices"
-        how = "is ending" if self.ending else f"has {self.grace} s to end"
-        return f"{self.pod} on {self.node} {how}, and gives {some}"
+        devices = "1 device" if len(self.devices) == 1 else f"{len(self.devices)} devices"
+        state = "is being deleted" if self.ending else f"has a grace period of {self.grace} s"
+        return f"{self.pod} on {self.node} {state}, and frees {devices}"
 
 
 @dataclass(frozen=True)
 class TakeEffects:
-    """The effects of taking devices: the evicted pods, the reasons against it, and the budgets that it violates.
+    """The effects of taking devices for a tier.
 
-    `held_by_tier` are the devices that claims of the tier already have. `unused` are the claims that have one of the
-    devices and no pod. `refused` names them too. They may go soon: a claim is deleted after its pod has ended.
+    `evicted` are the pods that have the devices, `refused` the reasons why they must not be taken, and `budgets` the
+    PodDisruptionBudgets that would be violated. `held_by_tier` are the devices that claims of the tier already have.
+    `unused` are the claims that have one of the devices but no pod; each has an entry in `refused` too. Such a claim
+    may soon be deleted, because a claim is deleted after its pod has ended.
     """
 
     evicted: tuple[EvictedPod, ...] = ()
@@ -67,7 +72,7 @@ class TakeEffects:
 
 @dataclass
 class _ClaimUse:
-    """A claim, the results of its allocation by device, and the pods that use it."""
+    """A claim, the results of its allocation by device, and the pods that use the claim."""
 
     claim: Object
     devices: t.Mapping[DeviceId, ObjectView]
@@ -134,10 +139,10 @@ class DeviceUsers:
         budgets = self._violated_budgets(evicted)
         return TakeEffects(tuple(evicted), tuple(refused), tuple(budgets), tuple(held_by_tier), tuple(unused))
 
-    def movable(self, budgets: bool) -> tuple[list[Movable], list[str]]:
-        """The pods that may be evicted, and the claims of those that are ending already.
+    def movable(self, respect_budgets: bool) -> tuple[list[Movable], list[str]]:
+        """The pods that may be evicted, and the claims of pods that are already being deleted.
 
-        With `budgets`, pods whose PodDisruptionBudget allows no disruption are left out.
+        With `respect_budgets`, pods whose PodDisruptionBudget allows no disruption are left out.
         """
         found: list[Movable] = []
         ending: list[str] = []
@@ -150,20 +155,21 @@ class DeviceUsers:
             evicted = self._evicted(pod, tuple(devices))
             if evicted.ending:
                 ending += names
-            elif not budgets or not self._violated_budgets([evicted]):
+            elif not respect_budgets or not self._violated_budgets([evicted]):
                 specs = tuple(self._uses[name].claim["spec"] for name in names)
-                fresh = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-                work = Workload(evicted.pod, specs, fresh, str(pod["metadata"]["namespace"]), evicted.labels)
-                found.append(Movable(evicted.pod, evicted.uid, evicted.node, evicted.claims, work))
+                unbound_spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+                namespace = str(pod["metadata"]["namespace"])
+                replacement = Workload(evicted.pod, specs, unbound_spec, namespace, evicted.labels)
+                found.append(Movable(evicted.pod, evicted.uid, evicted.node, evicted.claims, replacement))
         return found, ending
 
     def _evicted(self, pod: ObjectView, devices: tuple[DeviceId, ...]) -> EvictedPod:
         metadata = pod["metadata"]
         names = tuple(name for name in claim_names(pod) if name in self._uses)
         graces = [
-            swap.grace_of(got, self.tier) or 0
+            swap.grace_of(result, self.tier) or 0
             for name in names
-            for device, got in self._uses[name].devices.items()
+            for device, result in self._uses[name].devices.items()
             if device in devices
         ]
         return EvictedPod(
@@ -180,16 +186,18 @@ class DeviceUsers:
     def _refusals(self, pod: ObjectView, devices: t.Collection[DeviceId]) -> list[str]:
         """Why a swap must not evict the pod."""
         metadata = pod["metadata"]
-        marks = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
-        mark = next((name for name in sorted(marks) if name.startswith(KUEUE)), "")
-        if mark:
-            return [f"{title(pod)}: Kueue manages it ({mark}): let a job of higher priority preempt it in its queue"]
+        keys = {*(metadata.get("labels") or {}), *(metadata.get("annotations") or {})}
+        kueue_key = next((key for key in sorted(keys) if key.startswith(KUEUE_PREFIX)), "")
+        if kueue_key:
+            advice = "let a job of higher priority preempt it in its queue"
+            return [f"{title(pod)}: Kueue manages it ({kueue_key}): {advice}"]
         for name in claim_names(pod):
             use = self._uses.get(name)
             if use and any(
-                swap.grace_of(got, self.tier) is None for device, got in use.devices.items() if device in devices
+                swap.grace_of(result, self.tier) is None for device, result in use.devices.items() if device in devices
             ):
-                return [f"{title(pod)}: its claim {name} does not give way: its template has no tier with a grace"]
+                reason = "its template has no tier with a grace period"
+                return [f"{title(pod)}: its claim {name} does not give way: {reason}"]
         return []
 
     def _violated_budgets(self, evicted: t.Sequence[EvictedPod]) -> list[str]:
@@ -204,7 +212,7 @@ class DeviceUsers:
             allowed = int((budget.get("status") or {}).get("disruptionsAllowed") or 0)
             if len(covered) > allowed:
                 found.append(
-                    f"PodDisruptionBudget {title(budget)} allows {allowed} disruption(s) now, but the swap would end "
+                    f"PodDisruptionBudget {title(budget)} allows {allowed} disruption(s) now, but the swap would evict "
                     f"{len(covered)}: {', '.join(sorted(covered)[:8])}{', ...' if len(covered) > 8 else ''}"
                 )
         return found

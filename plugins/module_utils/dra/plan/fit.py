@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How many more pods of a workload fit on a fleet, where, and why no more."""
+"""How many more pods of a workload fit on a fleet, where they fit, and why no more do."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from . import kueue, pods, quotas, spread
 from .fleet import Fleet, Node, Workload
 from .states import MAX_PLACEMENTS, States
 
-#: Why a node takes no more pods: it refuses the pod itself, it has too few resources left, it has too few devices, a
-#: spread constraint excludes it, or the reason is unknown.
+#: Why a node takes no more pods: it refuses the pod for its taints, labels or name; it has too few resources left; it
+#: has too few devices; a spread constraint excludes it; or the reason is unknown.
 REFUSED, ROOM, DEVICES, SPREAD, UNKNOWN = "refused", "room", "devices", "spread", "unknown"
 
-#: Affinity terms that may keep a pod pending and are not modelled: for a pod with one of them the count is an upper
-#: bound.
+#: Fields of a pod's affinity that may keep the pod pending and are not modelled, with their description. For a pod that
+#: has one of them the count is an upper bound.
 _NOT_MODELLED = {
     "podAffinity": "its pod affinity",
     "podAntiAffinity": "its pod anti-affinity",
@@ -51,10 +51,10 @@ class NodeFit:
 class Fit:
     """How many more pods of a workload fit on a fleet.
 
-    `nodes` has the count of each node alone. `total` is their sum less the pods that spread constraints exclude
-    (`held_back`), and those that no quota admits (`over_quota`): `quota` says which quota or queue admits no more.
-    `at_least` and `at_most` say that the total is a bound, and `notes` why. `spread` has, for each label by which the
-    pods are spread, how many more pods each of its values takes.
+    `nodes` has the count of each node alone. `total` is the sum of these counts without the pods that spread
+    constraints exclude (`held_back`) and those that quotas do not admit (`over_quota`). `quota` says which quota or
+    queue admits no more. `at_least` and `at_most` say whether the total is a lower or upper bound, and `notes` say why.
+    `spread` has, for each label in the spread constraints, how many more pods each value of the label takes.
     """
 
     workload: str
@@ -69,7 +69,7 @@ class Fit:
     spread: t.Mapping[str, t.Mapping[str, int]] = field(default_factory=dict)
 
     def reasons(self) -> list[tuple[str, str, list[str]]]:
-        """Why no more fit: each kind and reason once, with the nodes that it holds for, most nodes first."""
+        """Why no more fit: each kind and reason with its nodes. The reason with the most nodes is first."""
         found: dict[tuple[str, str], list[str]] = {}
         for name, node in self.nodes.items():
             found.setdefault((node.kind, node.reason), []).append(name)
@@ -84,22 +84,22 @@ class Fit:
         for name, node in self.nodes.items():
             value = fleet.nodes[name].labels.get(label, "")
             found[value] = found.get(value, 0) + node.count
-        most = self.spread.get(label, found)
-        return {value: min(count, most.get(value, 0)) for value, count in found.items()}
+        allowed = self.spread.get(label, found)
+        return {value: min(count, allowed.get(value, 0)) for value, count in found.items()}
 
 
 def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None) -> list[Fit]:
     """How many more pods of each workload fit, each workload on its own.
 
-    `states` are those of the same workloads in a fleet of which this one is a changed copy: unchanged nodes are not
-    searched again. A node's count is that of pods that are placed one after the other, so it does not depend on the
+    `states` are those of the same workloads in a fleet of which this one is a changed copy. With them, unchanged nodes
+    are not searched again. On each node alone, pods are placed one after the other, so the counts do not depend on the
     order in which the scheduler takes nodes. Raises ValueError for a workload that has no claims, requests that cannot
     be read, or the name of another workload.
     """
     names = [workload.name for workload in workloads]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"several workloads have the name {', '.join(twice)}: give each its own name")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ValueError(f"several workloads have the name {', '.join(duplicates)}: give each its own name")
     if states is None or not states.serves(fleet):
         states = States(fleet, workloads, engine)
     return [_fit(fleet, workload, states) for workload in workloads]
@@ -118,46 +118,48 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     counts = _count_on_nodes(fleet, workload, requested, states, flavors)
     nodes, fitting = counts.nodes, counts.by_flavor
     rules = spread.constraints(workload)
-    mixed = len(fitting) > 1 and (bool(rules) or sum(fitting.values()) > sum(one.count for one in nodes.values()))
-    limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.cache, flavors, fitting)]
-    count, limit = min(((one.count, one.reason) for one in limits if one.count is not None), default=(None, ""))
-    total = counts.total if count is None else min(counts.total, count)
-    notes += [note for one in limits for note in one.notes]
+    sum_of_nodes = sum(one.count for one in nodes.values())
+    flavors_interact = len(fitting) > 1 and (bool(rules) or sum(fitting.values()) > sum_of_nodes)
+    admissions = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.cache, flavors, fitting)]
+    limits = ((one.count, one.reason) for one in admissions if one.count is not None)
+    limit, limit_reason = min(limits, default=(None, ""))
+    total = counts.total if limit is None else min(counts.total, limit)
+    notes += [note for one in admissions for note in one.notes]
     if len(rules) > 1:
         notes.append(f"workload {workload.name}: several spread constraints together may let fewer fit")
-    if mixed:
+    if flavors_interact:
         what = "spread constraints apply to" if rules else "some nodes are of"
         notes.append(f"workload {workload.name}: {what} several flavors of its queue together, so fewer may fit")
     return Fit(
         workload.name,
         total,
         nodes,
-        # if a quota is reached, the total is certain, even if other counts are not
-        at_least=bool(foreign) or ((total != count or bool(fitting)) and _unsure(fleet, nodes)),
-        at_most=bool(ignored or foreign or fleet.upper_bound_notes or len(rules) > 1 or mixed)
-        or not all(one.certain for one in limits),
+        # if a quota is the limit, the total is certain even if the counts of nodes are not
+        at_least=bool(foreign) or ((total != limit or bool(fitting)) and _may_be_more(fleet, nodes)),
+        at_most=bool(ignored or foreign or fleet.upper_bound_notes or len(rules) > 1 or flavors_interact)
+        or not all(one.certain for one in admissions),
         notes=tuple(notes),
-        held_back=sum(one.count for one in nodes.values()) - counts.total,
+        held_back=sum_of_nodes - counts.total,
         over_quota=counts.total - total,
-        quota=limit if total == count else "",
+        quota=limit_reason if total == limit else "",
         spread=counts.domains,
     )
 
 
 def not_modelled(workload: Workload) -> tuple[list[str], list[str]]:
-    """Notes about affinity, which is not modelled and may keep pods pending, and about another scheduler's rules."""
+    """Notes about affinity, which may keep pods pending, and notes about a scheduler whose rules are unknown."""
     affinity: ObjectView = workload.pod.get("affinity") or {}
-    ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
-    waits = []
+    ignored = [description for key, description in _NOT_MODELLED.items() if affinity.get(key)]
+    notes = []
     if ignored:
-        waits.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled, so fewer pods may fit")
+        notes.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled, so fewer pods may fit")
     scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
     if scheduler == pods.SCHEDULER:
-        return waits, []
-    return waits, [f"workload {workload.name}: it is placed by scheduler {scheduler}, whose rules are unknown"]
+        return notes, []
+    return notes, [f"workload {workload.name}: it is placed by scheduler {scheduler}, whose rules are unknown"]
 
 
-def _unsure(fleet: Fleet, nodes: t.Mapping[str, NodeFit]) -> bool:
+def _may_be_more(fleet: Fleet, nodes: t.Mapping[str, NodeFit]) -> bool:
     """Whether more pods may fit than were counted."""
     return bool(fleet.lower_bound_notes) or any(not one.certain for one in nodes.values())
 
@@ -177,13 +179,13 @@ def _count_on_nodes(
 ) -> _Counts:
     if not flavors.workloads:
         nodes = {name: _count_on_node(node, workload, requested, states) for name, node in fleet.nodes.items()}
-        return _Counts(*_spread(fleet, workload, nodes), {})
+        return _Counts(*_apply_spread_constraints(fleet, workload, nodes), {})
     best: dict[str, NodeFit] = {}
     domains: dict[str, dict[str, int]] = {}
     by_flavor = {}
     for flavor, started in flavors.workloads.items():
         nodes = {name: _count_on_node(node, started, requested, states) for name, node in fleet.nodes.items()}
-        by_flavor[flavor], nodes, domains = _spread(fleet, started, nodes)
+        by_flavor[flavor], nodes, domains = _apply_spread_constraints(fleet, started, nodes)
         for name, one in nodes.items():
             if name not in best or one.count > best[name].count:
                 best[name] = one
@@ -195,14 +197,14 @@ def _count_on_node(node: Node, workload: Workload, requested: t.Mapping[str, int
     reason = pods.refuses(node, workload.pod)
     if reason:
         return NodeFit(0, REFUSED, reason)
-    most, resource = pods.room(node, requested)
-    if most == 0:
+    max_count, resource = pods.room(node, requested)
+    if max_count == 0:
         return NodeFit(0, ROOM, f"too little {resource} is left")
     state = states.of(node, workload)
-    count = state.count_up_to(MAX_PLACEMENTS + 1 if most is None else most)
+    count = state.count_up_to(MAX_PLACEMENTS + 1 if max_count is None else max_count)
     names = ["/".join((offer.driver, offer.pool, str(offer.device["name"]))) for offer in node.offers]
     placements = tuple(tuple(names[number] for number in one) for one in state.found[:count])
-    if count == most or state.refusal is None:
+    if count == max_count or state.refusal is None:
         return NodeFit(count, ROOM, f"too little {resource} is left", placements)
     node_fit = _node_fit_of(count, state.refusal, placements, node)
     if node_fit.kind != DEVICES or not node.held:
@@ -228,20 +230,23 @@ def _node_fit_of(count: int, refusal: Refusal, placements: tuple[tuple[str, ...]
     return NodeFit(count, DEVICES, refusal.reason, placements)
 
 
-def _spread(
+def _apply_spread_constraints(
     fleet: Fleet, workload: Workload, nodes: dict[str, NodeFit]
 ) -> tuple[int, dict[str, NodeFit], dict[str, dict[str, int]]]:
-    """The total under the spread constraints, the nodes as limited by them, and the count of each domain by label."""
+    """The total that the spread constraints allow, the counts of nodes, and the counts of domains by label and value.
+
+    In `nodes`, which is changed in place, nodes without a label of a constraint get the count 0.
+    """
     total = sum(one.count for one in nodes.values())
     domains: dict[str, dict[str, int]] = {}
     for rule in spread.constraints(workload):
         key = str(rule["topologyKey"])
         capacity = {name: one.count for name, one in nodes.items()}
-        left = spread.limit(rule, workload, fleet, capacity)
-        total = min(total, sum(left.values()))
-        old = domains.get(key, left)
-        domains[key] = {value: min(count, old.get(value, 0)) for value, count in left.items()}
+        allowed = spread.limit(rule, workload, fleet, capacity)
+        total = min(total, sum(allowed.values()))
+        earlier = domains.get(key, allowed)
+        domains[key] = {value: min(count, earlier.get(value, 0)) for value, count in allowed.items()}
         for name, one in nodes.items():
             if one.count and key not in fleet.nodes[name].labels:
-                nodes[name] = NodeFit(0, SPREAD, f"the node has no label {key}, by which pods are spread")
+                nodes[name] = NodeFit(0, SPREAD, f"the node has no label {key}, which a spread constraint needs")
     return total, nodes, domains

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The flavors of a Kueue queue. A job gets the node labels and tolerations of its flavor, and so only some nodes.
+"""The flavors of a Kueue queue. A job gets the node labels and tolerations of its flavor, which limit its nodes.
 
 Source: pkg/scheduler/flavorassigner (checkFlavorForPodSets, findFlavorForPodSets) and pkg/podset of Kueue 0.19.2.
 """
@@ -25,9 +25,9 @@ _PLACEMENT_FIELDS = ("nodeLabels", "nodeTaints", "tolerations")
 class Flavors:
     """The flavors of a queue.
 
-    `workloads` has, by flavor, the workload as Kueue starts it, for the flavors that suit it and in the order in which
-    Kueue tries them; None if no flavor changes where the pod runs. With `ordered`, Kueue takes the next flavor only
-    after the flavor's quota, including what it may borrow, is used up. `notes` say why the count is an upper bound.
+    `workloads` has the workload as Kueue starts it, for each flavor that suits it, in the order in which Kueue tries
+    them. It is None if no flavor changes where the pod runs. If `ordered`, Kueue takes the next flavor only after the
+    quota of the flavor before, including what may be borrowed, is used up. `notes` say why the count is an upper bound.
     """
 
     workloads: t.Mapping[str, Workload] | None = None
@@ -81,10 +81,10 @@ def _node_requirements(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = []
     for term in required.get("nodeSelectorTerms") or ():
-        asked = [one for one in term.get("matchExpressions") or () if one["key"] in labels]
-        if not asked:
+        expressions = [one for one in term.get("matchExpressions") or () if one["key"] in labels]
+        if not expressions:
             return found
-        terms.append({"matchExpressions": asked})
+        terms.append({"matchExpressions": expressions})
     if terms:
         selector = {"nodeSelectorTerms": terms}
         found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
@@ -92,7 +92,7 @@ def _node_requirements(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
 
 
 def _started_in(workload: Workload, spec: ObjectView) -> Workload:
-    """A pod as Kueue starts it in a flavor."""
+    """A workload as Kueue starts it in a flavor, with the flavor's node labels and tolerations."""
     pod = dict(workload.pod)
     pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **(spec.get("nodeLabels") or {})}
     pod["tolerations"] = [*(pod.get("tolerations") or ()), *(spec.get("tolerations") or ())]

@@ -16,7 +16,7 @@ from ..scheduler.search_devices import DeviceId
 from ..vendors.offer import Offer
 from ..vendors.server import Server
 
-#: The resource that counts pods, as a node's `allocatable` names it.
+#: The name of the resource that counts pods in a node's `allocatable`.
 PODS = "pods"
 
 
@@ -72,7 +72,7 @@ class Node:
         return left
 
     def owners(self) -> dict[DeviceId, str]:
-        """The claim of each allocated device, without claims with admin access."""
+        """The claim that has each allocated device. Allocations with admin access are left out."""
         return {one.result.id: one.owner for one in self.held if not one.result.admin}
 
     def without(self, owners: t.Collection[str]) -> Node:
@@ -86,9 +86,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Quota:
-    """The rest of a ResourceQuota by resource, CPU in thousandths; `name` is `namespace/name`.
+    """A ResourceQuota. `left` is the unused amount of each resource, CPU in thousandths; `name` is `namespace/name`.
 
-    `scoped` says that it has scopes, so it counts only some pods.
+    `scoped` says whether the quota has scopes. Such a quota counts only some pods.
     """
 
     namespace: str
@@ -116,7 +116,8 @@ class Fleet:
     """All nodes by name, the DeviceClasses by name, and the server that stores the objects.
 
     `notes` name objects that are left out or uncertain, with the reason. `quotas` are those of all namespaces.
-    `upper_bound_notes` name what was not read and could reduce every count, `lower_bound_notes` what could raise it.
+    `upper_bound_notes` name missing information that could reduce the counts, `lower_bound_notes` missing information
+    that could raise them.
     """
 
     nodes: t.Mapping[str, Node]
@@ -146,9 +147,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Admission:
-    """How many more pods quotas or a queue admit, and why no more; `count` is None without a limit.
+    """How many more pods the quotas or a queue admit, and why no more. `count` is None if there is no limit.
 
-    `certain` is False if fewer may be admitted; `notes` give the reason, and other remarks.
+    `certain` is False if fewer may be admitted; `notes` have the reason and other remarks.
     """
 
     count: int | None

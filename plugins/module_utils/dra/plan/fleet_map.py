@@ -29,16 +29,16 @@ STATES = {
 }
 
 
-def fleet_map(fleet: Fleet, lost: t.Sequence[Stranded], labels: t.Sequence[str] = ()) -> dict[str, t.Any]:
+def fleet_map(fleet: Fleet, stranded_devices: t.Sequence[Stranded], labels: t.Sequence[str] = ()) -> dict[str, t.Any]:
     """The devices of all nodes, each with its state.
 
     `shapes` are lists of devices, each with its `driver/device` and kind (gpu, nic, cpu, other), that nodes have in
     common. Each entry of `nodes` has `node`, `shape` (the position in `shapes`) and `states`, a letter of STATES for
-    each device of the shape. `unclear` maps drivers whose devices on the node are unknown to the reason; `labels` has
-    the values of the labels that were asked for.
+    each device of the shape. `closed` is why the node takes no pod without tolerations. `unclear` maps drivers whose
+    devices on the node are unknown to the reason. `labels` has the values of the requested `labels`.
     """
     stranded: dict[str, dict[str, bool]] = {}
-    for one in lost:
+    for one in stranded_devices:
         stranded.setdefault(one.node, {})[one.device] = one.certain
     shapes: dict[tuple[tuple[str, str], ...], int] = {}
     nodes = []
@@ -77,14 +77,14 @@ def _state(offer: Offer, used: bool, stranded: t.Mapping[str, bool]) -> str:
 
 
 def _closed(node: Node) -> str:
-    """Why the node takes no pod without tolerations; empty if it does."""
+    """Why the node takes no pod without tolerations; empty if it takes such pods."""
     if node.cordoned:
         return "cordoned"
     keys = sorted(str(one.get("key")) for one in node.taints if one.get("effect") in ("NoSchedule", "NoExecute"))
     return f"tainted {', '.join(keys)}" if keys else ""
 
 
-def counts(found: t.Mapping[str, t.Any]) -> dict[str, int]:
-    """How many devices of a map are in each state, by the name of the state."""
-    letters = "".join(node["states"] for node in found["nodes"])
+def counts(map_of_fleet: t.Mapping[str, t.Any]) -> dict[str, int]:
+    """How many devices of a fleet map are in each state, by the name of the state."""
+    letters = "".join(node["states"] for node in map_of_fleet["nodes"])
     return {state: letters.count(letter) for letter, state in STATES.items()}

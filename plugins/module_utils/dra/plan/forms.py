@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The fields of objects that a plan uses, and the check that finds wrong fields in damaged dumps.
+"""The fields of objects that a plan uses, and a check that finds wrong fields in damaged dumps.
 
 An object that an API server would not return is refused with its name and the path of each wrong field. Servers leave
-out fields that are not set, so null is wrong too. Kinds of resource.k8s.io are checked by the tables of
+out fields that are not set, so null is wrong too. Kinds of resource.k8s.io are checked against the tables in
 `apiserver.schema`.
 """
 
@@ -34,8 +34,9 @@ class Leaf(t.NamedTuple):
 TEXT, FLAG, NUMBER = Leaf((str,), "text"), Leaf((bool,), "true or false"), Leaf((int,), "a whole number")
 AMOUNT, ANY = Leaf((str, int, float), "a quantity"), Leaf((dict,), "a mapping")
 
-#: A form is a leaf, a list with the form of each item, a mapping of `*` to the form of every value, or the fields of an
-#: object. Fields whose name ends with `!` are required. Fields that are not in a form are not used.
+#: A form describes valid values. It is a leaf, a list that contains the form of each item, a mapping of `*` to the form
+#: of every value, or a mapping of the fields of an object to their forms. Fields whose name ends with `!` are required.
+#: Fields that are not in a form are not used.
 Form = t.Union[Leaf, list[t.Any], t.Mapping[str, t.Any]]
 
 AMOUNTS: Form = {"*": AMOUNT}
@@ -87,7 +88,7 @@ POD_SPEC: Form = {
         }
     ],
 }
-#: The fields by kind, besides `metadata`. Kinds of resource.k8s.io are checked by their schema instead.
+#: The fields by kind, besides `metadata`. Kinds of resource.k8s.io are checked against their schema instead.
 FORMS: t.Mapping[str, Form] = {
     "Node": {"spec": {"taints": [_TAINT], "unschedulable": FLAG}, "status": {"allocatable": AMOUNTS}},
     "Pod": {
@@ -133,29 +134,29 @@ def check(objects: t.Sequence[ObjectView]) -> None:
         if kind in FORMS or kind in _DRA:
             found += problems(one, f"{kind}[{number}]")
     if found:
-        more = len(found) - MAX_LISTED
+        unlisted = len(found) - MAX_LISTED
         listed = found[:MAX_LISTED]
-        if more > 0:
-            listed.append(Problem("objects", f"{more} more fields are wrong", "damaged"))
+        if unlisted > 0:
+            listed.append(Problem("objects", f"{unlisted} more fields are wrong", "damaged"))
         raise Problems(listed)
 
 
-def problems(one: ObjectView, place: str) -> list[Problem]:
-    """The errors of one object; `place` is its position in the list."""
+def problems(one: ObjectView, path: str) -> list[Problem]:
+    """The errors of one object; `path` is its path in the input."""
     kind = str(one["kind"])
     metadata = one.get("metadata")
     name: object = metadata.get("name") if isinstance(metadata, dict) else None
-    named = {"name!": TEXT, "labels": LABELS}
+    metadata_form = {"name!": TEXT, "labels": LABELS}
     if kind in _NAMESPACED:
-        named["namespace!"] = TEXT
+        metadata_form["namespace!"] = TEXT
         name = f"{metadata.get('namespace')}/{name}" if isinstance(metadata, dict) else None
-    place = f"{place} ({name})" if isinstance(name, str) else place
+    path = f"{path} ({name})" if isinstance(name, str) else path
     found: list[Problem] = []
-    _walk(metadata if metadata is not None else {}, named, f"{place}.metadata", found)
+    _walk(metadata if metadata is not None else {}, metadata_form, f"{path}.metadata", found)
     if kind in _DRA:
-        found += _of_schema(one, kind, place)
+        found += _schema_problems(one, kind, path)
     else:
-        _walk(one, FORMS[kind], place, found)
+        _walk(one, FORMS[kind], path, found)
     return found
 
 
@@ -166,40 +167,40 @@ def without_nulls(value: t.Any) -> t.Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def spec_problems(spec: object, form: Form, place: str) -> list[Problem]:
-    """The errors of a part of an object."""
+def spec_problems(spec: object, form: Form, path: str) -> list[Problem]:
+    """The errors of a part of an object that should have this form."""
     found: list[Problem] = []
-    _walk(spec, form, place, found)
+    _walk(spec, form, path, found)
     return found
 
 
-def claim_problems(spec: object, place: str) -> list[Problem]:
+def claim_problems(spec: object, path: str) -> list[Problem]:
     """The errors in the spec of a v1 ResourceClaim."""
-    return _decoded(spec, "ResourceClaimSpec", versions.V1, place)
+    return _decoded(spec, "ResourceClaimSpec", versions.V1, path)
 
 
-def _walk(value: object, form: Form, place: str, found: list[Problem]) -> None:
+def _walk(value: object, form: Form, path: str, found: list[Problem]) -> None:
     if isinstance(form, Leaf):
         if not _fits(value, form):
-            found.append(_wrong(place, form.description, value))
+            found.append(_wrong(path, form.description, value))
     elif isinstance(form, list):
         if not isinstance(value, list):
-            found.append(_wrong(place, "a list", value))
+            found.append(_wrong(path, "a list", value))
             return
         for number, item in enumerate(value):
-            _walk(item, form[0], f"{place}[{number}]", found)
+            _walk(item, form[0], f"{path}[{number}]", found)
     elif not isinstance(value, dict):
-        found.append(_wrong(place, "a mapping", value))
+        found.append(_wrong(path, "a mapping", value))
     elif "*" in form:
         for name, item in value.items():
-            _walk(item, form["*"], f"{place}[{name}]", found)
+            _walk(item, form["*"], f"{path}[{name}]", found)
     else:
         for name, inner in form.items():
             field = name.rstrip("!")
             if field in value:
-                _walk(value[field], inner, f"{place}.{field}", found)
+                _walk(value[field], inner, f"{path}.{field}", found)
             elif field != name:
-                found.append(Problem(f"{place}.{field}", "is missing", "missing"))
+                found.append(Problem(f"{path}.{field}", "is missing", "missing"))
 
 
 def _fits(value: object, form: Leaf) -> bool:
@@ -215,25 +216,25 @@ def _fits(value: object, form: Leaf) -> bool:
         return False
 
 
-def _wrong(place: str, wanted: str, value: object) -> Problem:
-    return Problem(place, f"must be {wanted}, not {str(value)[:40]!r}", "wrong-type")
+def _wrong(path: str, expected: str, value: object) -> Problem:
+    return Problem(path, f"must be {expected}, not {str(value)[:40]!r}", "wrong-type")
 
 
-def _of_schema(one: ObjectView, kind: str, place: str) -> list[Problem]:
+def _schema_problems(one: ObjectView, kind: str, path: str) -> list[Problem]:
     version = one.get("apiVersion")
     if not isinstance(version, str) or (version, kind) not in versions.SERVED:
-        return [_wrong(f"{place}.apiVersion", f"a version of {versions.GROUP} that has {kind}", version)]
+        return [_wrong(f"{path}.apiVersion", f"a version of {versions.GROUP} that has {kind}", version)]
     if "spec" not in one:
-        return [Problem(f"{place}.spec", "is missing", "missing")]
+        return [Problem(f"{path}.spec", "is missing", "missing")]
     spec = one["spec"]
-    if kind == "ResourceSlice" and version != versions.V1BETA1 and _plain(spec):
+    if kind == "ResourceSlice" and version != versions.V1BETA1 and _is_usual_slice(spec):
         return []
-    found = _decoded(spec, f"{kind}Spec", version, f"{place}.spec")
+    found = _decoded(spec, f"{kind}Spec", version, f"{path}.spec")
     status = one.get("status", {}) if kind == "ResourceClaim" else {}
     if not isinstance(status, dict):
-        found.append(_wrong(f"{place}.status", "a mapping", status))
+        found.append(_wrong(f"{path}.status", "a mapping", status))
     elif "allocation" in status:
-        found += _decoded(status["allocation"], "AllocationResult", version, f"{place}.status.allocation")
+        found += _decoded(status["allocation"], "AllocationResult", version, f"{path}.status.allocation")
     return found
 
 
@@ -253,14 +254,14 @@ class _StrictDecoder(Decoder):
         return super()._item(value, kind, path)
 
 
-def _decoded(value: object, struct: str, version: str, place: str) -> list[Problem]:
+def _decoded(value: object, struct: str, version: str, path: str) -> list[Problem]:
     decoder = _StrictDecoder(version, versions.NEWEST)
-    read = decoder.struct(_without_config(value), struct, place)
-    return decoder.types or list(_missing(read, struct, version, place))
+    read = decoder.struct(_without_config(value), struct, path)
+    return decoder.types or list(_missing(read, struct, version, path))
 
 
 def _without_config(value: object) -> object:
-    """A value without opaque configurations, whose format is known only to their drivers."""
+    """A value without `config`: only drivers know the format of opaque configurations."""
     if not isinstance(value, dict):
         return value
     return {
@@ -270,7 +271,7 @@ def _without_config(value: object) -> object:
     }
 
 
-#: Structures that need one of these fields.
+#: Structures that need one of these fields, by name.
 _ANY_OF = {
     "DeviceAttribute": ("string", "int", "bool", "version", "strings", "ints", "bools", "versions"),
     "DeviceSelector": ("cel",),
@@ -278,31 +279,31 @@ _ANY_OF = {
 }
 
 
-def _missing(value: t.Any, struct: str, version: str, place: str) -> t.Iterator[Problem]:
+def _missing(value: t.Any, struct: str, version: str, path: str) -> t.Iterator[Problem]:
     """The required fields that a decoded structure does not have."""
-    some = _ANY_OF.get(struct, ())
-    if some and not any(name in value for name in some) and version != versions.V1BETA1:
-        yield Problem(place, f"has none of {', '.join(some)}", "missing")
+    alternatives = _ANY_OF.get(struct, ())
+    if alternatives and not any(name in value for name in alternatives) and version != versions.V1BETA1:
+        yield Problem(path, f"has none of {', '.join(alternatives)}", "missing")
     for name, one in fields(struct, version, versions.NEWEST).items():
         item = value.get(name)
-        where = child(place, name)
+        item_path = child(path, name)
         kind = one.type.lstrip("*")
         if item is None:
             if one.required(versions.NEWEST - 1):
-                yield Problem(where, "is missing", "missing")
+                yield Problem(item_path, "is missing", "missing")
         elif kind[:2] == "[]" and isinstance(item, list):
             for number, each in enumerate(item):
-                yield from _inner(each, kind[2:], version, f"{where}[{number}]")
+                yield from _missing_in_value(each, kind[2:], version, f"{item_path}[{number}]")
         elif kind[:2] == "{}":
             for key, each in item.items():
-                yield from _inner(each, kind[2:], version, f"{where}[{key}]")
+                yield from _missing_in_value(each, kind[2:], version, f"{item_path}[{key}]")
         else:
-            yield from _inner(item, kind, version, where)
+            yield from _missing_in_value(item, kind, version, item_path)
 
 
-def _inner(value: object, kind: str, version: str, place: str) -> t.Iterator[Problem]:
+def _missing_in_value(value: object, kind: str, version: str, path: str) -> t.Iterator[Problem]:
     if isinstance(value, dict) and kind[:1].isupper():
-        yield from _missing(value, kind, version, place)
+        yield from _missing(value, kind, version, path)
 
 
 #: The types of attribute values. Attributes that are lists are checked by the schema.
@@ -311,21 +312,23 @@ _CHECKED = ("name", "attributes", "capacity")
 _SLICE = ("ResourceSliceSpec", versions.V1, "")
 
 
-def _plain(spec: t.Any) -> bool:
-    """Whether all devices have the usual form and are valid. Checking a large fleet by the whole schema would take too
-    long."""
+def _is_usual_slice(spec: t.Any) -> bool:
+    """Whether the spec of a ResourceSlice, v1 or v1beta2, has only usual fields, and these are valid.
+
+    This is a fast check. Checking a large fleet against the whole schema would take too long.
+    """
     try:
         pool = spec["pool"]
         rest = {name: value for name, value in spec.items() if name != "devices"}
         devices = spec.get("devices", [])
         if not isinstance(pool["name"], str) or not isinstance(devices, list) or _decoded(rest, *_SLICE):
             return False
-        return all(_plain_device(one) for one in devices)
+        return all(_is_usual_device(one) for one in devices)
     except (KeyError, TypeError, AttributeError, ValueError):
         return False
 
 
-def _plain_device(device: t.Any) -> bool:
+def _is_usual_device(device: t.Any) -> bool:
     if not isinstance(device["name"], str):
         return False
     for typed in device.get("attributes", {}).values():

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The input of the modules about plans: the objects of a cluster by kind, and the pods to place."""
+"""Parses the options of modules that plan: the objects of a cluster by kind, and the pods to place."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ WORKLOAD = {
 
 
 def workload(entry: Object, templates: Templates) -> Workload:
-    """One entry of `workloads`. Raises ValueError."""
+    """The workload that one entry of `workloads` describes. Raises ValueError."""
     claims = forms.without_nulls(entry["claims"] or [])
     for name in entry["templates"] or ():
         found = templates.get((entry["namespace"], name))
         if found is None:
-            known = ", ".join(sorted(one for space, one in templates if space == entry["namespace"])) or "none"
+            known = ", ".join(sorted(one for namespace, one in templates if namespace == entry["namespace"])) or "none"
             raise ValueError(
                 f"workload {entry['name']}: there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
                 f"objects; templates of this namespace: {known}"
             )
         claims.append(found["spec"]["spec"])
-    place = f"workload {entry['name']}: "
+    prefix = f"workload {entry['name']}: "
     if not isinstance(entry["pod"], dict) or not isinstance(entry["labels"], dict):
-        raise ValueError(f"{place}pod and labels have to be mappings")
-    broken = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
-    if broken:
-        raise ValueError(f"{place}claims[{broken[0]}] has no devices: give the spec of a claim")
+        raise ValueError(f"{prefix}pod and labels must be mappings")
+    without_devices = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
+    if without_devices:
+        raise ValueError(f"{prefix}claims[{without_devices[0]}] has no devices: give the spec of a claim")
     pod = forms.without_nulls(entry["pod"])
-    wrong = forms.spec_problems(pod, forms.POD_SPEC, f"{place}pod")
-    wrong += [
-        one for number, claim in enumerate(claims) for one in forms.claim_problems(claim, f"{place}claims[{number}]")
+    problems = forms.spec_problems(pod, forms.POD_SPEC, f"{prefix}pod")
+    problems += [
+        one for number, claim in enumerate(claims) for one in forms.claim_problems(claim, f"{prefix}claims[{number}]")
     ]
-    if wrong:
-        raise Problems(wrong)
+    if problems:
+        raise Problems(problems)
     labels = {key: str(value) for key, value in entry["labels"].items()}
     return Workload(entry["name"], tuple(claims), pod, entry["namespace"], labels)
 
 
-def objects_of(given: Object) -> list[Object]:
+def objects_of(items_by_kind: Object) -> list[Object]:
     """All objects, each with its kind. Raises ValueError for those that an API server would not return."""
     found = []
-    for kind, items in given.items():
+    for kind, items in items_by_kind.items():
         if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
             raise ValueError(f"objects.{kind} is not a list of objects")
         found += [{"kind": kind, **one} for one in items]

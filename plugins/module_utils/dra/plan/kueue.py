@@ -35,8 +35,8 @@ KINDS = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor")
 _NAMESPACE = "kubernetes.io/metadata.name"
 _STOPPED = ("Hold", "HoldAndDrain")
 
-#: A flavor and a resource, for which Kueue keeps one quota.
-Unit = tuple[str, str]
+#: The names of a flavor and a resource. Kueue keeps one quota for each such pair.
+FlavorResource = tuple[str, str]
 
 
 class _Refused(ValueError):
@@ -44,7 +44,7 @@ class _Refused(ValueError):
 
 
 def read(objects: t.Iterable[ObjectView], configuration: ObjectView | None = None) -> Queues:
-    """The queues among objects of kueue.x-k8s.io."""
+    """The queues that these objects of KINDS describe."""
     found: dict[str, dict[str, ObjectView]] = {kind: {} for kind in KINDS}
     for one in objects:
         metadata = one["metadata"]
@@ -54,7 +54,7 @@ def read(objects: t.Iterable[ObjectView], configuration: ObjectView | None = Non
 
 
 def flavors_for(fleet: Fleet, workload: Workload) -> Flavors:
-    """The flavors of a workload's queue; empty if it has no queue, or one that admits nothing."""
+    """The flavors of a workload's queue; empty if the workload has no queue, or the queue admits nothing."""
     name = workload.labels.get(QUEUE_LABEL)
     if not name:
         return Flavors()
@@ -69,8 +69,8 @@ def admitted(
 ) -> Admission:
     """How many more pods of a workload its queue admits.
 
-    `flavors` is the result of `flavors_for`. If it has workloads, `fitting` says how many pods fit on the nodes of each
-    flavor. Raises QuantityError for quantities that cannot be read.
+    `flavors` is the result of `flavors_for`. If the flavors have workloads, `fitting` is how many pods fit on the nodes
+    of each flavor. Raises QuantityError for quantities that cannot be read.
     """
     name = workload.labels.get(QUEUE_LABEL)
     if not name:
@@ -83,11 +83,11 @@ def admitted(
         if flavors.workloads is not None and not flavors.workloads:
             raise _Refused(f"{_title(queue)} has no flavor whose node labels and taints suit the pod")
         charges = _charges(fleet, workload, fleet.queues.configuration, cache)
-        found = _admitted_by_quota(fleet.queues, queue, charges, flavors, fitting)
+        admission = _admitted_by_quota(fleet.queues, queue, charges, flavors, fitting)
     except _Refused as refused:
         return Admission(0, str(refused))
-    notes = (*found.notes, *flavors.notes)
-    return replace(found, notes=notes, certain=found.certain and not flavors.notes)
+    notes = (*admission.notes, *flavors.notes)
+    return replace(admission, notes=notes, certain=admission.certain and not flavors.notes)
 
 
 def _title(queue: ObjectView) -> str:
@@ -157,14 +157,14 @@ def _charge_of_device(fleet: Fleet, mapping: ObjectView, body: ObjectView, cache
     for source in sources:
         kind = "counter" if "counter" in source else "capacity"
         name, driver = source[kind]["name"], source[kind].get("driver")
-        wanted = ((body.get("capacity") or {}).get("requests") or {}).get(name)
+        requested = ((body.get("capacity") or {}).get("requests") or {}).get(name)
         devices = {id(one.device): one for node in fleet.nodes.values() for one in node.offers if one.driver == driver}
         for offer in devices.values():
             if not all(_matches(cache, text, offer.device, offer.driver) for text in texts):
                 continue
             entry = (offer.device.get("capacity") or {}).get(name)
             if kind == "capacity" and entry is not None:
-                charges.append(kueue_charge(wanted, entry) or Fraction())
+                charges.append(kueue_charge(requested, entry) or Fraction())
             for used in offer.device.get("consumesCounters") or () if kind == "counter" else ():
                 if name in used["counters"]:
                     charges.append(quantity.parse(used["counters"][name]["value"]))
@@ -194,24 +194,24 @@ def _admitted_by_quota(
         raise _Refused(f"{_title(queue)} has no quota of {missing[0]}, so it admits no pod that requests it")
     found: tuple[int, str] | None = None
     for group in queue["spec"].get("resourceGroups") or ():
-        asked = {str(one): charges[one] for one in group["coveredResources"] if charges.get(one)}
-        if not asked:
+        charged = {str(one): charges[one] for one in group["coveredResources"] if charges.get(one)}
+        if not charged:
             continue
         counts: dict[str, tuple[int, str]] = {}
         for flavor in group["flavors"]:
-            unit = str(flavor["name"])
-            left = {one: max(0, tree.available(("queue", name), (unit, one))) for one in asked}
-            if flavors.workloads is None or unit in flavors.workloads:
-                counts[unit] = min((left[one] // amount, one) for one, amount in asked.items())
+            flavor_name = str(flavor["name"])
+            available = {one: max(0, tree.available(("queue", name), (flavor_name, one))) for one in charged}
+            if flavors.workloads is None or flavor_name in flavors.workloads:
+                counts[flavor_name] = min((available[one] // amount, one) for one, amount in charged.items())
         if not counts:
-            raise _Refused(f"{_title(queue)} has no flavor of {min(asked)}")
+            raise _Refused(f"{_title(queue)} has no flavor of {min(charged)}")
         total, full = _fill_flavors(counts, fitting, flavors.ordered)
-        why = f"leaves {min(counts.values())[1]} for {total} more"
+        reason = f"leaves {min(counts.values())[1]} for {total} more"
         if full:
-            why = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {fitting[full]}"
+            reason = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {fitting[full]}"
         certain = certain and (flavors.ordered or not full)
         if found is None or total < found[0]:
-            found = (total, f"{_title(queue)} {why}")
+            found = (total, f"{_title(queue)} {reason}")
     waiting = int((queue.get("status") or {}).get("pendingWorkloads") or 0)
     if waiting:
         notes.append(f"{waiting} job(s) wait in {_title(queue)} for the same quota")
@@ -225,8 +225,9 @@ def _fill_flavors(
 ) -> tuple[int, str]:
     """How many pods of a queue run, and the first flavor whose nodes are full before its quota is used up.
 
-    The next pod is then admitted to that flavor, holds its quota and waits for a node. If Kueue does not use flavors in
-    this order, the number is an upper bound.
+    `counts` has how many pods the quota of each flavor admits, and the limiting resource. If the nodes of a flavor are
+    full, the next pod is admitted to the flavor, takes its quota and waits for a node. If `ordered` is False, the
+    number is an upper bound.
     """
     total, full = 0, ""
     for flavor, (count, _resource) in counts.items():
@@ -239,8 +240,10 @@ def _fill_flavors(
 
 
 class _QuotaTree:
-    """The quotas of ClusterQueues and cohorts, and their usage. The key of a tree node is `queue` or `cohort`, and a
-    name."""
+    """The quotas of ClusterQueues and cohorts, and their usage.
+
+    The key of a tree node is its kind, `queue` or `cohort`, and its name. Raises _Refused for a cycle of cohorts.
+    """
 
     def __init__(self, queues: Queues) -> None:
         self.objects: dict[tuple[str, str], ObjectView] = {}
@@ -249,64 +252,64 @@ class _QuotaTree:
             self._add(("cohort", name), one, (one.get("spec") or {}).get("parentName"))
         for name, one in queues.cluster.items():
             self._add(("queue", name), one, one["spec"].get("cohortName") or one["spec"].get("cohort"))
-        for parent in [one for one in self.parents.values() if one is not None]:
-            self.parents.setdefault(parent, None)  # a cohort that has no object
+        for named in [one for one in self.parents.values() if one is not None]:
+            self.parents.setdefault(named, None)  # a cohort that has no object
         self.children: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for key, above in self.parents.items():
-            if above is not None:
-                self.children.setdefault(above, []).append(key)
+        for key, parent in self.parents.items():
+            if parent is not None:
+                self.children.setdefault(parent, []).append(key)
         for key in self.parents:
-            self._check(key)
+            self._check_no_cycle(key)
 
     def _add(self, key: tuple[str, str], one: ObjectView, parent: object) -> None:
         self.objects[key] = one
         self.parents[key] = ("cohort", str(parent)) if parent else None
 
-    def _check(self, key: tuple[str, str]) -> None:
+    def _check_no_cycle(self, key: tuple[str, str]) -> None:
         """Raises _Refused for a cohort that is its own ancestor, in which Kueue admits nothing."""
         seen = [key]
-        while (above := self.parents[seen[-1]]) is not None:
-            if above in seen:
-                raise _Refused(f"cohort {above[1]} is its own ancestor")
-            seen.append(above)
+        while (parent := self.parents[seen[-1]]) is not None:
+            if parent in seen:
+                raise _Refused(f"cohort {parent[1]} is its own ancestor")
+            seen.append(parent)
 
-    def _quota(self, key: tuple[str, str], unit: Unit, part: str) -> int | None:
+    def _quota(self, key: tuple[str, str], pair: FlavorResource, part: str) -> int | None:
         for group in (self.objects.get(key, {}).get("spec") or {}).get("resourceGroups") or ():
             for flavor in group["flavors"]:
-                for one in flavor["resources"] if flavor["name"] == unit[0] else ():
-                    if one["name"] == unit[1] and one.get(part) is not None:
-                        return units({unit[1]: one[part]})[unit[1]]
+                for one in flavor["resources"] if flavor["name"] == pair[0] else ():
+                    if one["name"] == pair[1] and one.get(part) is not None:
+                        return units({pair[1]: one[part]})[pair[1]]
         return None
 
-    def _total(self, key: tuple[str, str], unit: Unit) -> int:
+    def _total(self, key: tuple[str, str], pair: FlavorResource) -> int:
         """The quota of a tree node, including what its children lend."""
-        lent = sum(self._total(one, unit) - self._not_lent(one, unit) for one in self.children.get(key, ()))
-        return (self._quota(key, unit, "nominalQuota") or 0) + lent
+        lent = sum(self._total(one, pair) - self._not_lent(one, pair) for one in self.children.get(key, ()))
+        return (self._quota(key, pair, "nominalQuota") or 0) + lent
 
-    def _not_lent(self, key: tuple[str, str], unit: Unit) -> int:
+    def _not_lent(self, key: tuple[str, str], pair: FlavorResource) -> int:
         """The quota that a tree node does not lend."""
-        lending_limit = self._quota(key, unit, "lendingLimit")
-        return 0 if lending_limit is None else max(0, self._total(key, unit) - lending_limit)
+        lending_limit = self._quota(key, pair, "lendingLimit")
+        return 0 if lending_limit is None else max(0, self._total(key, pair) - lending_limit)
 
-    def _used(self, key: tuple[str, str], unit: Unit) -> int:
+    def _used(self, key: tuple[str, str], pair: FlavorResource) -> int:
         """The quota of a tree node that jobs have reserved."""
         if key[0] == "cohort":
             children = self.children.get(key, ())
-            return sum(max(0, self._used(one, unit) - self._not_lent(one, unit)) for one in children)
+            return sum(max(0, self._used(one, pair) - self._not_lent(one, pair)) for one in children)
         for flavor in (self.objects[key].get("status") or {}).get("flavorsReservation") or ():
-            for one in flavor.get("resources") or () if flavor["name"] == unit[0] else ():
-                if one["name"] == unit[1]:
-                    return units({unit[1]: one.get("total", "0")})[unit[1]]
+            for one in flavor.get("resources") or () if flavor["name"] == pair[0] else ():
+                if one["name"] == pair[1]:
+                    return units({pair[1]: one.get("total", "0")})[pair[1]]
         return 0
 
-    def available(self, key: tuple[str, str], unit: Unit) -> int:
-        """The remaining quota of a tree node: the rest of its own quota, and what it may borrow."""
+    def available(self, key: tuple[str, str], pair: FlavorResource) -> int:
+        """The remaining quota of a tree node: the unused part of its quota, and what it may borrow."""
         parent = self.parents[key]
-        total, used = self._total(key, unit), self._used(key, unit)
+        total, used = self._total(key, pair), self._used(key, pair)
         if parent is None:
             return total - used
-        not_lent, above = self._not_lent(key, unit), self.available(parent, unit)
-        borrowing_limit = self._quota(key, unit, "borrowingLimit")
+        not_lent, from_parent = self._not_lent(key, pair), self.available(parent, pair)
+        borrowing_limit = self._quota(key, pair, "borrowingLimit")
         if borrowing_limit is not None:
-            above = min(total - not_lent - max(0, used - not_lent) + borrowing_limit, above)
-        return max(0, not_lent - used) + above
+            from_parent = min(total - not_lent - max(0, used - not_lent) + borrowing_limit, from_parent)
+        return max(0, not_lent - used) + from_parent

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which pods may be moved so that another one fits, and why the others may not.
+"""Which pods may be moved so that another one fits, and why the others must not be moved.
 
-A pod may be moved if its controller creates a replacement elsewhere, and no other pod depends on its claims or its
-node. A pod is moved only if this is known to be safe.
+A pod may be moved if its controller creates a replacement on any suitable node, and no other pod depends on its claims.
+In case of doubt a pod must not be moved.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..scheduler.published import v1
 from .fleet import Workload
 from .pods import SCHEDULER, requests, selected
 
-#: Controllers that replace a deleted pod on any suitable node.
+#: The kinds of controllers that replace a deleted pod on any suitable node.
 CONTROLLERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
-#: Controllers that replace a pod on the same node, so its pods are never moved.
+#: The kinds of controllers that replace a deleted pod on the same node, so that moving the pod is useless.
 _PINNED = ("DaemonSet", "Node")
 #: Labels and annotations of pods that run only together with others.
 GANGS = (
@@ -48,8 +48,11 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Protection:
-    """The pods that a site never moves: those in `namespaces`, those with one of `labels` (an empty value means any
-    value), those of at least this `priority`, and those whose controller is not one of `controllers`."""
+    """The pods that a site never moves.
+
+    These are the pods in `namespaces`, pods with one of `labels` (an empty value means any value), pods of at least
+    this `priority`, and pods whose controller is of none of the kinds `controllers`.
+    """
 
     namespaces: t.Collection[str] = ("kube-system",)
     labels: t.Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class Protection:
 
 @dataclass(frozen=True)
 class Movable:
-    """A pod that may be moved: `namespace/name`, its UID, node and claims, and the workload that its replacement is."""
+    """A pod that may be moved: `namespace/name`, its UID, node and claims, and its replacement as a workload."""
 
     pod: str
     uid: str
@@ -71,7 +74,7 @@ class Movable:
 def movable(
     objects: t.Iterable[ObjectView], protect: Protection = Protection(), never: t.Collection[str] = ()
 ) -> tuple[list[Movable], dict[str, str]]:
-    """The pods that may be moved, and for each other pod with devices the reason why not.
+    """The pods that may be moved, and for each other pod with devices the reason why it must not be moved.
 
     `objects` are Pods, ResourceClaims and PodDisruptionBudgets; `never` are pods, `namespace/name`, that must not be
     moved. Raises ValueError for objects of an unknown version.
@@ -86,33 +89,35 @@ def movable(
             pods.append(one)
         elif one.get("kind") == "PodDisruptionBudget":
             budgets.append(one)
-    found, kept = [], {}
+    found, reasons = [], {}
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         if not spec.get("nodeName") or not spec.get("resourceClaims") or status.get("phase") in _ENDED:
             continue
-        own = [name for name in claim_names(pod) if name in claims]
+        names = [name for name in claim_names(pod) if name in claims]
         reason = "it must not be moved again"
         if title(pod) not in never:
             reason = _why_not_movable(pod, claims, budgets, protect)
-        moved = _movable(pod, own, claims) if own and not reason else None
-        if moved:
-            found.append(moved)
+        movable_pod = _movable(pod, names, claims) if names and not reason else None
+        if movable_pod:
+            found.append(movable_pod)
         else:
-            kept[title(pod)] = reason or "its requests cannot be read"
-    return found, kept
+            reasons[title(pod)] = reason or "its requests cannot be read"
+    return found, reasons
 
 
-def _movable(pod: ObjectView, own: t.Sequence[str], claims: t.Mapping[str, Object]) -> Movable | None:
+def _movable(pod: ObjectView, names: t.Sequence[str], claims: t.Mapping[str, Object]) -> Movable | None:
+    """A pod with the claims of these names; None if its requests cannot be read."""
     metadata, spec = pod["metadata"], pod["spec"]
-    fresh = {name: value for name, value in spec.items() if name != "nodeName"}
+    unbound_spec = {name: value for name, value in spec.items() if name != "nodeName"}
     try:
-        requests(fresh)
+        requests(unbound_spec)
     except quantity.QuantityError:
         return None
-    specs = tuple(claims[name]["spec"] for name in own)
-    work = Workload(title(pod), specs, fresh, str(metadata["namespace"]), metadata.get("labels") or {})
-    return Movable(title(pod), str(metadata.get("uid") or ""), str(spec["nodeName"]), tuple(own), work)
+    specs = tuple(claims[name]["spec"] for name in names)
+    namespace, labels = str(metadata["namespace"]), metadata.get("labels") or {}
+    replacement = Workload(title(pod), specs, unbound_spec, namespace, labels)
+    return Movable(title(pod), str(metadata.get("uid") or ""), str(spec["nodeName"]), tuple(names), replacement)
 
 
 def _why_not_movable(
@@ -121,7 +126,7 @@ def _why_not_movable(
     """Why a pod must not be moved; empty if it may be."""
     metadata, spec = pod["metadata"], pod["spec"]
     labels: t.Mapping[str, str] = metadata.get("labels") or {}
-    notes: t.Mapping[str, str] = metadata.get("annotations") or {}
+    annotations: t.Mapping[str, str] = metadata.get("annotations") or {}
     if metadata.get("deletionTimestamp"):
         return "it is being deleted"
     controller = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
@@ -129,17 +134,23 @@ def _why_not_movable(
         return "it has no controller that would replace it"
     if controller.get("kind") not in protect.controllers or controller.get("kind") in _PINNED:
         return f"its controller is a {controller.get('kind')}"
-    gang = next((name for name in GANGS if name in labels or name in notes), None)
+    gang = next((name for name in GANGS if name in labels or name in annotations), None)
     gang = gang or next((name for name in _GANG_FIELDS if spec.get(name)), None)
     if gang:
         return f"it belongs to a gang ({gang})"
     if (spec.get("schedulerName") or SCHEDULER) != SCHEDULER:
         return f"scheduler {spec['schedulerName']} places it"
-    return _protected(pod, labels, notes, protect) or _shared(pod, claims) or _no_disruption(pod, labels, budgets)
+    return (
+        _why_protected(pod, labels, annotations, protect)
+        or _why_claims_shared(pod, claims)
+        or _why_no_disruption(pod, labels, budgets)
+    )
 
 
-def _protected(pod: ObjectView, labels: t.Mapping[str, str], notes: t.Mapping[str, str], protect: Protection) -> str:
-    if notes.get(SAFE_TO_EVICT) == "false":
+def _why_protected(
+    pod: ObjectView, labels: t.Mapping[str, str], annotations: t.Mapping[str, str], protect: Protection
+) -> str:
+    if annotations.get(SAFE_TO_EVICT) == "false":
         return f"its annotation {SAFE_TO_EVICT} is false"
     if pod["metadata"]["namespace"] in protect.namespaces:
         return f"namespace {pod['metadata']['namespace']} is protected"
@@ -152,7 +163,7 @@ def _protected(pod: ObjectView, labels: t.Mapping[str, str], notes: t.Mapping[st
     return ""
 
 
-def _shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
+def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
     """Why a pod's claims prevent a move. A claim that was not created for the pod alone keeps its devices."""
     for entry in pod["spec"]["resourceClaims"]:
         if not entry.get("resourceClaimTemplateName"):
@@ -172,7 +183,7 @@ def _shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
     return ""
 
 
-def _no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequence[ObjectView]) -> str:
+def _why_no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequence[ObjectView]) -> str:
     for one in budgets:
         if one["metadata"]["namespace"] != pod["metadata"]["namespace"]:
             continue
@@ -186,9 +197,10 @@ def _no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequ
 def claim_names(pod: ObjectView) -> list[str]:
     """`namespace/name` of the claims of a pod: those created for it from templates, and those it refers to by name."""
     namespace = pod["metadata"]["namespace"]
-    made = {
+    generated = {
         one["name"]: one.get("resourceClaimName")
         for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
-    names = [one.get("resourceClaimName") or made.get(one["name"]) for one in pod["spec"].get("resourceClaims") or ()]
+    entries = pod["spec"].get("resourceClaims") or ()
+    names = [one.get("resourceClaimName") or generated.get(one["name"]) for one in entries]
     return [f"{namespace}/{name}" for name in names if name]

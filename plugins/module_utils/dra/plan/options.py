@@ -19,7 +19,7 @@ from ..cel.errors import EvaluationError, Uncheckable
 from ..claims.selector_cache import SelectorCache
 from ..holds.tolerations import alternatives
 from ..kube.objects import ObjectView
-from ..scheduler.search_devices import DeviceId, identify, tolerated
+from ..scheduler.search_devices import DeviceId, identify, tolerates_taints
 from ..scheduler.search_requests import class_selectors, expressions
 from . import pods
 from .fleet import Fleet, Node, Workload
@@ -48,13 +48,14 @@ class SearchBudget:
         self.left = left
 
     def take(self) -> bool:
+        """Count one search. Returns whether it is within the budget."""
         self.left -= 1
         return self.left >= 0
 
 
 @dataclass(frozen=True)
 class Question:
-    """The pods to fit: `count` pods of a workload with these `requests`, in the units of `pods.units`."""
+    """The pods to fit: `count` pods of a workload. `requests` are those of one pod, in the units of `pods.units`."""
 
     states: States
     workload: Workload
@@ -69,19 +70,20 @@ class Question:
 class NodeOptions:
     """The options of nodes in the same state, sorted by the number of moved pods.
 
-    `options` are the known ones. `unsure` is the smallest size of a set whose count is only a lower bound, if any.
-    After `try_sets(n)` has returned True, all sets of up to n pods are known.
+    `options` are those found so far. `uncertain_size` is the smallest size of a set whose count is only a lower bound;
+    None if there is no such set. `max_count` is an upper bound of all counts. After `try_sets(n)` has returned True,
+    all sets of up to n pods are known.
     """
 
     def __init__(self, question: Question, node: Node, movable: t.Sequence[Movable]) -> None:
         self.question, self.node, self.movable = question, node, movable
         self.options: list[Option] = []
-        self.unsure: int | None = None
+        self.uncertain_size: int | None = None
         self.known_size = -1  # sets of up to this many pods are known
         refused = pods.refuses(node, question.workload.pod)
         self._needs = [] if refused else _needs(question, node)
-        self.most = 0 if refused else self._bound(tuple(range(len(movable))))
-        if not self.most:
+        self.max_count = 0 if refused else self._upper_bound(tuple(range(len(movable))))
+        if not self.max_count:
             self.known_size = len(movable)
 
     @property
@@ -90,23 +92,23 @@ class NodeOptions:
         return self.known_size >= len(self.movable)
 
     def lower_bounds(self) -> list[tuple[int, int]]:
-        """Sizes and counts such that no set can be smaller for its count: the known options, and optimistic entries for
-        the unknown ones."""
+        """Sizes of sets and the counts that they allow at most: the known options, and optimistic entries for unknown
+        ones."""
         found = [(len(one.moved), one.count) for one in self.options]
         if not self.complete:
-            found.append((self.known_size + 1, self.most))
-        if self.unsure is not None:
-            found.append((self.unsure, self.most))
+            found.append((self.known_size + 1, self.max_count))
+        if self.uncertain_size is not None:
+            found.append((self.uncertain_size, self.max_count))
         return found
 
     def try_sets(self, size: int, budget: SearchBudget) -> bool:
-        """Try all sets of `size` pods, after the smaller ones. Returns False if the budget was used up first."""
+        """Try all sets of `size` pods; smaller sets must be known. Returns False if the budget was used up before."""
         if self.complete or size > len(self.movable):
             return True
         below = max((one.count for one in self.options if len(one.moved) < size), default=0)
         found: dict[int, int] = {}
         for moved in itertools.combinations(range(len(self.movable)), size):
-            bound = self._bound(moved)
+            bound = self._upper_bound(moved)
             if bound <= below or found.get(bound, 0) >= _ALTERNATIVES:
                 continue
             if not budget.take():
@@ -116,7 +118,7 @@ class NodeOptions:
                 found[count] = found.get(count, 0) + 1
                 self.options.append(Option(moved, count))
         self.known_size = size
-        if below >= self.most or any(one.count >= self.most for one in self.options):
+        if below >= self.max_count or any(one.count >= self.max_count for one in self.options):
             self.known_size = len(self.movable)  # no larger set allows more
         return True
 
@@ -127,10 +129,10 @@ class NodeOptions:
         return self.node.without([claim for number in moved for claim in self.movable[number].claims])
 
     def _room(self, node: Node) -> int:
-        most, _resource = pods.room(node, self.question.requests)
-        return self.question.count if most is None else min(most, self.question.count)
+        room, _resource = pods.room(node, self.question.requests)
+        return self.question.count if room is None else min(room, self.question.count)
 
-    def _bound(self, moved: tuple[int, ...]) -> int:
+    def _upper_bound(self, moved: tuple[int, ...]) -> int:
         """An upper bound of the pods that fit without these pods. It never decreases when more pods are moved away."""
         node = self.node_without(moved)
         taken = node.owners()
@@ -145,13 +147,13 @@ class NodeOptions:
             replace(node, name=f"{node.name} without {','.join(map(str, moved))}"), self.question.workload
         )
         count = state.count_up_to(room)
-        if count < room and (state.refusal is None or state.refusal.unknown) and self.unsure is None:
-            self.unsure = len(moved)
+        if count < room and (state.refusal is None or state.refusal.unknown) and self.uncertain_size is None:
+            self.uncertain_size = len(moved)
         return count
 
 
 def _needs(question: Question, node: Node) -> list[tuple[set[int], int]]:
-    """Positions of devices, and the least number of these that one pod of the workload takes.
+    """Sets of positions of devices, and the minimum number of each set that one pod of the workload takes.
 
     Requests whose number of devices cannot be bounded are left out: requests for all devices, with admin access, or for
     devices that can be shared.
@@ -162,16 +164,19 @@ def _needs(question: Question, node: Node) -> list[tuple[set[int], int]]:
             bodies = alternatives(request)
             if any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in bodies):
                 continue
-            some = frozenset().union(*(_selected(question, node, body) for body in bodies))
-            if any(node.offers[number].device.get("allowMultipleAllocations") for number in some):
+            selected = frozenset().union(*(_selected(question, node, body) for body in bodies))
+            if any(node.offers[number].device.get("allowMultipleAllocations") for number in selected):
                 continue
-            least = min(int(body.get("count") or 1) for body in bodies)
-            found[some] = found.get(some, 0) + least
-    return [(set(some), count) for some, count in found.items()]
+            min_count = min(int(body.get("count") or 1) for body in bodies)
+            found[selected] = found.get(selected, 0) + min_count
+    return [(set(selected), count) for selected, count in found.items()]
 
 
 def _selected(question: Question, node: Node, body: ObjectView) -> frozenset[int]:
-    """The devices that a request may get by its selectors and tolerations. Devices for which this is unknown count."""
+    """The positions of devices that a request may get with its selectors and tolerations.
+
+    Devices for which this is unknown are included.
+    """
     classes, cache = question.fleet.classes, question.states.cache
     if body.get("deviceClassName") not in classes:
         return frozenset()
@@ -179,7 +184,7 @@ def _selected(question: Question, node: Node, body: ObjectView) -> frozenset[int
     return frozenset(
         number
         for number, offer in enumerate(node.offers)
-        if tolerated(dict(body), offer) and all(_matches(cache, text, node, number) for text in texts)
+        if tolerates_taints(dict(body), offer) and all(_matches(cache, text, node, number) for text in texts)
     )
 
 
@@ -195,10 +200,10 @@ def _matches(cache: SelectorCache, text: str, node: Node, number: int) -> bool:
 
 def options_key(states: States, node: Node, movable: t.Sequence[Movable], workload: Workload) -> tuple[t.Hashable, ...]:
     """A key that is equal for nodes with the same options, if their movable pods are in the same order."""
-    place: dict[DeviceId, int] = {identify(offer): number for number, offer in enumerate(node.offers)}
+    positions: dict[DeviceId, int] = {identify(offer): number for number, offer in enumerate(node.offers)}
     devices: dict[str, list[int]] = {}
     for one in node.held:
-        devices.setdefault(one.owner, []).append(place.get(one.result.id, -1))
+        devices.setdefault(one.owner, []).append(positions.get(one.result.id, -1))
     requests = {pod.claims: sorted(pod.requests.items()) for pod in node.pods if pod.claims}
     movable_pods = tuple(
         (
@@ -208,5 +213,5 @@ def options_key(states: States, node: Node, movable: t.Sequence[Movable], worklo
         for pod in movable
     )
     free = node.free_resources()
-    room = None if free is None else tuple(sorted(free.items()))
-    return states.key(node), pods.refuses(node, workload.pod), room, movable_pods
+    free_key = None if free is None else tuple(sorted(free.items()))
+    return states.key(node), pods.refuses(node, workload.pod), free_key, movable_pods

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether a node takes a pod, devices aside, by kube-scheduler's filters for resources, taints and labels.
+"""Whether a node takes a pod, apart from devices: kube-scheduler's filters for resources, taints and labels.
 
 Source: kube-scheduler 1.37, plugins NodeResourcesFit, NodeUnschedulable, TaintToleration, NodeAffinity and NodeName;
 k8s.io/component-helpers/resource (PodRequests).
@@ -34,45 +34,45 @@ def units(amounts: ObjectView | None) -> dict[str, int]:
     }
 
 
-def _add(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+def _add(first: t.Mapping[str, int], second: t.Mapping[str, int]) -> dict[str, int]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
 
 
-def _maximum(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
+def _maximum(first: t.Mapping[str, int], second: t.Mapping[str, int]) -> dict[str, int]:
+    return {name: max(first.get(name, 0), second.get(name, 0)) for name in {**first, **second}}
 
 
 def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
-    """The requests of a v1 PodSpec, in the units of `units`; with `part` limits, its limits. Raises QuantityError.
+    """The requests of a v1 PodSpec, in the units of `units`; if `part` is limits, its limits. Raises QuantityError.
 
-    Init containers run one after the other. Those with restartPolicy Always (sidecars) keep running beside the others.
+    Init containers run one after the other. Those with restartPolicy Always (sidecars) keep running with the others.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        total = _add(total, _asked(container, part))
+        total = _add(total, _container_requests(container, part))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        asked = _asked(container, part)
+        amounts = _container_requests(container, part)
         if container.get("restartPolicy") == "Always":
-            total, sidecars = _add(total, asked), _add(sidecars, asked)
+            total, sidecars = _add(total, amounts), _add(sidecars, amounts)
             peak = _maximum(peak, sidecars)
         else:
-            peak = _maximum(peak, _add(asked, sidecars))
+            peak = _maximum(peak, _add(amounts, sidecars))
     total = _maximum(total, peak)
     total.update(_pod_level(spec, part, total))
     return _add(total, units(spec.get("overhead")))
 
 
-def _asked(container: ObjectView, part: str) -> dict[str, int]:
-    """The requests of a container. As in the API server, a limit without a request counts as a request."""
+def _container_requests(container: ObjectView, part: str) -> dict[str, int]:
+    """The requests or limits of a container. As in the API server, a limit without a request counts as a request."""
     resources = container.get("resources") or {}
     found = units(resources.get(part))
     return {**units(resources.get("limits")), **found} if part == "requests" else found
 
 
 def _pod_level(spec: ObjectView, part: str, containers: t.Mapping[str, int]) -> dict[str, int]:
-    """The resources that a pod requests at pod level. `containers` are the requests of its containers.
+    """The requests or limits of a pod at pod level. `containers` are the sums of its containers.
 
     As in the API server, a limit of the pod counts as a request only of resources that no container requests.
     """
@@ -84,19 +84,20 @@ def _pod_level(spec: ObjectView, part: str, containers: t.Mapping[str, int]) -> 
     return {name: value for name, value in found.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
 
 
-def room(node: Node, asked: t.Mapping[str, int]) -> tuple[int | None, str]:
-    """How many pods with these requests have room on a node, and the limiting resource; None for any number."""
+def room(node: Node, requested: t.Mapping[str, int]) -> tuple[int | None, str]:
+    """How many pods with these requests fit on a node, and the limiting resource.
+
+    The number is None if the node's resources are unknown: any number of pods then fits.
+    """
     free = node.free_resources()
     if free is None:
         return None, ""
-    found = [
-        (max(0, free.get(name, 0)) // amount, name) for name, amount in sorted({**asked, PODS: 1}.items()) if amount
-    ]
-    return min(found)
+    requested = {**requested, PODS: 1}
+    return min((max(0, free.get(name, 0)) // amount, name) for name, amount in sorted(requested.items()) if amount)
 
 
 def refuses(node: Node, spec: ObjectView) -> str:
-    """Why a node refuses a pod of this spec, whatever its devices and resources; empty if it does not."""
+    """Why a node takes no pod of this spec, whatever its devices and resources; empty if there is no such reason."""
     if spec.get("nodeName") and spec["nodeName"] != node.name:
         return f"the pod is bound to node {spec['nodeName']}"
     tolerations = spec.get("tolerations") or ()
@@ -168,7 +169,7 @@ def selected(selector: ObjectView | None, labels: t.Mapping[str, str]) -> bool:
     """Whether a v1 LabelSelector selects labels: None selects nothing, and an empty selector selects everything."""
     if selector is None:
         return False
-    wanted = selector.get("matchLabels") or {}
-    return all(labels.get(name) == value for name, value in wanted.items()) and all(
+    match_labels = selector.get("matchLabels") or {}
+    return all(labels.get(name) == value for name, value in match_labels.items()) and all(
         matches(one, labels) for one in selector.get("matchExpressions") or ()
     )

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How many more pods of a workload the ResourceQuotas of its namespace admit.
+"""How many more pods of a workload the ResourceQuotas of the workload's namespace admit.
 
-Source: pkg/quota/v1/evaluator/core of Kubernetes 1.37 (pods.go, resource_claims.go). Quotas with scopes, which count
-only some pods and never claims, are not modelled: the result has a note instead.
+Source: pkg/quota/v1/evaluator/core of Kubernetes 1.37 (pods.go, resource_claims.go). Quotas with scopes count only some
+pods and never claims. They are not modelled: the result has a note instead.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ _CLASS = ".deviceclass.resource.k8s.io/devices"
 _IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 _CLAIMS = ("count/resourceclaims.resource.k8s.io",)
 _PODS = ("pods", "count/pods")
-#: The resources that a quota may also name without the prefix `requests.`, like huge pages, and with `limits.`.
+#: The resources that a quota may name with the prefix `requests.`, without it, or with `limits.`.
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
 def read(quota: ObjectView) -> Quota:
-    """A v1 ResourceQuota. What the server has not counted yet counts as unused. Raises QuantityError."""
+    """A Quota from a v1 ResourceQuota. Resources whose usage is not in the status count as unused.
+
+    Raises QuantityError.
+    """
     metadata, spec, status = quota["metadata"], quota.get("spec") or {}, quota.get("status") or {}
     used = status.get("used") or {}
     left = {}
@@ -44,7 +47,7 @@ def admitted(fleet: Fleet, workload: Workload) -> Admission:
 
     Raises QuantityError for requests and limits of the pod that cannot be read.
     """
-    asked = usage(workload, fleet.classes)
+    usage_of_pod = usage(workload, fleet.classes)
     found: list[tuple[int, str]] = []
     notes = []
     for quota in fleet.quotas:
@@ -53,7 +56,7 @@ def admitted(fleet: Fleet, workload: Workload) -> Admission:
         if quota.scoped:
             notes.append(f"quota {quota.name} has scopes, which are not modelled: it may admit fewer")
             continue
-        for resource, amount in asked.items():
+        for resource, amount in usage_of_pod.items():
             if amount and resource in quota.left:
                 count = max(0, quota.left[resource]) // amount
                 found.append((count, f"quota {quota.name} leaves {resource} for {count} more"))
@@ -85,16 +88,16 @@ def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, 
 def _devices(claim: ObjectView) -> dict[str, int]:
     """The number of devices of each class that a claim is charged for.
 
-    Of alternatives, the largest number counts. Mode `All` counts as the largest possible number.
+    For alternatives, the largest number is charged. Mode `All` is charged as the largest possible number.
     """
     total: dict[str, int] = {}
     for request in claim["devices"].get("requests") or ():
-        most: dict[str, int] = {}
+        largest: dict[str, int] = {}
         for body in request.get("firstAvailable") or [request.get("exactly") or {}]:
-            every = body.get("allocationMode") == "All"
-            number = limits.ALLOCATION_RESULTS if every else int(body.get("count") or 1)
+            takes_all = body.get("allocationMode") == "All"
+            number = limits.ALLOCATION_RESULTS if takes_all else int(body.get("count") or 1)
             name = str(body.get("deviceClassName"))
-            most[name] = max(most.get(name, 0), number)
-        for name, number in most.items():
+            largest[name] = max(largest.get(name, 0), number)
+        for name, number in largest.items():
             total[name] = total.get(name, 0) + number
     return total

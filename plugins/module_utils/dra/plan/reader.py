@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A fleet from the objects of a cluster, or from the facts of probed nodes."""
+"""Reads a fleet from the objects of a cluster, or from the facts of probed nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = (
 )
 _ENDED = ("Succeeded", "Failed")
 _PROBED_NOTE = "nothing is in use there, nodes have no labels and taints, and there is room for every pod"
-#: The maximum number of names in a line; further ones are only counted.
+#: The maximum number of names in a message; further names are only counted.
 _MAX_NAMES = 4
 
 
@@ -43,8 +43,8 @@ def read(
 ) -> Fleet:
     """The fleet that these objects describe, in the API versions that the server serves.
 
-    Without Nodes, each node that a slice names has room for every pod. Unusable objects are left out and noted. Raises
-    ValueError for an object that does not have the form of its kind, and for an unknown release.
+    Without Nodes, the nodes are those that slices name, with room for any number of pods. Unusable objects are left out
+    and noted. Raises ValueError for an object that does not have the form of its kind, and for an unknown release.
     """
     by_kind: dict[str, list[ObjectView]] = {kind: [] for kind in KINDS}
     for one in objects:
@@ -56,17 +56,19 @@ def read(
     builder = _FleetBuilder(PublishedNodes(by_kind["ResourceSlice"], server))
     if rules and not active:
         builder.notes.append(f"{len(rules)} DeviceTaintRule(s) have no effect: their feature gates are off")
-    builder.claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
-    builder.pods(by_kind["Pod"])
+    builder.add_claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
+    builder.add_pods(by_kind["Pod"])
     classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in by_kind["DeviceClass"]}
     nodes = {one["metadata"]["name"]: builder.node(one) for one in by_kind["Node"]}
     if not by_kind["Node"]:
         nodes = {name: builder.node({"metadata": {"name": name}}) for name in builder.published}
     builder.note_unknown_nodes(nodes)
-    found = tuple(builder.quotas(by_kind["ResourceQuota"]))
+    quotas_read = tuple(builder.quotas(by_kind["ResourceQuota"]))
     queues = kueue.read([one for kind in kueue.KINDS for one in by_kind[kind]], kueue_configuration)
     upper_bound_notes, lower_bound_notes = tuple(builder.upper_bound_notes), tuple(builder.lower_bound_notes)
-    return Fleet(nodes, classes, server, tuple(builder.notes), found, queues, upper_bound_notes, lower_bound_notes)
+    return Fleet(
+        nodes, classes, server, tuple(builder.notes), quotas_read, queues, upper_bound_notes, lower_bound_notes
+    )
 
 
 def v1_rule(rule: ObjectView) -> ObjectView:
@@ -99,8 +101,8 @@ def probed(
 class _FleetBuilder:
     """Collects the contents of objects by node.
 
-    `notes` name unusable objects, `upper_bound_notes` missing ones that may reduce the counts, `lower_bound_notes`
-    missing ones that may raise them.
+    `notes` name unusable objects. `upper_bound_notes` name missing information that may reduce the counts,
+    `lower_bound_notes` missing information that may raise them.
     """
 
     def __init__(self, published: PublishedNodes) -> None:
@@ -109,16 +111,16 @@ class _FleetBuilder:
         self.upper_bound_notes: list[str] = []
         self.lower_bound_notes: list[str] = []
         self._pools = published.pools
-        self._unlisted: dict[str, list[DeviceId]] = {}  # by claim, its devices of pools without any slice
-        self._unclear: dict[str, dict[str, str]] = {}  # by node and driver
+        self._unlisted: dict[str, list[DeviceId]] = {}  # by claim, its devices in pools that have no slice
+        self._unclear: dict[str, dict[str, str]] = {}  # the reason by node and driver
         self._allocated: set[str] = set()  # claims that have devices
-        self._holder: dict[DeviceId, str] = {}  # of devices that are not shared
+        self._holder: dict[DeviceId, str] = {}  # the claim of each device that is not shared
         self.held: dict[str, list[HeldDevice]] = {}
         self.placed: dict[str, list[PlacedPod]] = {}
         self._offer_by_id = {identify(offer): offer for node in self.published.values() for offer in node.offers}
 
-    def claims(self, claims: t.Iterable[Object]) -> None:
-        """Collect the allocated devices of claims, by the node of the device."""
+    def add_claims(self, claims: t.Iterable[Object]) -> None:
+        """Collect the allocated devices of claims by node."""
         for claim in claims:
             for index, result in enumerate(results(claim)):
                 self._allocated.add(title(claim))
@@ -132,22 +134,22 @@ class _FleetBuilder:
                     continue
                 consumed = {name: str(value) for name, value in (result.get("consumedCapacity") or {}).items()}
                 admin = bool(result.get("adminAccess"))
-                found = Result(index, str(result["request"]), offer, admin, consumed)
-                self.held.setdefault(offer.node, []).append(HeldDevice(found, title(claim)))
+                allocated = Result(index, str(result["request"]), offer, admin, consumed)
+                self.held.setdefault(offer.node, []).append(HeldDevice(allocated, title(claim)))
                 if not admin and not offer.device.get("allowMultipleAllocations"):
                     first = self._holder.setdefault(key, title(claim))
                     if first != title(claim):
                         self.notes.append(f"{'/'.join(key)} is allocated to two claims, {first} and {title(claim)}")
 
     def _mark_unclear(self, node: str, claim: str) -> None:
-        """Mark drivers on a node as unclear if a claim there has a device of a pool that has no slice."""
+        """Mark the drivers of a claim's devices as unclear on a node, if the pools of these devices have no slice."""
         for driver, pool, device in self._unlisted.get(claim, ()):
             reason = f"claim {claim} has {device} of pool {pool} of {driver}, which has no slice"
             self._unclear.setdefault(node, {}).setdefault(driver, reason)
 
-    def pods(self, pods: t.Iterable[ObjectView]) -> None:
-        """Collect the pods of each node, and note those that have no node yet."""
-        waiting, other_schedulers, missing = 0, [], []
+    def add_pods(self, pods: t.Iterable[ObjectView]) -> None:
+        """Collect the pods of each node, and note pods with claims that have no node yet."""
+        waiting, other_schedulers, without_device = 0, [], []
         for pod in pods:
             spec, status = pod.get("spec") or {}, pod.get("status") or {}
             if status.get("phase") in _ENDED:
@@ -159,35 +161,36 @@ class _FleetBuilder:
                 continue
             metadata = pod["metadata"]
             try:
-                asked = requests(spec)
+                amounts = requests(spec)
             except quantity.QuantityError as error:
                 self.notes.append(f"pod {title(pod)}: its requests cannot be read: {error}")
-                asked = {}
-            placed = PlacedPod(
-                str(metadata["namespace"]), str(metadata["name"]), metadata.get("labels") or {}, asked, _claims(pod)
-            )
+                amounts = {}
+            labels = metadata.get("labels") or {}
+            placed = PlacedPod(str(metadata["namespace"]), str(metadata["name"]), labels, amounts, _claim_names(pod))
             self.placed.setdefault(spec["nodeName"], []).append(placed)
-            for one in placed.claims:
-                self._mark_unclear(spec["nodeName"], one)
-            missing += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._allocated]
+            for claim in placed.claims:
+                self._mark_unclear(spec["nodeName"], claim)
+            without_device += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._allocated]
         if waiting:
             self.notes.append(f"{waiting} pod(s) with claims wait for a node, and need devices too")
         if other_schedulers:
             self.notes.append(f"other schedulers place {shortened(other_schedulers)} of these, possibly on any node")
-        if missing:
+        if without_device:
             self.upper_bound_notes.append(
-                f"{shortened(missing)}: no device is allocated, although the pod has a node: its devices count as free"
+                f"{shortened(without_device)}: no device is allocated, although the pod has a node: its devices count "
+                "as free"
             )
 
-    def quotas(self, found: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
-        for one in found:
+    def quotas(self, objects: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
+        """The ResourceQuotas that can be read; the others are noted."""
+        for one in objects:
             try:
                 yield quotas.read(one)
             except quantity.QuantityError as error:
                 self.notes.append(f"quota {title(one)} cannot be read and is ignored: {error}")
 
     def node(self, node: ObjectView) -> Node:
-        """A v1 Node with everything collected about it."""
+        """A v1 Node with its collected devices, pods and claims."""
         metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
         name = str(metadata["name"])
         published = self.published.get(name, PublishedNode())
@@ -218,10 +221,10 @@ class _FleetBuilder:
         missing = sorted(set(self.placed) - set(nodes))
         if missing:
             self.notes.append(f"pods run on node(s) {shortened(missing)}, which are not among the objects")
-        unread = [name for name in missing if name in self.published and self.published[name].offers]
-        if unread:
+        with_devices = [name for name in missing if name in self.published and self.published[name].offers]
+        if with_devices:
             self.lower_bound_notes.append(
-                f"node(s) {shortened(unread)} have pods and devices, but are not among the objects: more may fit"
+                f"node(s) {shortened(with_devices)} have pods and devices, but are not among the objects: more may fit"
             )
         for name, published in self.published.items():
             if name not in nodes and published.offers:
@@ -229,18 +232,19 @@ class _FleetBuilder:
 
 
 def shortened(names: t.Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of further names, as text."""
     return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
 
 
-def _claims(pod: ObjectView) -> tuple[str, ...]:
+def _claim_names(pod: ObjectView) -> tuple[str, ...]:
     """`namespace/name` of the claims of a pod, including those created for it from templates."""
     namespace = pod["metadata"]["namespace"]
-    made = {
+    generated = {
         entry["name"]: entry.get("resourceClaimName")
         for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
     names = [
-        entry.get("resourceClaimName") or made.get(entry["name"]) for entry in pod["spec"].get("resourceClaims") or ()
+        entry.get("resourceClaimName") or generated.get(entry["name"])
+        for entry in pod["spec"].get("resourceClaims") or ()
     ]
     return tuple(f"{namespace}/{name}" for name in names if name)

@@ -13,7 +13,7 @@ from ..claims.pair_reasons import unpaired_lines
 from .fit import Fit
 from .reader import shortened
 from .stranded import Stranded
-from .worth import Worth
+from .stranded_value import StrandedValue
 
 
 def total(found: Fit) -> str:
@@ -25,37 +25,41 @@ def total(found: Fit) -> str:
 def lines(
     fits: t.Sequence[Fit],
     after: t.Sequence[Fit],
-    lost: t.Sequence[Stranded],
-    worth: Worth | None = None,
+    stranded_devices: t.Sequence[Stranded],
+    value: StrandedValue | None = None,
     unit: str = "",
 ) -> list[str]:
-    """How many pods fit before and after a change, why no more fit, and the stranded devices."""
+    """How many pods fit before and after a change, why no more fit, and the stranded devices.
+
+    `after` is empty without a change. The reasons are those after the change. `unit` is the unit of prices.
+    """
     found = []
-    changed = {one.workload: one for one in after}
-    for one in fits:
-        then = changed.get(one.workload)
-        found.append(f"{one.workload}: {total(one)} more" + (f", {total(then)} after the change" if then else ""))
-        last = then or one
-        if last.over_quota:
-            found.append(f"  {last.over_quota} fit on nodes, but are not admitted: {last.quota}")
-        if last.held_back:
-            found.append(f"  {last.held_back} fit on nodes, but the spread constraints exclude them")
-        found += [f"  {shortened(names)}: {reason}" for _kind, reason, names in last.reasons()]
-        found += unpaired_lines({name: on_node.unpaired for name, on_node in last.nodes.items()})
-    for (reason, who), devices in _by_reason(lost).items():
-        found.append(f"stranded: {shortened(devices)}: {reason}{who}")
-    if worth and worth.devices:
-        found.append(f"stranded in total: {_worth(worth, unit)}")
+    after_change = {one.workload: one for one in after}
+    for before in fits:
+        changed = after_change.get(before.workload)
+        change = f", {total(changed)} after the change" if changed else ""
+        found.append(f"{before.workload}: {total(before)} more{change}")
+        current = changed or before
+        if current.over_quota:
+            found.append(f"  {current.over_quota} fit on nodes, but are not admitted: {current.quota}")
+        if current.held_back:
+            found.append(f"  {current.held_back} fit on nodes, but the spread constraints exclude them")
+        found += [f"  {shortened(names)}: {reason}" for _kind, reason, names in current.reasons()]
+        found += unpaired_lines({name: on_node.unpaired for name, on_node in current.nodes.items()})
+    for (reason, remedy), devices in _by_reason(stranded_devices).items():
+        found.append(f"stranded: {shortened(devices)}: {reason}{remedy}")
+    if value and value.devices:
+        found.append(f"certainly stranded in total: {_value_text(value, unit)}")
     return found
 
 
-def _worth(worth: Worth, unit: str) -> str:
-    parts = [f"{worth.devices} device(s)"]
-    if worth.gbps:
-        parts.append(f"{worth.gbps:g} Gbit/s")
-    if worth.money is not None:
-        without = f" ({worth.unpriced} without a price)" if worth.unpriced else ""
-        parts.append(f"{worth.money:g} {unit}".rstrip() + without)
+def _value_text(value: StrandedValue, unit: str) -> str:
+    parts = [f"{value.devices} device(s)"]
+    if value.gbps:
+        parts.append(f"{value.gbps:g} Gbit/s")
+    if value.cost is not None:
+        without_price = f" ({value.unpriced} without a price)" if value.unpriced else ""
+        parts.append(f"{value.cost:g} {unit}".rstrip() + without_price)
     return ", ".join(parts)
 
 
@@ -69,14 +73,15 @@ def table(names: t.Sequence[str], columns: t.Sequence[tuple[str, t.Sequence[Fit]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-def _by_reason(lost: t.Sequence[Stranded]) -> dict[tuple[str, str], list[str]]:
+def _by_reason(stranded_devices: t.Sequence[Stranded]) -> dict[tuple[str, str], list[str]]:
+    """The devices by the reason, and by which claims must end so that they become usable."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in lost:
+    for one in stranded_devices:
         if not one.certain:
-            who = " (not certain)"
+            remedy = " (not certain)"
         elif one.holders:
-            who = f"; free it with {' or '.join(one.holders)}"
+            remedy = f"; free it with {' or '.join(one.holders)}"
         else:
-            who = f"; free it with {' and '.join(one.together)} together" if one.together else ""
-        groups.setdefault((one.reason, who), []).append(one.device)
+            remedy = f"; free it with {' and '.join(one.together)} together" if one.together else ""
+        groups.setdefault((one.reason, remedy), []).append(one.device)
     return groups

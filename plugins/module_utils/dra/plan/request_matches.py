@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which devices a workload's requests select, and claims that are pinned to one of these devices."""
+"""Which devices a workload's requests select, and claims in which a request is pinned to one of these devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.offer import Offer
 from .fleet import Fleet, Workload
 
-#: The selector of the one device that a request is pinned to. No expression of a claim equals it, as CEL has no NUL.
+#: The selector of the device that a request is pinned to. It contains NUL, so it equals no CEL expression.
 THIS_DEVICE = "\0this device"
 
 #: The positions of a claim, of a request in it, and of an alternative of the request (0 if it has none).
@@ -48,6 +48,7 @@ class RequestMatches:
         return (one for one in self._texts if self.selects(one, offer))
 
     def selects(self, request: RequestKey, offer: Offer) -> bool:
+        """Whether the selectors of a request select a device. A selector that cannot be evaluated selects nothing."""
         key = (request, id(offer))
         if key not in self._selected:
             try:
@@ -60,8 +61,8 @@ class RequestMatches:
     def may_be_allocated_with(self, offer: Offer, other: Offer) -> bool:
         """Whether an allocation with one device may include another device, or depend on it.
 
-        True unless this is certainly impossible. It is possible only if each constraint that covers both requests holds
-        for the two devices.
+        True unless this is certainly impossible, for example because no constraint that covers both requests holds for
+        the two devices.
         """
         if other.device.get("consumesCounters"):
             return True
@@ -94,28 +95,33 @@ def alternatives(request: ObjectView) -> list[ObjectView]:
 
 
 def with_pinned_device(devices: ObjectView, number: int, alternative: int) -> Object:
-    """A claim's `devices`, changed so that one device of a request must match THIS_DEVICE.
+    """A claim's `devices`, changed so that one device of request `number` must match THIS_DEVICE.
 
-    `alternative` is the alternative of the request that is pinned.
+    `alternative` is the position of the alternative that is pinned. A request for several devices is split in two.
     """
     requests = [dict(request) for request in devices["requests"]]
     request = requests[number]
     name = str(request["name"])
-    name_of_this = f"{name}-this"
+    pinned_name = f"{name}-this"
     body = dict(alternatives(request)[alternative])
     count = int(body.get("count") or 1)
-    one = {**body, "count": 1, "selectors": [*(body.get("selectors") or ()), {"cel": {"expression": THIS_DEVICE}}]}
-    sub = "firstAvailable" in request and request["firstAvailable"]
-    new = {"name": name_of_this, "firstAvailable": [one]} if sub else {"name": name_of_this, "exactly": one}
-    rest = {**body, "count": count - 1}
-    old = {"name": name, "firstAvailable": [rest]} if sub else {"name": name, "exactly": rest}
-    requests[number : number + 1] = [new, old] if count > 1 else [new]
+    selectors = [*(body.get("selectors") or ()), {"cel": {"expression": THIS_DEVICE}}]
+    pinned_body = {**body, "count": 1, "selectors": selectors}
+    rest_body = {**body, "count": count - 1}
+
+    def request_with(request_name: str, new_body: Object) -> Object:
+        key = "firstAvailable" if request.get("firstAvailable") else "exactly"
+        return {"name": request_name, key: [new_body] if key == "firstAvailable" else new_body}
+
+    pinned, rest = request_with(pinned_name, pinned_body), request_with(name, rest_body)
+    requests[number : number + 1] = [pinned, rest] if count > 1 else [pinned]
     constraints = []
     for constraint in devices.get("constraints") or ():
         names = constraint.get("requests")
         if names:
-            more = [name_of_this + each[len(name) :] for each in names if each == name or each.startswith(f"{name}/")]
-            kept = [each for each in names if count > 1 or not (each == name or each.startswith(f"{name}/"))]
-            constraint = {**constraint, "requests": [*kept, *more]}
+            of_request = [one for one in names if one == name or one.startswith(f"{name}/")]
+            kept = [one for one in names if count > 1 or one not in of_request]
+            added = [pinned_name + one[len(name) :] for one in of_request]
+            constraint = {**constraint, "requests": [*kept, *added]}
         constraints.append(constraint)
     return {**devices, "requests": requests, "constraints": constraints}

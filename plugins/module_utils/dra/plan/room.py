@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Room for a job: the devices to hold for it, and the fewest pods to move so that it fits.
+"""Finds room for a job: the devices to hold for the job, and as few pods as possible to move so that the job fits.
 
-The result has a proven lower bound of the number of moves, `at_least`: with fewer moves the job cannot fit, wherever
-the moved pods go. If the plan has exactly this number of moves, it is optimal.
+The result has a proven lower bound of the number of moves, `at_least`. With fewer moves the job cannot fit, whichever
+nodes the moved pods get. A plan with exactly this number of moves is optimal.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Room:
     """Whether a job fits after some moves.
 
     `devices` are the ones to hold; `placements` has the node and the devices of each pod of the job. `at_least` is a
-    lower bound of the number of moves, None if moves cannot help. `optimal` says that no plan has fewer moves. If the
-    job does not fit, `reason` says why, and the other fields except `at_least` are empty. `arrived` is the number of
-    pods of the job that already run on held devices.
+    lower bound of the number of moves, None if the job cannot fit with any moves. `optimal` says whether it is certain
+    that no plan has fewer moves. If the job does not fit, `reason` says why. `arrived` is the number of pods of the job
+    that already run on held devices.
     """
 
     fits: bool
@@ -65,9 +65,10 @@ class Room:
 
 @dataclass(frozen=True)
 class Job:
-    """`count` pods of a workload, for which devices are held by the hold of this name; at most `moves` pods are moved.
+    """`count` pods of a workload, for which the hold named `hold` reserves devices; at most `moves` pods are moved.
 
-    `may_wait` allows moved pods to wait if no node has room for them.
+    `may_wait` allows moved pods to wait if no node has room for them. `searches` is the maximum number of sets of pods
+    that are searched.
     """
 
     workload: Workload
@@ -133,10 +134,10 @@ def _arrived(
 
 
 def _only_held(fleet: Fleet, held: t.Collection[DeviceId]) -> Fleet:
-    """The fleet with all devices but these tainted."""
+    """The fleet with a taint on all devices except these."""
     taint = {"key": f"{KEY}-outside", "effect": "NoSchedule"}
 
-    def closed(node: Node) -> Node:
+    def tainted(node: Node) -> Node:
         offers = []
         for offer in node.offers:
             if identify(offer) not in held:
@@ -144,7 +145,7 @@ def _only_held(fleet: Fleet, held: t.Collection[DeviceId]) -> Fleet:
             offers.append(offer)
         return replace(node, offers=tuple(offers))
 
-    return replace(fleet, nodes={name: closed(node) for name, node in fleet.nodes.items()})
+    return replace(fleet, nodes={name: tainted(node) for name, node in fleet.nodes.items()})
 
 
 def _search(fleet: Fleet, job: Job, movable: t.Sequence[Movable], engine: Engine) -> Room:
@@ -153,10 +154,11 @@ def _search(fleet: Fleet, job: Job, movable: t.Sequence[Movable], engine: Engine
     if at_least is None:
         return Room(False, at_least=None, reason=search.why_impossible())
     if choice is None or choice.cost > job.moves:
-        too_many = f"at least {at_least} pod(s) would have to be moved, but only {job.moves} may be"
-        reason = "no plan was found within the budget of the search" if at_least <= job.moves else too_many
+        reason = "no plan was found within the budget of the search"
+        if at_least > job.moves:
+            reason = f"at least {at_least} pod(s) would have to be moved, but only {job.moves} may be"
         return Room(False, at_least=at_least, reason=reason)
-    for _turn in range(MAX_PLANS):
+    for _attempt in range(MAX_PLANS):
         if choice is None or choice.cost > job.moves:
             break
         found = _plan_for(fleet, job, search, choice, engine)
@@ -174,7 +176,7 @@ class _Search:
 
     def __init__(self, fleet: Fleet, job: Job, movable: t.Sequence[Movable], engine: Engine) -> None:
         try:
-            asked = pods.requests(job.workload.pod)
+            requests = pods.requests(job.workload.pod)
         except quantity.QuantityError as error:
             raise ValueError(f"workload {job.workload.name}: its requests cannot be read: {error}") from error
         self.job, self.fleet = job, fleet
@@ -186,7 +188,7 @@ class _Search:
         self.options: dict[str, NodeOptions] = {}
         self.banned: set[tuple[str, tuple[int, ...]]] = set()
         self.budget = SearchBudget(job.searches)
-        question = Question(self.states, job.workload, asked, job.count)
+        question = Question(self.states, job.workload, requests, job.count)
         groups: dict[tuple[t.Hashable, ...], NodeOptions] = {}
         for name in self._order():
             node = fleet.nodes[name]
@@ -197,28 +199,29 @@ class _Search:
         self.groups = list(groups.values())
 
     def _order(self) -> list[str]:
-        """The nodes with devices of the hold first."""
-        names = {node for node, _driver, _device in _places(self.fleet, self.job.hold)}
+        """The names of all nodes, those with devices of the hold first."""
+        names = _nodes_of_hold(self.fleet, self.job.hold)
         return sorted(self.fleet.nodes, key=lambda name: (name not in names, name))
 
     def bounds(self) -> tuple[int | None, Choice | None]:
         """The lower bound, None if the job can never fit, and the cheapest known plan."""
         for size in range(self.job.moves + 1):
-            inside = [group.try_sets(size, self.budget) for group in self.groups]  # all, even after one has failed
+            within_budget = [group.try_sets(size, self.budget) for group in self.groups]  # all, even after a failure
             choice, lower = self.cheapest(), self._lower_bound()
             if lower is None:
                 return None, None
-            if not all(inside) or (choice and choice.cost <= lower) or lower > self.job.moves:
+            if not all(within_budget) or (choice and choice.cost <= lower) or lower > self.job.moves:
                 return lower, choice
             if all(group.complete for group in self.groups):
                 break
         return self._lower_bound(), self.cheapest()
 
     def free(self, name: str) -> int:
-        """How many pods of the job fit on a node as it is."""
+        """How many pods of the job fit on a node if no pod is moved."""
         return max((one.count for one in self.options[name].options if not one.moved), default=0)
 
     def _need(self) -> int:
+        """How many pods of the job do not fit if no pod is moved."""
         return max(0, self.job.count - sum(self.free(name) for name in self.options))
 
     def _lower_bound(self) -> int | None:
@@ -240,30 +243,27 @@ class _Search:
         return cheapest_choice(rows, self._need())
 
     def ban(self, option: tuple[str, tuple[int, ...]]) -> None:
+        """Exclude an option, a node and the positions of its moved pods, from further plans."""
         self.banned.add(option)
 
     def why_impossible(self) -> str:
         refused = sorted({pods.refuses(node, self.job.workload.pod) for node in self.fleet.nodes.values()} - {""})
-        most = sum(group.most for group in map(self.options.__getitem__, self.options))
-        more = f"; {refused[0]}" if refused and not most else ""
-        what = "whatever pods are moved" if self.job.moves else "without moving pods"
-        return f"{self.job.count} pod(s) do not fit, {what}: at most {most} fit{more}"
+        max_count = sum(options.max_count for options in self.options.values())
+        reason = f"; {refused[0]}" if refused and not max_count else ""
+        condition = "whatever pods are moved" if self.job.moves else "without moving pods"
+        return f"{self.job.count} pod(s) do not fit, {condition}: at most {max_count} fit{reason}"
 
 
-def _places(fleet: Fleet, hold: str) -> set[tuple[str, str, str]]:
+def _nodes_of_hold(fleet: Fleet, hold: str) -> set[str]:
+    """The names of the nodes that have devices of a hold."""
     held = _held(fleet, hold)
-    return {
-        (node.name, offer.driver, str(offer.device["name"]))
-        for node in fleet.nodes.values()
-        for offer in node.offers
-        if identify(offer) in held
-    }
+    return {node.name for node in fleet.nodes.values() for offer in node.offers if identify(offer) in held}
 
 
 def _plan_for(
     fleet: Fleet, job: Job, search: _Search, choice: Choice, engine: Engine
 ) -> Room | tuple[str, tuple[int, ...]]:
-    """The plan for a choice of options, or the node and the option that make it fail."""
+    """The plan for a choice of options, or the node and the moved pods of the option that makes it fail."""
     chosen: dict[str, Option] = {name: search.options[name].options[number] for name, number in choice.entries.items()}
     moved = [search.movable[name][number] for name, one in chosen.items() for number in one.moved]
     simulation = PlacementSimulation(fleet, [job.workload, *(one.workload for one in moved)], engine)
@@ -290,10 +290,13 @@ def _plan_for(
 def _place_job(
     job: Job, search: _Search, chosen: t.Mapping[str, Option], simulation: PlacementSimulation
 ) -> list[tuple[str, tuple[Result, ...]]]:
-    """Place the pods of the job on the chosen nodes, then on nodes of the hold, then on those with the least room."""
-    ours = {node for node, _driver, _device in _places(search.fleet, job.hold)}
+    """Place the pods of the job on the chosen nodes, then on nodes of the hold, then on those with the least room.
+
+    Returns the node and the devices of each placed pod.
+    """
+    nodes_of_hold = _nodes_of_hold(search.fleet, job.hold)
     others = [name for name in search.options if name not in chosen and search.free(name)]
-    others.sort(key=lambda name: (name not in ours, search.free(name), name))
+    others.sort(key=lambda name: (name not in nodes_of_hold, search.free(name), name))
     found: list[tuple[str, tuple[Result, ...]]] = []
     names = [*chosen, *others]
     progress = True
@@ -309,10 +312,13 @@ def _place_job(
     return found
 
 
-def _place_elsewhere(one: Movable, simulation: PlacementSimulation) -> str:
-    """Place a moved pod on a node. Returns the node; empty if none has room."""
-    for name in sorted(simulation.nodes, key=lambda name: (name == one.node, name)):
-        if simulation.place(one.workload, name, one.claims[0]) is not None:
+def _place_elsewhere(moved: Movable, simulation: PlacementSimulation) -> str:
+    """Place a moved pod on a node, on its current node only if no other has room.
+
+    Returns the name of the node; empty if none has room.
+    """
+    for name in sorted(simulation.nodes, key=lambda name: (name == moved.node, name)):
+        if simulation.place(moved.workload, name, moved.claims[0]) is not None:
             return name
     return ""
 
@@ -331,5 +337,7 @@ def _to_hold(fleet: Fleet, placements: t.Iterable[tuple[str, tuple[Result, ...]]
     return tuple(found)
 
 
-def _counter_sets(device: ObjectView, one: DeviceId) -> list[tuple[str, str, str]]:
-    return [(one[0], one[1], str(entry["counterSet"])) for entry in device.get("consumesCounters") or ()]
+def _counter_sets(device: ObjectView, identity: DeviceId) -> list[tuple[str, str, str]]:
+    """The counter sets that a device uses, by driver, pool and name."""
+    driver, pool, _name = identity
+    return [(driver, pool, str(entry["counterSet"])) for entry in device.get("consumesCounters") or ()]

@@ -22,7 +22,7 @@ from . import what_if
 from .fleet import Fleet, Node, Workload
 from .pods import units
 
-#: The steps besides those of `what_if`, and what each means.
+#: The steps that `what_if` does not have or that this module extends, and what each means.
 STEPS = {
     "add": "new empty nodes like an existing or a probed one, with these labels",
     "server": "another version of Kubernetes, or other feature gates",
@@ -35,8 +35,8 @@ STEPS = {
 class Scenario:
     """A fleet and the workloads to place on it. `facts` are the topology facts of probed nodes, by node.
 
-    `drivers` are those of the site with their options, `dra_claims_drivers`. `workload` creates a workload from the
-    arguments of a step `workload`, and raises ValueError if they are wrong.
+    `drivers` are those of the site with their options, as in `dra_claims_drivers`. `workload` creates a workload from
+    the arguments of a step `workload`, and raises ValueError if they are wrong.
     """
 
     fleet: Fleet
@@ -47,7 +47,7 @@ class Scenario:
 
 
 def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if") -> list[Scenario]:
-    """The scenario after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to its arguments:
+    """The scenario after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to its arguments.
 
     `add` takes the arguments of `add` in `what_if.after`. Its `like` may also be a machine that has facts but is not a
     node; `allocatable` then says what the new nodes have. `server` takes `version` and `feature_gates`, `driver` takes
@@ -59,74 +59,75 @@ def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if")
     for number, step in enumerate(steps):
         name = next(iter(step), None) if isinstance(step, dict) and len(step) == 1 else None
         scenario = found[-1]
-        place = f"{path}[{number}]"
+        step_path = f"{path}[{number}]"
         if name in STEPS:
             value = step[str(name)]
             if not isinstance(value, dict):
-                message = "is not a mapping"
-                raise Problems([Problem(f"{place}.{name}", message, "wrong-type", "see the documentation of the step")])
-            found.append(_APPLY[str(name)](scenario, value, f"{place}.{name}"))
+                fix = "see the documentation of the step"
+                raise Problems([Problem(f"{step_path}.{name}", "is not a mapping", "wrong-type", fix)])
+            found.append(_APPLY[str(name)](scenario, value, f"{step_path}.{name}"))
         elif isinstance(step, dict) and len(step) == 1 and name in what_if.STEPS:
-            found.append(replace(scenario, fleet=what_if.apply_step(scenario.fleet, step, place)))
+            found.append(replace(scenario, fleet=what_if.apply_step(scenario.fleet, step, step_path)))
         else:
             known = ", ".join(dict.fromkeys([*what_if.STEPS, *STEPS]))
-            raise Problems([Problem(place, "is not a mapping with one step", "bad-step", f"give one of {known}")])
+            raise Problems([Problem(step_path, "is not a mapping with one step", "bad-step", f"give one of {known}")])
     return found[1:]
 
 
-def _add(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
-    like, room, whole = value.get("like"), value.get("allocatable"), place.rpartition(".")[0]
+def _add(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
+    like, allocatable, step_path = value.get("like"), value.get("allocatable"), path.rpartition(".")[0]
     step = {"add": {key: one for key, one in value.items() if key != "allocatable"}}
     if not isinstance(like, str) or like in scenario.fleet.nodes or like not in scenario.facts:
-        if room is not None:
+        if allocatable is not None:
             message = "is only allowed for a machine that has facts and is not a node"
-            raise Problems([Problem(f"{place}.allocatable", message, "bad-step", "leave it out")])
-        return _with_facts(scenario, replace(scenario, fleet=what_if.apply_step(scenario.fleet, step, whole)), like)
+            raise Problems([Problem(f"{path}.allocatable", message, "bad-step", "leave it out")])
+        fleet = what_if.apply_step(scenario.fleet, step, step_path)
+        return _with_facts(scenario, replace(scenario, fleet=fleet), like)
     name = str(like)
     known = {driver: knowledge(driver, options) for driver, options in scenario.drivers.items()}
-    found = tuple(offers(name, scenario.facts[name], scenario.drivers, known, scenario.fleet.server))
-    if not found:
+    devices = tuple(offers(name, scenario.facts[name], scenario.drivers, known, scenario.fleet.server))
+    if not devices:
         drivers = ", ".join(scenario.drivers) or "none"
         message = f"{name}: no driver publishes a device of this machine; drivers: {drivers}"
-        raise Problems([Problem(f"{place}.like", message, "bad-step", "give the drivers of the site")])
-    if room is not None and not isinstance(room, dict):
-        raise Problems([Problem(f"{place}.allocatable", "is not a mapping", "wrong-type", "such as cpu: '128'")])
+        raise Problems([Problem(f"{path}.like", message, "bad-step", "give the drivers of the site")])
+    if allocatable is not None and not isinstance(allocatable, dict):
+        raise Problems([Problem(f"{path}.allocatable", "is not a mapping", "wrong-type", "such as cpu: '128'")])
     try:
-        model = Node(name, allocatable=units(room) if room else None, offers=found)
+        model = Node(name, allocatable=units(allocatable) if allocatable else None, offers=devices)
     except quantity.QuantityError as error:
-        raise Problems([Problem(f"{place}.allocatable", str(error), "wrong-type", "such as cpu: '128'")]) from error
+        raise Problems([Problem(f"{path}.allocatable", str(error), "wrong-type", "such as cpu: '128'")]) from error
     notes = list(scenario.fleet.notes)
-    if not room:
+    if not allocatable:
         notes.append(f"what_if: add has no allocatable, so nodes like {name} have room for any number of pods")
     with_model = replace(scenario.fleet, nodes={**scenario.fleet.nodes, name: model}, notes=tuple(notes))
-    nodes = dict(what_if.apply_step(with_model, step, whole).nodes)
+    nodes = dict(what_if.apply_step(with_model, step, step_path).nodes)
     del nodes[name]
     return _with_facts(scenario, replace(scenario, fleet=replace(with_model, nodes=nodes)), like)
 
 
-def _with_facts(scenario: Scenario, then: Scenario, like: t.Any) -> Scenario:
-    """Give the new nodes the facts of `like`, if it was probed."""
-    if like not in scenario.facts:
-        return then
-    new = {name: scenario.facts[like] for name in then.fleet.nodes if name not in scenario.fleet.nodes}
-    return replace(then, facts={**scenario.facts, **new})
+def _with_facts(before: Scenario, after_step: Scenario, like: t.Any) -> Scenario:
+    """Give the nodes that a step has added the facts of `like`, if it was probed."""
+    if like not in before.facts:
+        return after_step
+    new = {name: before.facts[like] for name in after_step.fleet.nodes if name not in before.fleet.nodes}
+    return replace(after_step, facts={**before.facts, **new})
 
 
-def _server(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
+def _server(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
     if set(value) - {"version", "feature_gates"} or not value:
-        raise Problems([Problem(place, "must have version or feature_gates, and nothing else", "bad-step", "")])
+        raise Problems([Problem(path, "must have version or feature_gates, and nothing else", "bad-step", "")])
     old = scenario.fleet.server
     gates = value.get("feature_gates", old.gates)
     try:
         server = Server(str(value.get("version", f"1.{old.minor}")), gates, [{"spec": one} for one in old.rules])
     except (ValueError, AttributeError) as error:
-        raise Problems([Problem(place, str(error), "bad-step", f"1.{versions.OLDEST} and later are known")]) from error
+        raise Problems([Problem(path, str(error), "bad-step", f"1.{versions.OLDEST} and later are known")]) from error
     notes = list(scenario.fleet.notes)
-    back = sorted(old.dropped - server.dropped)
-    if back:
+    newly_stored = sorted(old.dropped - server.dropped)
+    if newly_stored:
         notes.append(
-            f"what_if: a server of 1.{server.minor} stores {', '.join(back)} of devices, which the current server has "
-            "dropped: what drivers would publish there is unknown"
+            f"what_if: a server of 1.{server.minor} stores {', '.join(newly_stored)} of devices, which the current "
+            "server has dropped: what drivers would publish there is unknown"
         )
     nodes = {name: _served(node, old, server) for name, node in scenario.fleet.nodes.items()}
     return replace(scenario, fleet=replace(scenario.fleet, nodes=nodes, server=server, notes=tuple(notes)))
@@ -137,23 +138,23 @@ def _served(node: Node, old: Server, server: Server) -> Node:
     return _with_offers(node, [server.stored_from(one, old) for one in node.offers])
 
 
-def _with_offers(node: Node, found: t.Sequence[Offer]) -> Node:
-    """The node with other devices; claims keep those that still exist."""
-    by_id = {identify(one): one for one in found}
+def _with_offers(node: Node, new_offers: t.Sequence[Offer]) -> Node:
+    """The node with other devices. Claims keep the devices that still exist."""
+    by_id = {identify(one): one for one in new_offers}
     held = tuple(
         replace(one, result=replace(one.result, offer=by_id[one.result.id]))
         for one in node.held
         if one.result.id in by_id
     )
-    return replace(node, offers=tuple(found), held=held)
+    return replace(node, offers=tuple(new_offers), held=held)
 
 
-def _driver(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
-    """Nodes with facts get the devices that the driver would publish; on other nodes they are unclear."""
+def _driver(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
+    """Nodes with facts get the devices that the driver would publish. On other nodes its devices are unclear."""
     name = str(value.get("name"))
     if name not in DRIVERS:
         message = f"{name!r} is not a driver whose devices a probe can predict"
-        raise Problems([Problem(f"{place}.name", message, "bad-step", f"give one of {', '.join(DRIVERS)}")])
+        raise Problems([Problem(f"{path}.name", message, "bad-step", f"give one of {', '.join(DRIVERS)}")])
     options = {name: {key: one for key, one in value.items() if key != "name"}}
     known = {name: knowledge(name, options[name])}
     fleet, notes = scenario.fleet, list(scenario.fleet.notes)
@@ -167,11 +168,11 @@ def _driver(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
             reason = f"the node was not probed, so what another version of {name} publishes on it is unknown"
             nodes[node.name] = replace(_with_offers(node, others), unclear={**node.unclear, name: reason})
             continue
-        made = offers(node.name, scenario.facts[node.name], options, known, fleet.server)
-        nodes[node.name] = _with_offers(node, sorted([*others, *made], key=lambda one: (one.driver, one.pool)))
-        gone = len(node.held) - len(nodes[node.name].held)
-        if gone:
-            notes.append(f"what_if: {gone} allocated device(s) on node {node.name} would no longer be published")
+        published = offers(node.name, scenario.facts[node.name], options, known, fleet.server)
+        nodes[node.name] = _with_offers(node, sorted([*others, *published], key=lambda one: (one.driver, one.pool)))
+        removed = len(node.held) - len(nodes[node.name].held)
+        if removed:
+            notes.append(f"what_if: {removed} allocated device(s) on node {node.name} would no longer be published")
     unknown = sorted(
         name for name, node in nodes.items() if name not in scenario.facts and node is not fleet.nodes[name]
     )
@@ -180,16 +181,16 @@ def _driver(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
     return replace(scenario, fleet=replace(fleet, nodes=nodes, notes=tuple(notes)))
 
 
-def _workload(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
+def _workload(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
     name = value.get("name")
     names = [one.name for one in scenario.workloads]
     if name not in names or scenario.workload is None:
         message = f"there is no workload {name!r}"
-        raise Problems([Problem(f"{place}.name", message, "bad-step", f"name one of {', '.join(names)}")])
+        raise Problems([Problem(f"{path}.name", message, "bad-step", f"name one of {', '.join(names)}")])
     try:
         new = scenario.workload(value)
     except ValueError as error:
-        raise Problems([Problem(place, str(error), "bad-step", "")]) from error
+        raise Problems([Problem(path, str(error), "bad-step", "")]) from error
     return replace(scenario, workloads=tuple(new if one.name == name else one for one in scenario.workloads))
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Places pods one after the other on a fleet, like the scheduler."""
+"""Simulates the placement of pods, one after the other, on a fleet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .states import States, allocate_pod
 class PlacementSimulation:
     """A copy of a fleet that changes as pods are placed. `workloads` are those that may be placed; names are unique.
 
-    The caller chooses the node: scores, by which the scheduler chooses among suitable nodes, are not modelled.
+    The caller chooses the node. The scores with which the scheduler chooses among suitable nodes are not modelled.
     """
 
     def __init__(self, fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> None:
@@ -38,10 +38,15 @@ class PlacementSimulation:
         self._changed.add(node.name)
 
     def place(self, workload: Workload, name: str, owner: str) -> tuple[Result, ...] | None:
-        """Place a pod of a workload on a node, with claims named `owner`. Returns None if it does not fit."""
+        """Place a pod of a workload on the node `name`, with a claim named `owner`.
+
+        Returns the devices of the pod; None if the pod does not fit.
+        """
         node = self.nodes[name]
         requests = self._requests[workload.name]
-        if pods.refuses(node, workload.pod) or pods.room(node, requests)[0] == 0 or not self._spread(workload, node):
+        if pods.refuses(node, workload.pod) or pods.room(node, requests)[0] == 0:
+            return None
+        if not self._spread_allows(workload, node):
             return None
         if name not in self._changed and not self._states.of(node, workload).count_up_to(1):
             return None
@@ -54,8 +59,8 @@ class PlacementSimulation:
         self.replace_node(replace(node, held=(*node.held, *devices), pods=(*node.pods, pod)))
         return answer.results
 
-    def _spread(self, workload: Workload, node: Node) -> bool:
-        """Whether the spread constraints allow one more pod on a node."""
+    def _spread_allows(self, workload: Workload, node: Node) -> bool:
+        """Whether the spread constraints of a workload allow one more of its pods on a node."""
         rules: list[ObjectView] = spread.constraints(workload)
         if not rules:
             return True

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The part of a cluster's objects that a plan uses. A snapshot contains nothing else."""
+"""Reduces the objects of a cluster to the fields that a plan uses. A snapshot contains only these fields."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import typing as t
 from ..kube.objects import Object, ObjectView
 from .forms import FORMS, Leaf
 
-#: The version of the snapshot format. A release reads only snapshots of its own version.
+#: The version of the snapshot format. Snapshots of other versions are refused.
 FORMAT = 1
 
 _METADATA = ("name", "namespace", "labels")
 _CLAIM_DEVICES: t.Mapping[str, t.Any] = {"requests": ..., "constraints": ...}
-#: The fields that are kept, by kind and name; `...` means the whole field. A form in a list applies to each item.
+#: The fields that are kept, by kind and name; `...` stands for the whole field. See `forms.Form` for the other values.
 _KEPT_FIELDS: t.Mapping[str, t.Any] = {
     **FORMS,
     "ResourceSlice": {"spec": ...},
@@ -32,8 +32,11 @@ _KEPT_FIELDS: t.Mapping[str, t.Any] = {
 
 
 def snapshot_of(item: ObjectView) -> Object:
-    """An object without the fields that no plan uses, such as annotations, owners, opaque configurations, images and
-    pod addresses. Of kinds that a plan does not use, only name, namespace and labels are kept."""
+    """An object without the fields that no plan uses.
+
+    For example, annotations, owners, opaque configurations, images and pod addresses are left out. For kinds that a
+    plan does not use, only name, namespace and labels are kept.
+    """
     found: Object = {name: item[name] for name in ("apiVersion", "kind") if name in item}
     found["metadata"] = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}
     found.update(_part(item, _KEPT_FIELDS.get(str(item.get("kind")), {})))
@@ -41,6 +44,7 @@ def snapshot_of(item: ObjectView) -> Object:
 
 
 def _part(value: t.Any, form: t.Any) -> t.Any:
+    """The part of a value that a form of `_KEPT_FIELDS` describes."""
     if form is ... or isinstance(form, Leaf) or (isinstance(form, dict) and "*" in form):
         return value
     if isinstance(form, list):

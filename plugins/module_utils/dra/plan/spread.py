@@ -28,10 +28,10 @@ def constraints(workload: Workload) -> list[ObjectView]:
 
 
 def limit(constraint: ObjectView, workload: Workload, fleet: Fleet, capacity: t.Mapping[str, int]) -> dict[str, int]:
-    """How many more pods each domain takes, by the value of its label. `capacity` is the room for pods of each node.
+    """How many more pods each domain takes, by the value of the label. `capacity` is how many pods fit on each node.
 
-    A domain may have up to maxSkew more pods than the domain with the fewest pods, which is assumed to grow until it is
-    full. Nodes without the label take none.
+    A domain may have up to maxSkew more pods than the domain with the fewest pods. This one is assumed to grow until it
+    is full. Nodes without the label take no pods.
     """
     key = str(constraint["topologyKey"])
     selector = _selector(constraint, workload)
@@ -57,20 +57,24 @@ def limit(constraint: ObjectView, workload: Workload, fleet: Fleet, capacity: t.
 
 
 def _selector(constraint: ObjectView, workload: Workload) -> ObjectView | None:
+    """The label selector of a constraint, with the workload's values of its matchLabelKeys."""
     selector = constraint.get("labelSelector")
-    more = [name for name in constraint.get("matchLabelKeys") or () if name in workload.labels]
-    if selector is None or not more:
+    keys = [name for name in constraint.get("matchLabelKeys") or () if name in workload.labels]
+    if selector is None or not keys:
         return t.cast("ObjectView | None", selector)
-    labels = {**(selector.get("matchLabels") or {}), **{name: workload.labels[name] for name in more}}
+    labels = {**(selector.get("matchLabels") or {}), **{name: workload.labels[name] for name in keys}}
     return {**selector, "matchLabels": labels}
 
 
 def _is_counted(constraint: ObjectView, workload: Workload, node: Node) -> bool:
-    """Whether the pods of a node count. By default they count if the pod's node selector and affinity select it."""
+    """Whether the pods of a node count.
+
+    By default they count if the workload's node selector and affinity select the node.
+    """
     spec = workload.pod
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
-        only = {name: spec[name] for name in ("nodeSelector", "affinity") if name in spec}
-        if pods.refuses(Node(node.name, labels=node.labels), only):
+        selection = {name: spec[name] for name in ("nodeSelector", "affinity") if name in spec}
+        if pods.refuses(Node(node.name, labels=node.labels), selection):
             return False
     if constraint.get("nodeTaintsPolicy", "Ignore") == "Honor":
         return not pods.refuses(node, {"tolerations": spec.get("tolerations") or ()})

@@ -5,8 +5,8 @@
 
 """Counts placements once for all nodes in the same state.
 
-The state of a node is the part of its devices that matters to a workload: attributes that none of its selectors and
-constraints names, such as serial numbers, do not count.
+The state of a node is the part of its devices and allocations that matters to the workloads. Attributes that no
+selector or constraint of the workloads names, such as serial numbers, are not part of the state.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from ..scheduler.search_devices import identify
 from ..vendors.offer import Offer
 from .fleet import Fleet, Node, Workload
 
-#: The count of placements on one node stops here. No real node takes that many pods.
+#: The maximum number of placements counted on one node. No real node takes that many pods.
 MAX_PLACEMENTS = 4096
-#: Devices that one search may examine, which takes at most a tenth of a second. If a search gives up, the count is a
-#: lower bound.
+#: The number of devices that one search may examine, which takes at most a tenth of a second. If a search gives up, the
+#: count is a lower bound.
 SEARCH_BUDGET = 15_000
-#: Devices that all searches on one node may examine, which takes some seconds. After that the count is a lower bound.
+#: The number of devices that all searches on one node may examine, which takes some seconds. After that the count is a
+#: lower bound.
 NODE_SEARCH_BUDGET = 40 * SEARCH_BUDGET
 
 
@@ -43,7 +44,7 @@ class State:
     def __init__(self, fleet: Fleet, workload: Workload, node: Node, cache: SelectorCache, verdicts: Verdicts) -> None:
         self._fleet = fleet
         self._workload = workload
-        self._place = {identify(offer): number for number, offer in enumerate(node.offers)}
+        self._position = {identify(offer): number for number, offer in enumerate(node.offers)}
         self._held = [one.result for one in node.held]
         self._uncertain = sorted(node.unclear)
         self._cache = NodeCache(node.offers, cache, verdicts)
@@ -51,20 +52,21 @@ class State:
         self.refusal: Refusal | None = None
         self._examined = 0
 
-    def count_up_to(self, most: int) -> int:
-        """The number of placements, but at most `most`."""
-        while len(self.found) < most and self.refusal is None:
-            self._next()
-        return min(len(self.found), most)
+    def count_up_to(self, limit: int) -> int:
+        """The number of placements, but at most `limit`."""
+        while len(self.found) < limit and self.refusal is None:
+            self._search_next()
+        return min(len(self.found), limit)
 
-    def _next(self) -> None:
+    def _search_next(self) -> None:
+        """Search one more placement. Sets `refusal` if there is none, or if a limit is reached."""
         answer = allocate_pod(self._fleet, self._workload, self._cache, self._held, self._uncertain)
         if isinstance(answer, Refusal):
             self.refusal = answer
             return
         self._examined += answer.examined
         self._held += answer.results
-        self.found.append(tuple(self._place[one.id] for one in answer.results))
+        self.found.append(tuple(self._position[one.id] for one in answer.results))
         if len(self.found) >= MAX_PLACEMENTS or not any(not one.admin for one in answer.results):
             reason = f"counted only up to {len(self.found)}: nothing that a pod takes runs out"
             self.refusal = Refusal(reason, "claims", "budget")
@@ -76,7 +78,7 @@ class State:
 class States:
     """The states of a fleet's nodes, by workload. The caller must keep the offers alive.
 
-    It can also be used for changed copies of the fleet that have the same classes and server (see `serves`).
+    They can also be used for changed copies of the fleet that have the same classes and server (see `serves`).
     """
 
     def __init__(self, fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> None:
@@ -93,23 +95,23 @@ class States:
         self._states: dict[tuple[str, t.Hashable], State] = {}
 
     def serves(self, fleet: Fleet) -> bool:
-        """Whether this can be used for the nodes of another fleet."""
+        """Whether the states can be used for the nodes of another fleet."""
         return fleet.classes is self.fleet.classes and fleet.server is self.fleet.server
 
     def key(self, node: Node) -> t.Hashable:
-        """A key that is equal for nodes that no workload can distinguish, apart from their room for pods."""
+        """A key that is equal for nodes whose devices and allocations no workload can distinguish."""
         if id(node) not in self._keys:
             self._nodes[id(node)] = node
-            place = {identify(offer): number for number, offer in enumerate(node.offers)}
+            position = {identify(offer): number for number, offer in enumerate(node.offers)}
             held = sorted(
-                (place.get(one.result.id, -1), one.result.admin, tuple(sorted(one.result.consumed.items())))
+                (position.get(one.result.id, -1), one.result.admin, tuple(sorted(one.result.consumed.items())))
                 for one in node.held
             )
             self._keys[id(node)] = (self.shape(node), tuple(held))
         return self._keys[id(node)]
 
     def shape(self, node: Node) -> t.Hashable:
-        """A key that is equal for nodes whose devices no workload can distinguish, whatever is in use."""
+        """A key that is equal for nodes whose devices no workload can distinguish, whatever is allocated."""
         if id(node) not in self._shapes:
             self._nodes[id(node)] = node
             pools = {pool: number for number, pool in enumerate(sorted({_pool(offer) for offer in node.offers}))}
@@ -122,6 +124,7 @@ class States:
         return self._shapes[id(node)]
 
     def of(self, node: Node, workload: Workload) -> State:
+        """The state of a node for a workload; nodes in the same state share one State."""
         key = (workload.name, self.key(node))
         if key not in self._states:
             verdicts = self._verdicts.setdefault(self.shape(node), Verdicts())
@@ -141,7 +144,10 @@ def allocate_pod(
     unclear: t.Iterable[str] = (),
     explain: bool = True,
 ) -> Allocation | Refusal:
-    """The devices that the scheduler gives the claims of one more pod on a node; see `allocator.allocate`."""
+    """The devices that the scheduler would allocate to the claims of one more pod on a node, or why it would not.
+
+    See `allocator.allocate`.
+    """
     question = Question(workload.claims, fleet.classes, cache, list(held), SEARCH_BUDGET, fleet.server.constraints)
     return answer_of(question, unclear, explain)
 

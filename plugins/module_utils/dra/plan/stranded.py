@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Free devices that no workload can use in the current state, and what blocks each.
+"""Free devices that no workload can use in the current state, and what prevents the use of each.
 
-A workload can use a device if some allocation of its claims on the node includes the device. The scheduler takes the
-first devices that fit, so it takes the others only after these are in use.
+A workload can use a device if some allocation of the workload's claims on the node includes the device. The scheduler
+takes the first devices that fit, and takes other devices only after the first ones are in use.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .states import MAX_PLACEMENTS, States, allocate_pod
 class Stranded:
     """A free device that none of the workloads can use.
 
-    `holders` are claims, `namespace/name`. The device becomes usable as soon as one of them ends. If there are none,
-    `together` are claims that must all end. If both are empty, `reason` is a fact about the device or the node that no
-    claim causes. `certain` is False if the device may be usable.
+    `holders` are claims, `namespace/name`. The device becomes usable if any one of them is deleted. If there are none,
+    `together` are claims that must all be deleted. If both are empty, no claim is the cause, and `reason` is a fact
+    about the device or the node. `certain` is False if the device may be usable.
     """
 
     node: str
@@ -47,10 +47,10 @@ class Stranded:
 def stranded(
     fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None
 ) -> list[Stranded]:
-    """The stranded devices of a fleet by node, in the order of drivers and pools.
+    """The stranded devices of a fleet, node by node, in the order of the node's devices.
 
-    Allocated devices are not free. Devices that no workload's selectors select are left out. `states` are those that
-    `fit` used for the same fleet and workloads, so that its searches are not repeated.
+    Devices that are allocated, or that no workload's selectors select, are left out. `states` are those that `fit` used
+    for the same fleet and workloads: with them, searches are not repeated.
     """
     if states is None or not states.serves(fleet):
         states = States(fleet, workloads, engine)
@@ -68,9 +68,9 @@ def stranded(
 
 
 def _renamed_for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Stranded:
-    """A result of another node in the same state, with the names of this node.
+    """A result of `_stranded_on` with the names of a node in the same state.
 
-    `holders` and `together` of `one` are positions in `owners`.
+    `number` is the position of the device. `holders` and `together` of `one` are positions in `owners`.
     """
     return replace(
         one,
@@ -83,8 +83,11 @@ def _renamed_for(node: Node, owners: t.Sequence[str], number: int, one: Stranded
 
 @dataclass
 class _StrandedSearch:
-    """Finds the stranded devices of nodes. `_always_stranded` says, by shape of node and device, whether a device is
-    stranded even if nothing is in use."""
+    """Finds the stranded devices of nodes.
+
+    `_always_stranded` caches whether a device is stranded even if no device is allocated, by the shape of the node, the
+    position of the device and the refusals of the workloads.
+    """
 
     fleet: Fleet
     workloads: t.Sequence[Workload]
@@ -96,7 +99,7 @@ class _StrandedSearch:
         self.matches = [RequestMatches(self.fleet, workload, self.states.cache) for workload in self.workloads]
 
     def surely_usable(self, node: Node, refusals: t.Sequence[str]) -> set[int]:
-        """The positions of devices that are certainly usable: those that pods get if placed one after the other."""
+        """The positions of devices that are certainly usable: pods get them if placed one after the other."""
         found: set[int] = set()
         for workload, refused in zip(self.workloads, refusals):
             if not refused:
@@ -113,7 +116,7 @@ class _StrandedSearch:
         return self._always_stranded[key]
 
     def usable(self, node: Node, offer: Offer, refusals: t.Sequence[str]) -> bool:
-        """Whether a workload can use a device."""
+        """Whether some workload can use a device. `refusals` has why the node takes no pod of each workload."""
         return any(
             self._refusal(node, offer, matches, request, explain=False) is None
             for matches, refused in zip(self.matches, refusals)
@@ -122,8 +125,10 @@ class _StrandedSearch:
         )
 
     def refusal(self, node: Node, offer: Offer, refusals: t.Sequence[str]) -> Refusal | None:
-        """Why the first workload that requests such devices cannot use this one; None if a workload can use it, or
-        none requests it."""
+        """Why the first workload that requests such devices cannot use this one.
+
+        None if some workload can use it, or if no workload requests such devices.
+        """
         first: Refusal | None = None
         for matches, refused in zip(self.matches, refusals):
             for request in matches.requests_for(offer):
@@ -140,7 +145,7 @@ class _StrandedSearch:
     def _refusal(
         self, node: Node, offer: Offer, matches: RequestMatches, request: RequestKey, explain: bool
     ) -> Refusal | None:
-        """Why no allocation of the workload has this device for this request; None if one has."""
+        """Why no allocation of the workload has this device for this request; None if an allocation has it."""
         claim, number, alternative = request
         claims = list(matches.workload.claims)
         body = alternatives(claims[claim]["devices"]["requests"][number])[alternative]
@@ -153,7 +158,7 @@ class _StrandedSearch:
         answer = allocate_pod(self.fleet, pinned, cache, [one.result for one in node.held], node.unclear, explain)
         if isinstance(answer, Refusal):
             return answer
-        if takes_all and not _has(answer, offer):
+        if takes_all and not _includes(answer, offer):
             return Refusal("a request for all devices does not include it", "", "selector")
         return None
 
@@ -172,7 +177,10 @@ class _ThisDevice:
 
 
 def _stranded_on(search: _StrandedSearch, node: Node, refusals: t.Sequence[str]) -> list[tuple[int, Stranded]]:
-    """The stranded devices, each with its position among the node's; holders are positions among the node's owners."""
+    """The stranded devices of a node, each with its position among the node's devices.
+
+    `holders` and `together` are positions among the claims that have devices of the node.
+    """
     owners = list(dict.fromkeys(one.owner for one in node.held))
     taken = node.owners()
     usable = search.surely_usable(node, refusals)
@@ -195,7 +203,10 @@ def _stranded_on(search: _StrandedSearch, node: Node, refusals: t.Sequence[str])
 def _holders(
     search: _StrandedSearch, node: Node, number: int, refusals: t.Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """The claims each of which makes the device usable if it ends, or if there are none, those that must all end."""
+    """The claims each of which makes the device usable if it is deleted, and claims that must all be deleted.
+
+    The second list is empty if the first is not.
+    """
     if not node.held or search.always_stranded(node, number, refusals):
         return [], []
     offer = node.offers[number]
@@ -204,7 +215,7 @@ def _holders(
     if alone:
         return alone, []
     needed = list(owners)
-    for owner in owners:  # drop every claim that does not need to end
+    for owner in owners:  # drop every claim that does not need to be deleted
         fewer = [one for one in needed if one != owner]
         if search.usable(node.without(fewer), offer, refusals):
             needed = fewer
@@ -212,7 +223,7 @@ def _holders(
 
 
 def _involved_owners(search: _StrandedSearch, node: Node, offer: Offer, refusals: t.Sequence[str]) -> list[str]:
-    """The claims with a device that an allocation with this device may include, or depend on."""
+    """The claims that have a device which an allocation with this device may include or depend on."""
     accepted = [matches for matches, refused in zip(search.matches, refusals) if not refused]
     found = [
         held.owner
@@ -222,5 +233,5 @@ def _involved_owners(search: _StrandedSearch, node: Node, offer: Offer, refusals
     return list(dict.fromkeys(found))
 
 
-def _has(answer: Allocation, offer: Offer) -> bool:
+def _includes(answer: Allocation, offer: Offer) -> bool:
     return any(one.id == identify(offer) for one in answer.results)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from ..apiserver import features
 from ..cel.engine import Engine
-from ..holds import hold as forms
 from ..holds import swap
+from ..holds.hold import parse_device
 from ..holds.tolerations import not_tolerating, request_bodies, tolerating_others
 from ..kube.objects import Object, ObjectView
 from ..scheduler.published import v1
@@ -28,14 +28,17 @@ from .inputs import templates_of, workload
 from .reader import read
 from .room import SEARCHES, Job, room
 
-#: The maximum number of a tier's pods, and of pods that are evicted for them.
+#: The maximum number of a tier's pods, and of pods that may be evicted for them.
 MAX_PODS = 1024
 
 
 @dataclass(frozen=True)
 class SwapRequest:
-    """What a tier requests: these devices, room for `count` pods of a workload, or room for `share` percent of the
-    pods of the workload that fit on the empty fleet."""
+    """What a tier requests: `devices`, or devices for pods of a `workload`.
+
+    The number of pods is `count`, or `share` percent of the pods that fit on the empty fleet. `searches` is the maximum
+    number of sets of pods that are searched.
+    """
 
     tier: str
     devices: tuple[DeviceId, ...] = ()
@@ -48,32 +51,31 @@ class SwapRequest:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The devices to hold, those of them whose pods are evicted, and the effects.
+    """The devices to hold, those among them whose pods are evicted, and the effects.
 
-    `places` is how many pods of the workload then fit, `of` how many fit on the empty fleet, None if that was not
-    computed. `reason` says why nothing was found.
+    `fitting` is how many pods of the workload then fit. `total` is how many fit on the empty fleet; None if this was
+    not computed. `reason` says why no devices were found; empty if devices were found.
     """
 
     hold: tuple[DeviceId, ...] = ()
     evict: tuple[DeviceId, ...] = ()
     effects: TakeEffects = TakeEffects()
-    places: int = 0
-    of: int | None = None
+    fitting: int = 0
+    total: int | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
 
 
 def request_of(params: ObjectView, objects: t.Sequence[Object]) -> SwapRequest:
     """The request that the options of a module describe. Raises ValueError."""
-    for name, value, most in (("count", params["count"], MAX_PODS), ("share", params["share"], 100)):
-        if value is not None and not 1 <= value <= most:
-            raise ValueError(f"{name}: {value} is not from 1 to {most}")
-    given = params["workload"]
-    pods = workload(given, templates_of(objects)) if given else None
+    for name, value, maximum in (("count", params["count"], MAX_PODS), ("share", params["share"], 100)):
+        if value is not None and not 1 <= value <= maximum:
+            raise ValueError(f"{name}: {value} is not from 1 to {maximum}")
+    entry = params["workload"]
     request = SwapRequest(
         params["tier"],
         device_ids(params["devices"]),
-        pods,
+        workload(entry, templates_of(objects)) if entry else None,
         params["count"],
         params["share"],
         params["ignore_budgets"],
@@ -90,26 +92,27 @@ def choose(
     fleet = read(objects, kubernetes, gates)
     users = DeviceUsers(objects, request.tier)
     if request.workload is None:
-        return _named(fleet, users, request)
-    _check(request.workload, request.tier)
-    return _for_pods(fleet, users, objects, request, engine)
+        return _choose_devices(fleet, users, request)
+    _check_tolerations(request.workload, request.tier)
+    return _choose_for_pods(fleet, users, objects, request, engine)
 
 
-def _named(fleet: Fleet, users: DeviceUsers, request: SwapRequest) -> Chosen:
-    published = {identify(offer): offer for node in fleet.nodes.values() for offer in node.offers}
-    wanted = tuple(dict.fromkeys(request.devices))
-    lost = ["/".join(one) for one in wanted if one not in published]
-    if lost:
+def _choose_devices(fleet: Fleet, users: DeviceUsers, request: SwapRequest) -> Chosen:
+    """The choice for a request for devices by name."""
+    published = {identify(offer) for node in fleet.nodes.values() for offer in node.offers}
+    requested = tuple(dict.fromkeys(request.devices))
+    missing = ["/".join(one) for one in requested if one not in published]
+    if missing:
         return Chosen(
-            reason=f"no complete pool of a node publishes {', '.join(lost[:8])}: its node may be gone. Name other "
-            "devices, or give back the swap",
+            reason=f"no complete pool of a node publishes {', '.join(missing[:8])}: the node may no longer exist. Name "
+            "other devices, or return the devices of the swap",
             notes=fleet.notes,
         )
-    return Chosen(wanted, wanted, users.effects_of_taking(wanted), notes=fleet.notes)
+    return Chosen(requested, requested, users.effects_of_taking(requested), notes=fleet.notes)
 
 
-def _check(workload: Workload, tier: str) -> None:
-    """Raises ValueError for claims that could not use the devices of their tier, or could take those of others."""
+def _check_tolerations(workload: Workload, tier: str) -> None:
+    """Raises ValueError if the claims could not use the devices of the tier, or could take devices held for others."""
     broad = [path for claim in workload.claims for path in tolerating_others(claim, tier)]
     if broad:
         raise ValueError(
@@ -131,53 +134,54 @@ def _check(workload: Workload, tier: str) -> None:
         )
 
 
-def _for_pods(
+def _choose_for_pods(
     fleet: Fleet, users: DeviceUsers, objects: t.Sequence[ObjectView], request: SwapRequest, engine: Engine
 ) -> Chosen:
+    """The choice for a request for devices for pods of a workload."""
     workload = t.cast("Workload", request.workload)
     total: int | None = None
     count = request.count
     if request.share is not None:
-        total = _places(fleet, workload, engine)
+        total = _fitting_on_empty_fleet(fleet, workload, engine)
         count = total * request.share // 100
         if not count:
-            reason = f"{request.share} % of {total} place(s) for {workload.name} on the empty fleet is less than one"
-            return Chosen(of=total, reason=reason, notes=fleet.notes)
+            reason = f"{request.share} % of {total} pod(s) of {workload.name} on the empty fleet is less than one"
+            return Chosen(total=total, reason=reason, notes=fleet.notes)
     movable, ending = users.movable(not request.ignore_budgets)
-    begun = users.effects_of_taking(_begun(objects, request.tier)).evicted
-    gone = {*ending, *(claim for one in begun for claim in one.claims)}
-    after = replace(fleet, nodes={name: node.without(gone) for name, node in fleet.nodes.items()})
+    being_evicted = users.effects_of_taking(_devices_being_swapped(objects, request.tier)).evicted
+    ending_claims = {*ending, *(claim for one in being_evicted for claim in one.claims)}
+    after = replace(fleet, nodes={name: node.without(ending_claims) for name, node in fleet.nodes.items()})
     tolerant = {
         f"{one['metadata']['namespace']}/{one['metadata']['name']}"
         for one in objects
         if one.get("kind") == "ResourceClaim" and not not_tolerating(v1(one, "ResourceClaim")["spec"], request.tier)
     }
-    left = [one for one in movable if not gone & set(one.claims)]
+    still_movable = [one for one in movable if not ending_claims & set(one.claims)]
     job = Job(workload, count, request.tier, MAX_PODS, True, request.searches)
-    found = room(after, job, left, engine, tolerant)
+    found = room(after, job, still_movable, engine, tolerant)
     if not found.fits:
-        return Chosen(of=total, reason=found.reason, notes=fleet.notes)
-    moved = {one.pod for one in found.moves} | {one.pod for one in begun}
+        return Chosen(total=total, reason=found.reason, notes=fleet.notes)
+    moved = {one.pod for one in found.moves} | {one.pod for one in being_evicted}
     placed = {one for _node, devices in found.placements for one in devices}
     held = users.effects_of_taking(found.devices)
-    theirs = {one for pod in held.evicted if pod.pod in moved or pod.ending for one in pod.devices}
-    evict = tuple(one for one in found.devices if one in placed or one in theirs)
+    devices_of_moved = {one for pod in held.evicted if pod.pod in moved or pod.ending for one in pod.devices}
+    evict = tuple(one for one in found.devices if one in placed or one in devices_of_moved)
     effects = replace(users.effects_of_taking(evict), held_by_tier=held.held_by_tier)
     return Chosen(found.devices, evict, effects, count, total, notes=fleet.notes)
 
 
-def _begun(objects: t.Iterable[ObjectView], tier: str) -> list[DeviceId]:
+def _devices_being_swapped(objects: t.Iterable[ObjectView], tier: str) -> list[DeviceId]:
     """The devices whose pods an earlier run has begun to evict."""
     found = []
     for one in objects:
         if one.get("kind") == "DeviceTaintRule" and swap.swap_of(one) == tier and swap.evicts(one):
-            chosen = one["spec"].get("deviceSelector") or {}
-            found.append((str(chosen.get("driver")), str(chosen.get("pool")), str(chosen.get("device"))))
+            selector = one["spec"].get("deviceSelector") or {}
+            found.append((str(selector.get("driver")), str(selector.get("pool")), str(selector.get("device"))))
     return found
 
 
-def _places(fleet: Fleet, workload: Workload, engine: Engine) -> int:
-    """How many pods of a workload would fit if no pod had a device."""
+def _fitting_on_empty_fleet(fleet: Fleet, workload: Workload, engine: Engine) -> int:
+    """How many pods of a workload would fit if no claim had a device, without regard to ResourceQuotas."""
 
     def emptied(name: str) -> t.Any:
         node = fleet.nodes[name]
@@ -191,12 +195,12 @@ def lines(chosen: Chosen, request: SwapRequest) -> list[str]:
     """The choice as lines of text."""
     if chosen.reason:
         return [f"{request.tier}: {chosen.reason}"]
-    what = f"{len(chosen.hold)} device(s)"
+    devices = f"{len(chosen.hold)} device(s)"
     if request.workload:
-        share = f", {request.share} % of {chosen.of} on the empty fleet" if chosen.of is not None else ""
-        what += f" for {chosen.places} pod(s) of {request.workload.name}{share}"
-    waiting = sum(not one.ending for one in chosen.effects.evicted)
-    found = [f"{request.tier}: {what}; {waiting} pod(s) are ended for it"]
+        share = f", {request.share} % of {chosen.total} on the empty fleet" if chosen.total is not None else ""
+        devices += f" for {chosen.fitting} pod(s) of {request.workload.name}{share}"
+    to_evict = sum(not one.ending for one in chosen.effects.evicted)
+    found = [f"{request.tier}: {devices}; {to_evict} pod(s) to evict"]
     found += [f"  {one.line()}" for one in sorted(chosen.effects.evicted, key=lambda one: one.pod)]
     if chosen.effects.held_by_tier:
         found.append(f"  {len(chosen.effects.held_by_tier)} device(s) are in use by the tier already")
@@ -214,5 +218,5 @@ def device_names(devices: t.Iterable[DeviceId]) -> list[str]:
 
 
 def device_ids(names: t.Iterable[str]) -> tuple[DeviceId, ...]:
-    """Devices from `driver/pool/device`. Raises ValueError."""
-    return tuple(dict.fromkeys(forms.parse_device(one) for one in names))
+    """The devices with these names, `driver/pool/device`. Raises ValueError."""
+    return tuple(dict.fromkeys(parse_device(one) for one in names))

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Changes of a fleet's nodes, devices and claims. `scenario` has the changes of servers, drivers and workloads."""
+"""Changes a fleet's nodes, devices and claims. Changes of servers, drivers and workloads are in `scenario`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STEPS = {
 
 
 def after(fleet: Fleet, steps: t.Sequence[ObjectView], path: str = "what_if") -> Fleet:
-    """The fleet after a sequence of steps. Each step is a mapping of one of STEPS to its arguments:
+    """The fleet after a sequence of steps. Each step is a mapping of one of STEPS to its arguments.
 
     `cordon`, `uncordon`, `drain` and `remove` take `nodes`, a list of names, or `labels` of the nodes. `add` takes
     `like` and `count`, and additional `labels` of the new nodes. `lose`, `replace` and `degrade` take `node` and
@@ -50,34 +50,34 @@ def after(fleet: Fleet, steps: t.Sequence[ObjectView], path: str = "what_if") ->
     return fleet
 
 
-def apply_step(fleet: Fleet, step: ObjectView, place: str) -> Fleet:
+def apply_step(fleet: Fleet, step: ObjectView, path: str) -> Fleet:
     """The fleet after one step, see `after`. Raises Problems."""
     if not isinstance(step, dict) or len(step) != 1 or next(iter(step)) not in STEPS:
         known = ", ".join(STEPS)
-        raise Problems([Problem(place, "is not a mapping with one step", "bad-step", f"give one of {known}")])
+        raise Problems([Problem(path, "is not a mapping with one step", "bad-step", f"give one of {known}")])
     name, value = next(iter(step.items()))
-    place = f"{place}.{name}"
+    path = f"{path}.{name}"
     if not isinstance(value, dict):
-        raise Problems([Problem(place, "is not a mapping", "wrong-type", "see the documentation of the step")])
-    return _APPLY[name](fleet, value, place)
+        raise Problems([Problem(path, "is not a mapping", "wrong-type", "see the documentation of the step")])
+    return _APPLY[name](fleet, value, path)
 
 
-def _nodes_of_step(fleet: Fleet, value: ObjectView, place: str) -> list[str]:
+def _nodes_of_step(fleet: Fleet, value: ObjectView, path: str) -> list[str]:
     """The nodes of a step. Raises Problems if there are none, or if one does not exist."""
     names, labels = value.get("nodes"), value.get("labels")
     if (names is None) == (labels is None) or set(value) - {"nodes", "labels"}:
-        raise Problems([Problem(place, "must have nodes or labels, and nothing else", "bad-step", "")])
+        raise Problems([Problem(path, "must have nodes or labels, and nothing else", "bad-step", "")])
     if labels is not None:
         found = [node.name for node in fleet.nodes.values() if selected({"matchLabels": labels}, node.labels)]
         if not found:
-            raise Problems([Problem(f"{place}.labels", "match no node", "no-node", "check the labels of the nodes")])
+            raise Problems([Problem(f"{path}.labels", "match no node", "no-node", "check the labels of the nodes")])
         return found
     if not isinstance(names, list):
-        raise Problems([Problem(f"{place}.nodes", "is not a list", "wrong-type", "give the names of nodes")])
+        raise Problems([Problem(f"{path}.nodes", "is not a list", "wrong-type", "give the names of nodes")])
     missing = [name for name in names if name not in fleet.nodes]
     if missing or not names:
         message = f"names nodes that do not exist: {', '.join(map(str, missing))}" if missing else "names no node"
-        raise Problems([Problem(f"{place}.nodes", message, "no-node", "check the names of the fleet's nodes")])
+        raise Problems([Problem(f"{path}.nodes", message, "no-node", "check the names of the fleet's nodes")])
     return [str(name) for name in names]
 
 
@@ -86,15 +86,15 @@ def _with_changed_nodes(fleet: Fleet, names: t.Collection[str], change: t.Callab
     return replace(fleet, nodes=nodes)
 
 
-def _cordon(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    return _with_changed_nodes(fleet, _nodes_of_step(fleet, value, place), lambda node: replace(node, cordoned=True))
+def _cordon(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
+    return _with_changed_nodes(fleet, _nodes_of_step(fleet, value, path), lambda node: replace(node, cordoned=True))
 
 
-def _uncordon(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
+def _uncordon(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     """Kubernetes removes the taint of cordoned nodes together with the cordon."""
     return _with_changed_nodes(
         fleet,
-        _nodes_of_step(fleet, value, place),
+        _nodes_of_step(fleet, value, path),
         lambda node: replace(node, cordoned=False, taints=_without_taints(node.taints, UNSCHEDULABLE["key"])),
     )
 
@@ -103,34 +103,34 @@ def _without_taints(taints: t.Sequence[ObjectView], prefix: str) -> tuple[Object
     return tuple(one for one in taints if not str(one.get("key")).startswith(prefix))
 
 
-def _drain(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    names = _nodes_of_step(fleet, value, place)
+def _drain(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
+    names = _nodes_of_step(fleet, value, path)
     return _with_changed_nodes(fleet, names, lambda node: replace(node, cordoned=True, held=(), pods=()))
 
 
-def _remove(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    gone = set(_nodes_of_step(fleet, value, place))
-    return replace(fleet, nodes={name: node for name, node in fleet.nodes.items() if name not in gone})
+def _remove(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
+    removed = set(_nodes_of_step(fleet, value, path))
+    return replace(fleet, nodes={name: node for name, node in fleet.nodes.items() if name not in removed})
 
 
-def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
+def _add(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     like, count, labels = value.get("like"), value.get("count", 1), value.get("labels") or {}
     problems = []
     if set(value) - {"like", "count", "labels"}:
         message = "must have like, and may have count and labels, but nothing else"
-        problems.append(Problem(place, message, "bad-step", ""))
+        problems.append(Problem(path, message, "bad-step", ""))
     if not isinstance(labels, dict) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
         message = "is not a mapping of strings to strings"
-        problems.append(Problem(f"{place}.labels", message, "wrong-type", "quote numbers"))
+        problems.append(Problem(f"{path}.labels", message, "wrong-type", "quote numbers"))
     if not isinstance(like, str) or like not in fleet.nodes:
-        problems.append(Problem(f"{place}.like", f"there is no node {like!r}", "no-node", "name an existing node"))
+        problems.append(Problem(f"{path}.like", f"there is no node {like!r}", "no-node", "name an existing node"))
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 10_000:
-        problems.append(Problem(f"{place}.count", "is not a number from 1 to 10000", "wrong-type", ""))
+        problems.append(Problem(f"{path}.count", "is not a number from 1 to 10000", "wrong-type", ""))
     if problems:
         raise Problems(problems)
     nodes = dict(fleet.nodes)
     number = 0
-    for _turn in range(t.cast(int, count)):
+    for _index in range(t.cast(int, count)):
         while f"{like}-new-{number}" in nodes:
             number += 1
         name = f"{like}-new-{number}"
@@ -159,50 +159,48 @@ def _moved_offers(node: Node, name: str, server: Server) -> t.Iterator[Offer]:
         yield server.moved_to(offer, name, pool)
 
 
-def _devices(fleet: Fleet, value: ObjectView, place: str, more: t.Collection[str] = ()) -> tuple[Node, set[int]]:
-    """The node of a step, and the positions of its devices. `more` are other keys that the step may have."""
+def _devices(fleet: Fleet, value: ObjectView, path: str, optional: t.Collection[str] = ()) -> tuple[Node, set[int]]:
+    """The node of a step, and the positions of the devices of the step. `optional` are keys that the step may have."""
     name, devices = value.get("node"), value.get("devices")
     if name not in fleet.nodes:
-        raise Problems([Problem(f"{place}.node", f"there is no node {name!r}", "no-node", "name an existing node")])
-    if not isinstance(devices, list) or not devices or set(value) - {"node", "devices", *more}:
-        may = f"; it may have {', '.join(more)}" if more else ""
-        message = f"must have node and devices, a list, and nothing else{may}"
-        raise Problems([Problem(place, message, "bad-step", "")])
+        raise Problems([Problem(f"{path}.node", f"there is no node {name!r}", "no-node", "name an existing node")])
+    if not isinstance(devices, list) or not devices or set(value) - {"node", "devices", *optional}:
+        may_have = f", may have {', '.join(optional)}" if optional else ""
+        message = f"must have node and devices, a list{may_have}, and nothing else"
+        raise Problems([Problem(path, message, "bad-step", "")])
     node = fleet.nodes[str(name)]
     keys = [{str(offer.device["name"]), offer.address} - {""} for offer in node.offers]
     missing = [str(one) for one in devices if not any(one in names for names in keys)]
     if missing:
         message = f"node {name} has no device {', '.join(missing)}"
-        raise Problems(
-            [Problem(f"{place}.devices", message, "no-device", "give names or PCI addresses of its devices")]
-        )
+        raise Problems([Problem(f"{path}.devices", message, "no-device", "give names or PCI addresses of its devices")])
     return node, {number for number, names in enumerate(keys) if names & set(devices)}
 
 
-def _lose(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    node, gone = _devices(fleet, value, place)
-    offers = tuple(offer for number, offer in enumerate(node.offers) if number not in gone)
+def _lose(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
+    node, lost = _devices(fleet, value, path)
+    offers = tuple(offer for number, offer in enumerate(node.offers) if number not in lost)
     ids = {identify(offer) for offer in offers}
     held = tuple(one for one in node.held if one.result.id in ids)
     return _with_changed_nodes(fleet, [node.name], lambda _node: replace(node, offers=offers, held=held))
 
 
-def _replace(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    """A device cannot be replaced while it is in use, so its claims and their pods are removed."""
-    node, chosen = _devices(fleet, value, place, ("attributes", "capacity"))
+def _replace(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
+    """A device cannot be replaced while it is in use, so the claims that have it and their pods are removed."""
+    node, chosen = _devices(fleet, value, path, ("attributes", "capacity"))
     ids = {identify(node.offers[number]) for number in chosen}
     free = node.without({one.owner for one in node.held if one.result.id in ids})
-    return _with_changed_devices(fleet, free, chosen, value, place, ())
+    return _with_changed_devices(fleet, free, chosen, value, path, ())
 
 
-def _degrade(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    node, chosen = _devices(fleet, value, place, ("attributes", "capacity", "taint"))
+def _degrade(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
+    node, chosen = _devices(fleet, value, path, ("attributes", "capacity", "taint"))
     taint = value.get("taint")
     if not {"attributes", "capacity", "taint"} & set(value):
-        raise Problems([Problem(place, "must have attributes, capacity or a taint", "bad-step", "add one of them")])
+        raise Problems([Problem(path, "must have attributes, capacity or a taint", "bad-step", "add one of them")])
     if taint is not None and not (isinstance(taint, dict) and taint.get("key") and taint.get("effect")):
-        raise Problems([Problem(f"{place}.taint", "must have key and effect", "wrong-type", "")])
-    return _with_changed_devices(fleet, node, chosen, value, place, None if taint is None else (taint,))
+        raise Problems([Problem(f"{path}.taint", "must have key and effect", "wrong-type", "")])
+    return _with_changed_devices(fleet, node, chosen, value, path, None if taint is None else (taint,))
 
 
 def _with_changed_devices(
@@ -210,7 +208,7 @@ def _with_changed_devices(
     node: Node,
     chosen: t.Collection[int],
     value: ObjectView,
-    place: str,
+    path: str,
     taints: tuple[ObjectView, ...] | None,
 ) -> Fleet:
     """The fleet with other values of some devices.
@@ -219,9 +217,9 @@ def _with_changed_devices(
     """
     attributes, capacity = value.get("attributes") or {}, value.get("capacity") or {}
     if not isinstance(attributes, dict) or not isinstance(capacity, dict):
-        raise Problems([Problem(place, "has attributes or capacity that is not a mapping", "wrong-type", "")])
-    new = {name: _typed(one, f"{place}.attributes.{name}") for name, one in attributes.items()}
-    amounts = {name: _amount(one, f"{place}.capacity.{name}") for name, one in capacity.items()}
+        raise Problems([Problem(path, "has attributes or capacity that is not a mapping", "wrong-type", "")])
+    new = {name: _typed(one, f"{path}.attributes.{name}") for name, one in attributes.items()}
+    amounts = {name: _amount(one, f"{path}.capacity.{name}") for name, one in capacity.items()}
     offers = list(node.offers)
     for number in chosen:
         device = dict(offers[number].device)
@@ -239,30 +237,30 @@ def _with_changed_devices(
     return _with_changed_nodes(fleet, [node.name], lambda _node: replace(node, offers=tuple(offers), held=held))
 
 
-def _typed(value: object, place: str) -> ObjectView:
+def _typed(value: object, path: str) -> ObjectView:
     """A v1 DeviceAttribute with this value. Versions are not supported: they become strings."""
     for kind, name in ((bool, "bool"), (int, "int"), (str, "string")):
         if isinstance(value, kind):
             return {name: value}
-    raise Problems([Problem(place, f"{value!r} is not a string, whole number or boolean", "wrong-type", "")])
+    raise Problems([Problem(path, f"{value!r} is not a string, whole number or boolean", "wrong-type", "")])
 
 
-def _amount(value: object, place: str) -> str:
+def _amount(value: object, path: str) -> str:
     try:
         return quantity.canonical(quantity.parse(str(value)))
     except quantity.QuantityError as error:
-        raise Problems([Problem(place, str(error), "wrong-type", "give a quantity, such as 100G")]) from error
+        raise Problems([Problem(path, str(error), "wrong-type", "give a quantity, such as 100G")]) from error
 
 
-def _release(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
+def _release(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     claims = value.get("claims")
     if not isinstance(claims, list) or not claims or set(value) != {"claims"}:
-        raise Problems([Problem(place, "must have claims, a list, and nothing else", "bad-step", "")])
+        raise Problems([Problem(path, "must have claims, a list, and nothing else", "bad-step", "")])
     owners = {one.owner for node in fleet.nodes.values() for one in node.held}
     missing = [str(one) for one in claims if one not in owners]
     if missing:
         message = f"have no devices: {', '.join(missing)}"
-        raise Problems([Problem(f"{place}.claims", message, "no-claim", "write them as namespace/name")])
+        raise Problems([Problem(f"{path}.claims", message, "no-claim", "write them as namespace/name")])
     return _with_changed_nodes(fleet, list(fleet.nodes), lambda node: node.without(claims))
 
 

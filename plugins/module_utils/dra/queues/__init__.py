@@ -5,9 +5,9 @@
 
 """Quotas that teams lend each other: from a site's inventory to objects of Kueue 0.19.
 
-It reads the variables `queues_*`, compares quotas with the devices of the fleet, applies loans, and makes claim
-templates that Kueue accepts and the matching part of Kueue's configuration. It imports `kube`, `cel`, `vendors`,
-`scheduler`, `claims` and `holds`. It never reads a node or a server.
+This package reads the variables `queues_*`, compares quotas with the devices of the fleet, and applies loans. It makes
+claim templates that Kueue accepts, and the part of Kueue's configuration that they need. It imports `kube`, `cel`,
+`vendors`, `scheduler`, `claims` and `holds`. It never reads from a node or a server.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ MANAGED_BY = "lanewise.dra.queues"
 
 @dataclass
 class CompileInput:
-    """What queues are compiled for.
+    """The data that the compiler needs besides the variables of the queues.
 
-    `objects` are those rendered from the site's claims, of any DRA version; `nodes` are as for these claims, empty if
-    none is known; `drivers` is dra_claims_drivers. `now` decides which loans are overdue. `engine` has the
-    features of the cluster.
+    `objects` are those rendered from the site's claims, in any version of the DRA API. `nodes` are as for these claims,
+    empty if no node is known. `drivers` are dra_claims_drivers. `engine` has the features of the cluster. `now` decides
+    which loans are overdue.
     """
 
     objects: t.Sequence[Object]
@@ -54,7 +54,12 @@ class CompileInput:
 
 @dataclass
 class Compiled:
-    """The result. `templates` has each claim template of a team, accepted by Kueue or not."""
+    """The result of compiling queues.
+
+    `configuration` is a part of Kueue's configuration. `templates` has each claim template in the teams' namespaces,
+    whether or not Kueue accepts it. `loans` and `overdue` describe the loans in effect and the overdue ones. `table` is
+    a summary as lines of text.
+    """
 
     objects: list[Object] = field(default_factory=list)
     configuration: Object = field(default_factory=dict)
@@ -65,58 +70,59 @@ class Compiled:
     table: list[str] = field(default_factory=list)
 
 
-def compile_queues(variables: ObjectView, given: CompileInput) -> Compiled:
-    """Compile the variables `queues_*`. Raises Problems, with every error found and the path of its variable."""
+def compile_queues(variables: ObjectView, compile_input: CompileInput) -> Compiled:
+    """Compile the variables `queues_*`. Raises Problems with all errors and the paths of their variables."""
     reader = Reader()
-    queues = parse(variables, reader, given.site)
-    return _Compiler(queues, given, reader).compile()
+    queues = parse(variables, reader, compile_input.site)
+    return _Compiler(queues, compile_input, reader).compile()
 
 
 class _Compiler:
-    def __init__(self, queues: Queues, given: CompileInput, reader: Reader) -> None:
+    def __init__(self, queues: Queues, compile_input: CompileInput, reader: Reader) -> None:
         self.queues = queues
-        self.given = given
+        self.input = compile_input
         self.reader = reader
-        self.fleet = Fleet(given.nodes, given.drivers, given.engine, given.server)
+        self.fleet = Fleet(compile_input.nodes, compile_input.drivers, compile_input.engine, compile_input.server)
         self.classes = {
             str(one["metadata"]["name"]): versions.convert(one, _V1)
-            for one in given.objects
+            for one in compile_input.objects
             if one["kind"] == "DeviceClass"
         }
         # not the labels of the claims: pruning the claims would then remove these objects too
-        self.labels = dict(zip(OWN_LABELS, (MANAGED_BY, given.site)))
-        self.made = Compiled()
+        self.labels = dict(zip(OWN_LABELS, (MANAGED_BY, compile_input.site)))
+        self.compiled = Compiled()
 
     def compile(self) -> Compiled:
-        queues, reader, made = self.queues, self.reader, self.made
+        queues, reader, compiled = self.queues, self.reader, self.compiled
         supplies = SupplyCounter(self.fleet, self.classes, reader).supplies(queues.resources)
         for resource in queues.resources:
-            wrong = configuration.selector_error(resource, self.fleet.kueue)
-            if wrong:
-                reader.problem(child(resource.path, "selector"), f"Kueue cannot evaluate it: {wrong}", "bad-value")
-        if self.given.nodes:
-            check_fleet(queues, supplies, reader, made.warnings)
+            error = configuration.selector_error(resource, self.fleet.kueue)
+            if error:
+                reader.problem(child(resource.path, "selector"), f"Kueue cannot evaluate it: {error}", "bad-value")
+        if self.input.nodes:
+            check_fleet(queues, supplies, reader, compiled.warnings)
             self._check_shared_counters(supplies)
         elif queues.teams:
-            made.warnings.append(
+            compiled.warnings.append(
                 "Guarantees were not compared with the fleet, because no node is known. Run lanewise.dra.probe first, "
                 "or take the nodes from slices (dra_claims_nodes_from)."
             )
-        holding, late = split_loans(queues.loans, self.given.now)
-        made.loans, made.overdue = ([self._loan_line(one) for one in some] for some in (holding, late))
-        shares = quotas(queues, holding, reader)
+        in_effect, overdue = split_loans(queues.loans, self.input.now)
+        compiled.loans = [self._loan_line(one) for one in in_effect]
+        compiled.overdue = [self._loan_line(one) for one in overdue]
+        team_quotas = quotas(queues, in_effect, reader)
         variants = self._templates(supplies)
         if reader.problems:
             raise Problems(list(dict.fromkeys(reader.problems)))
-        made.objects = [*objects_of(queues, shares, self.labels), *variants]
-        self._annotate_loans(holding)
-        made.configuration = configuration.fragment(queues)
-        made.table = self._table(shares, supplies)
-        return made
+        compiled.objects = [*objects_of(queues, team_quotas, self.labels), *variants]
+        self._annotate_loans(in_effect)
+        compiled.configuration = configuration.fragment(queues)
+        compiled.table = self._table(team_quotas, supplies)
+        return compiled
 
     def _annotate_loans(self, loans: t.Sequence[Loan]) -> None:
-        """Annotate each queue whose quota a loan changes with its loans, so that the cluster shows them."""
-        for one in self.made.objects:
+        """Annotate each queue whose quota is changed by loans with these loans, so that the cluster shows them."""
+        for one in self.compiled.objects:
             if one["kind"] == "ClusterQueue":
                 name = one["metadata"]["name"]
                 lines = [self._loan_line(loan) for loan in loans if name in (loan.lender, loan.borrower)]
@@ -124,13 +130,14 @@ class _Compiler:
                     one["metadata"]["annotations"] = {LOANS: "\n".join(lines)}
 
     def _loan_line(self, loan: Loan) -> str:
-        def form(name: str, amount: t.Any) -> str:
+        def format_amount(name: str, amount: t.Any) -> str:
             short = next(one.short for one in self.queues.resources if one.name == name)
             return f"{amount_text(amount, name in self.queues.binary)} {short}"
 
-        return loan.line(form)
+        return loan.line(format_amount)
 
     def _check_shared_counters(self, supplies: t.Mapping[str, Supply]) -> None:
+        """Report guarantees that together need more than the counters that their devices share."""
         guaranteed = dict(self.queues.pool)
         for team in self.queues.teams:
             for name, amount in team.guaranteed.items():
@@ -143,66 +150,67 @@ class _Compiler:
     # templates
 
     def _templates(self, supplies: t.Mapping[str, Supply]) -> list[Object]:
-        """The variants of templates; `made.templates` gets all templates of the teams."""
-        charging = ChargeCalculator(self.queues.resources, supplies, self.classes, self.fleet)
-        teams = {namespace for team in self.queues.teams for namespace in team.namespaces}
+        """The variants of templates. Adds all templates in the teams' namespaces to `compiled.templates`."""
+        calculator = ChargeCalculator(self.queues.resources, supplies, self.classes, self.fleet)
+        namespaces = {namespace for team in self.queues.teams for namespace in team.namespaces}
         templates = {
             (str(one["metadata"].get("namespace") or ""), str(one["metadata"]["name"])): one
-            for one in self.given.objects
+            for one in self.input.objects
             if one["kind"] == "ResourceClaimTemplate"
         }
         choices = {(one.namespace, one.template): one for one in self.queues.choices}
         for key, choice in choices.items():
-            if key not in templates or key[0] not in teams:
-                where = "in a namespace of a team" if key in templates else "among the claims of the site"
-                message = f"there is no template {'/'.join(key)} {where}"
+            if key not in templates or key[0] not in namespaces:
+                scope = "in a namespace of a team" if key in templates else "among the claims of the site"
+                message = f"there is no template {'/'.join(key)} {scope}"
                 self.reader.problem(child(choice.path, "template"), message, "unknown-template")
-        made = []
+        variants = []
         for key, template in sorted(templates.items()):
-            if key[0] in teams:
-                entry, other = self._template(template, choices.get(key), charging)
-                self.made.templates.append(entry)
-                if other and (key[0], entry.use) in templates:
+            if key[0] in namespaces:
+                entry, new_variant = self._template(template, choices.get(key), calculator)
+                self.compiled.templates.append(entry)
+                if new_variant and (key[0], entry.use) in templates:
                     message = f"its variant would have the name of another template, {entry.use}"
                     self.reader.problem(_TEMPLATES, f"{'/'.join(key)}: {message}", "duplicate-name")
-                made += [other] if other else []
-        return made
+                variants += [new_variant] if new_variant else []
+        return variants
 
     def _template(
-        self, item: Object, choice: TemplateChoice | None, charging: ChargeCalculator
+        self, item: Object, choice: TemplateChoice | None, calculator: ChargeCalculator
     ) -> tuple[TeamTemplate, Object | None]:
+        """The entry for a template, and its variant if it needs one and Kueue accepts it."""
         metadata = item["metadata"]
         entry = TeamTemplate(str(metadata.get("namespace") or ""), str(metadata["name"]))
         try:
-            form, entry.left_out = variant(versions.convert(item, _V1), choice, self.labels)
-            entry.charges = charging.charges(form, entry.notes)
+            usable, entry.left_out = variant(versions.convert(item, _V1), choice, self.labels)
+            entry.charges = calculator.charges(usable, entry.notes)
         except TemplateError as refused:
             entry.reason, entry.left_out = str(refused), []
             if choice:
                 self.reader.problem(child(choice.path, "template"), f"{entry.template}: {refused}", "refused-template")
             return entry, None
-        entry.use = str(form["metadata"]["name"])
+        entry.use = str(usable["metadata"]["name"])
         if not entry.left_out:
             return entry, None
-        return entry, versions.convert(form, str(item["apiVersion"]))
+        return entry, versions.convert(usable, str(item["apiVersion"]))
 
     # text for people
 
-    def _table(self, shares: t.Mapping[tuple[str, str], t.Any], supplies: t.Mapping[str, Supply]) -> list[str]:
-        """A line for each team and resource, and one for each template."""
+    def _table(self, team_quotas: t.Mapping[tuple[str, str], t.Any], supplies: t.Mapping[str, Supply]) -> list[str]:
+        """A line for each resource, each team's quota of it, and each template."""
         lines = []
         for resource in self.queues.resources:
             binary = resource.name in self.queues.binary
             supply = supplies.get(resource.name)
-            has = f", {amount_text(supply.sure, binary)} on the fleet" if supply and self.given.nodes else ""
-            lines.append(f"{resource.short}{has}")
+            available = f", {amount_text(supply.certain, binary)} on the fleet" if supply and self.input.nodes else ""
+            lines.append(f"{resource.short}{available}")
             for team in self.queues.teams:
-                quota = shares[team.name, resource.name]
-                words = [f"  {team.name}: {amount_text(quota.nominal, binary)}"]
-                words += [f"borrows at most {amount_text(quota.borrow, binary)}"] if quota.borrow is not None else []
-                words += [f"lends at most {amount_text(quota.lend, binary)}"] if quota.lend is not None else []
-                lines.append(", ".join(words))
-        return lines + [self._template_line(one) for one in self.made.templates]
+                quota = team_quotas[team.name, resource.name]
+                parts = [f"  {team.name}: {amount_text(quota.nominal, binary)}"]
+                parts += [f"borrows at most {amount_text(quota.borrow, binary)}"] if quota.borrow is not None else []
+                parts += [f"lends at most {amount_text(quota.lend, binary)}"] if quota.lend is not None else []
+                lines.append(", ".join(parts))
+        return lines + [self._template_line(one) for one in self.compiled.templates]
 
     def _template_line(self, one: TeamTemplate) -> str:
         name = f"{one.namespace}/{one.template}"

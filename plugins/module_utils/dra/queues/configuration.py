@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The part of Kueue's configuration that the queues need, and its comparison with that of a running Kueue.
+"""Makes the part of Kueue's configuration that the queues need, and compares it with that of a running Kueue.
 
-When Kueue starts, it reads device classes, what it counts of them, and fair sharing from its configuration
-(apis/config/v1beta2 of 0.19.2). The configuration is one YAML document that the cluster's administrators own. This
-module only makes and compares a part of it.
+When Kueue starts, it reads from its configuration (apis/config/v1beta2 of 0.19.2) which device classes it counts, how,
+and the settings of fair sharing. The configuration is one YAML document that the cluster's administrators own. This
+module only makes and compares a part of the document.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _device_class_mapping(resource: Resource) -> Object:
 
 def selector_error(resource: Resource, kueue_cel: Engine) -> str:
     """Why Kueue would not start with the selector of a resource; empty if no error is known."""
-    wrong = kueue_cel.check(resource.selector) if resource.selector else []
-    return str(wrong[0]) if wrong else ""
+    errors = kueue_cel.check(resource.selector) if resource.selector else []
+    return str(errors[0]) if errors else ""
 
 
 def merged(base: ObjectView, part: ObjectView) -> Object:
@@ -77,12 +77,12 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
             found[key] = {**(base.get(key) or {}), **part[key]}
     if "resources" in part:
         resources = dict(base.get("resources") or {})
-        wanted = part["resources"]
-        names = {one["name"] for one in wanted.get("deviceClassMappings") or ()}
+        required = part["resources"]
+        names = {one["name"] for one in required.get("deviceClassMappings") or ()}
         kept = [one for one in resources.get("deviceClassMappings") or () if one.get("name") not in names]
-        if kept or wanted.get("deviceClassMappings"):
-            resources["deviceClassMappings"] = [*kept, *(wanted.get("deviceClassMappings") or ())]
-        prefixes = [*(resources.get("excludeResourcePrefixes") or ()), *(wanted.get("excludeResourcePrefixes") or ())]
+        if kept or required.get("deviceClassMappings"):
+            resources["deviceClassMappings"] = [*kept, *(required.get("deviceClassMappings") or ())]
+        prefixes = [*(resources.get("excludeResourcePrefixes") or ()), *(required.get("excludeResourcePrefixes") or ())]
         if prefixes:
             resources["excludeResourcePrefixes"] = list(dict.fromkeys(prefixes))
         found["resources"] = resources
@@ -90,20 +90,20 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
 
 
 def differences(part: ObjectView, running: ObjectView) -> list[str]:
-    """The fields of the fragment that a running Configuration lacks, or in which it differs: one line each."""
+    """The fields of the fragment that are missing from a running Configuration or differ there, one line each."""
     found = []
     resources = _as_dict(running.get("resources"))
     mappings = {str(one.get("name")): one for one in _as_dicts(resources.get("deviceClassMappings"))}
-    wanted = (part.get("resources") or {}).get("deviceClassMappings") or ()
-    for one in wanted:
+    required = (part.get("resources") or {}).get("deviceClassMappings") or ()
+    for one in required:
         name, path = one["name"], f"resources.deviceClassMappings[{one['name']}]"
-        has = mappings.get(name)
-        if has is None:
+        current = mappings.get(name)
+        if current is None:
             found.append(f"{path} is missing")
             continue
-        if sorted(map(str, has.get("deviceClassNames") or ())) != sorted(one["deviceClassNames"]):
-            found.append(f"{path}.deviceClassNames is {has.get('deviceClassNames')}, not {one['deviceClassNames']}")
-        if (has.get("sources") or []) != (one.get("sources") or []):
+        if sorted(map(str, current.get("deviceClassNames") or ())) != sorted(one["deviceClassNames"]):
+            found.append(f"{path}.deviceClassNames is {current.get('deviceClassNames')}, not {one['deviceClassNames']}")
+        if (current.get("sources") or []) != (one.get("sources") or []):
             found.append(f"{path}.sources differs")
     found += conflicts(part, running)
     prefixes = resources.get("excludeResourcePrefixes") or []
@@ -124,16 +124,16 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
 
 def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
     """Mappings of a running Configuration that conflict with the fragment: Kueue does not start with both."""
-    wanted = (part.get("resources") or {}).get("deviceClassMappings") or ()
-    ours = {str(one["name"]) for one in wanted}
-    named = {name for one in wanted for name in one["deviceClassNames"]}
+    required = (part.get("resources") or {}).get("deviceClassMappings") or ()
+    names = {str(one["name"]) for one in required}
+    classes = {name for one in required for name in one["deviceClassNames"]}
     found = []
     for other in _as_dicts(_as_dict(running.get("resources")).get("deviceClassMappings")):
-        taken = sorted(named & set(map(str, other.get("deviceClassNames") or ())))
-        if taken and str(other.get("name")) not in ours:
+        common = sorted(classes & set(map(str, other.get("deviceClassNames") or ())))
+        if common and str(other.get("name")) not in names:
             name = other.get("name")
             found.append(
-                f"resources.deviceClassMappings[{name}] also has class {taken[0]}: Kueue does not start with both"
+                f"resources.deviceClassMappings[{name}] also has class {common[0]}: Kueue does not start with both"
             )
     return found
 

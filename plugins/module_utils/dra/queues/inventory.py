@@ -3,7 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The parsed variables `queues_*` of a site: the data between `language` and `compiler`."""
+"""The parsed variables `queues_*` of a site. `language` creates these objects, and `compiler` reads them.
+
+`path` is always the path of an entry in the variables, for messages.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,9 @@ Amounts = dict[str, Fraction]
 class Resource:
     """What a quota counts: devices, one of their capacities or counters, or a resource of pods.
 
-    `name` is its name in Kueue. Devices are those of `classes`; without classes it is a resource of pods, of which the
-    site gives the `total`. `driver` and `selector` say where Kueue reads a capacity or counter.
+    `name` is the name in Kueue. The devices are those of `classes`. Without classes this is a resource of pods, and
+    `total` is the amount that the site states. `driver` and `selector` say from which devices Kueue reads a capacity or
+    counter. `broken` says whether the entry has errors.
     """
 
     path: str
@@ -55,7 +59,7 @@ class Resource:
 class Team:
     """A team: its namespaces, guarantees, and limits on borrowing and lending.
 
-    `borrow` and `lend` have an amount only if the team sets a limit.
+    `borrow` and `lend` have an amount only if the team sets a limit. `broken` says whether the entry has errors.
     """
 
     path: str
@@ -90,17 +94,17 @@ class Loan:
     until: datetime
     reason: str = ""
 
-    def line(self, forms: t.Callable[[str, Fraction], str]) -> str:
-        """The loan in one line; `forms` formats an amount of a resource."""
-        amounts = ", ".join(forms(name, amount) for name, amount in self.devices.items())
-        why = f" ({self.reason})" if self.reason else ""
+    def line(self, format_amount: t.Callable[[str, Fraction], str]) -> str:
+        """The loan in one line. `format_amount` formats an amount of a resource."""
+        amounts = ", ".join(format_amount(name, amount) for name, amount in self.devices.items())
+        reason = f" ({self.reason})" if self.reason else ""
         until = self.until.strftime("%Y-%m-%dT%H:%M:%SZ")
-        return f"{self.lender} lends {self.borrower} {amounts} until {until}{why}"
+        return f"{self.lender} lends {self.borrower} {amounts} until {until}{reason}"
 
 
 @dataclass
 class TemplateChoice:
-    """Which alternatives of a claim template its variant for queues takes."""
+    """Which alternatives of a claim template its variant for queues requests: `take` has the alternative by request."""
 
     path: str
     namespace: str
@@ -110,7 +114,10 @@ class TemplateChoice:
 
 @dataclass
 class Queues:
-    """All variables, parsed. `binary` are resources whose amounts the site writes with binary suffixes."""
+    """All variables, parsed. `binary` are the names of resources whose amounts the site writes with binary suffixes.
+
+    `uncounted` are prefixes of resources that Kueue ignores.
+    """
 
     cohort: str
     flavor: str
@@ -122,5 +129,5 @@ class Queues:
     choices: list[TemplateChoice]
     uncounted: list[str]
     binary: set[str] = field(default_factory=set)
-    #: The path of each amount in the variables, by its owner (a team, `` for the pool, a loan) and resource.
-    places: dict[tuple[str, str], str] = field(default_factory=dict)
+    #: The path of each amount in the variables, by owner (a team, a loan, or '' for the pool) and resource.
+    amount_paths: dict[tuple[str, str], str] = field(default_factory=dict)

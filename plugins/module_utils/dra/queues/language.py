@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Parses the variables `queues_*`. Parsing continues after an error: all errors are reported together."""
+"""Parses the variables `queues_*`. Parsing continues after an error, so that all errors are reported together."""
 
 from __future__ import annotations
 
@@ -27,40 +27,42 @@ _ROLE = (
     *("create_namespaces", "kueue_namespace", "configuration", "configure", "restart", "deployment"),
     *("rendered", "applied"),
 )
-#: Kueue's limits (apis/config/v1beta2 and apis/kueue/v1beta2 of 0.19.2).
-MAPPINGS, CLASSES, RESOURCES = 16, 8, 64
+#: Kueue's limits (apis/config/v1beta2 and apis/kueue/v1beta2 of 0.19.2): the number of device class mappings, of
+#: classes in a mapping, and of resources in a ClusterQueue.
+MAX_MAPPINGS, MAX_CLASSES, MAX_RESOURCES = 16, 8, 64
 _INT32 = 2**31 - 1
 _RECLAIM = {"any": "Any", "lower_priority": "LowerPriority", "never": "Never"}
 _PREEMPT = {"lower_priority": "LowerPriority", "newer": "LowerOrNewerEqualPriority", "never": "Never"}
-_DESCRIPTION = 2048
+#: The maximum length of a description or reason, in characters.
+_MAX_DESCRIPTION = 2048
 _T = t.TypeVar("_T")
 
 
 def parse(variables: ObjectView, reader: Reader, site: str) -> Queues:
-    """Read the variables of a site; errors go to `reader`. Never raises for invalid input."""
+    """Parse the variables of a site. Errors are reported to `reader`; invalid input raises no exception."""
     known = [PREFIX + name for name in _VARIABLES]
-    given: Object = {}
+    values: Object = {}
     for key, value in variables.items():
         name = str(key)
         if name in known:
-            given[name[len(PREFIX) :]] = value
+            values[name[len(PREFIX) :]] = value
         elif name.startswith(PREFIX) and name[len(PREFIX) :] not in _ROLE:
             fix = nearest(name, known) or f"known: {', '.join(known)}"
             reader.problem(name, "is not a variable of queues", "unknown-key", fix)
-    return _Parser(reader, given).queues(site)
+    return _Parser(reader, values).queues(site)
 
 
 class _Parser:
-    def __init__(self, reader: Reader, given: Object) -> None:
+    def __init__(self, reader: Reader, values: Object) -> None:
         self.reader = reader
-        self.given = given
+        self.values = values
         self.binary: set[str] = set()
-        self.places: dict[tuple[str, str], str] = {}
+        self.amount_paths: dict[tuple[str, str], str] = {}
         self.known: dict[str, Resource] = {}
         self.bundles: dict[str, Amounts] = {}
 
     def queues(self, site: str) -> Queues:
-        reader, given = self.reader, self.given
+        reader, values = self.reader, self.values
         resources = self._read("resources", self._resource)
         self._unique([(one.path, one.name) for one in resources], "resource")
         self._check_classes(resources)
@@ -74,18 +76,18 @@ class _Parser:
         names = [team.name for team in teams]
         loans = self._read("loans", lambda item, path: self._loan(item, path, names))
         choices = self._read("templates", self._choice)
-        pool: Amounts = self._amounts(given["pool"], PREFIX + "pool", "") if given.get("pool") is not None else {}
-        cohort = reader.name(given.get("cohort") or site, PREFIX + "cohort", limits.dns_subdomain) or site
-        flavor = reader.name(given.get("flavor") or f"{site}-devices", PREFIX + "flavor", limits.dns_subdomain)
-        if not teams and any(given.get(name) for name in _VARIABLES):
+        pool: Amounts = self._amounts(values["pool"], PREFIX + "pool", "") if values.get("pool") is not None else {}
+        cohort = reader.name(values.get("cohort") or site, PREFIX + "cohort", limits.dns_subdomain) or site
+        flavor = reader.name(values.get("flavor") or f"{site}-devices", PREFIX + "flavor", limits.dns_subdomain)
+        if not teams and any(values.get(name) for name in _VARIABLES):
             reader.problem(PREFIX + "teams", "has no team", "missing", "give each team a name and namespaces")
         return Queues(
             cohort, flavor or site, resources, teams, pool, priorities, loans, choices, self._uncounted(resources),
-            self.binary, self.places,
+            self.binary, self.amount_paths,
         )  # fmt: skip
 
     def _list(self, variable: str) -> list[tuple[t.Any, str]]:
-        value = self.given.get(variable)
+        value = self.values.get(variable)
         return [] if value is None else self.reader.items(value, PREFIX + variable)
 
     def _read(self, variable: str, read: t.Callable[[t.Any, str], _T | None]) -> list[_T]:
@@ -93,11 +95,12 @@ class _Parser:
         entries = [read(item, path) for item, path in self._list(variable)]
         return [entry for entry in entries if entry is not None]
 
-    def _unique(self, named: list[tuple[str, str]], what: str) -> None:
+    def _unique(self, named: list[tuple[str, str]], kind: str) -> None:
+        """Report names that several entries of a kind have. `named` has the path and the name of each entry."""
         first: dict[str, str] = {}
         for path, name in named:
             if name and name in first:
-                message = f"{what} {name!r} is already defined by {first[name]}"
+                message = f"{kind} {name!r} is already defined by {first[name]}"
                 self.reader.problem(child(path, "name"), message, "duplicate-name")
             first.setdefault(name, path)
 
@@ -112,15 +115,17 @@ class _Parser:
         found = Resource(path, self._resource_name(item, path))
         classes = child(path, "classes")
         for number, name in enumerate(reader.strings(item["classes"], classes) if "classes" in item else ()):
-            wrong = limits.dns_subdomain(name) or limits.label_key(name)
-            if wrong:
-                reader.problem(child(classes, number), f"{name!r} {wrong}", "bad-name")
+            error = limits.dns_subdomain(name) or limits.label_key(name)
+            if error:
+                reader.problem(child(classes, number), f"{name!r} {error}", "bad-name")
             elif name in found.classes:
-                reader.problem(child(classes, number), f"{name!r} is named twice", "duplicate-name")
+                reader.problem(child(classes, number), f"{name!r} is listed twice", "duplicate-name")
             else:
                 found.classes.append(name)
-        if len(found.classes) > CLASSES:
-            reader.problem(classes, f"has {len(found.classes)} classes; Kueue accepts at most {CLASSES}", "too-many")
+        if len(found.classes) > MAX_CLASSES:
+            reader.problem(
+                classes, f"has {len(found.classes)} classes; Kueue accepts at most {MAX_CLASSES}", "too-many"
+            )
         for key, check in (("capacity", limits.qualified_name), ("counter", limits.dns_label)):
             if key in item:
                 setattr(found, key, reader.name(item[key], child(path, key), check) or "")
@@ -165,14 +170,15 @@ class _Parser:
         if text is None:
             return ""
         name = self._full_name(text)
-        wrong = limits.label_key(name)
-        if wrong:
-            self.reader.problem(child(path, "name"), f"{text!r} {wrong}", "bad-name")
+        error = limits.label_key(name)
+        if error:
+            self.reader.problem(child(path, "name"), f"{text!r} {error}", "bad-name")
             return ""
         return name
 
     @staticmethod
     def _full_name(name: str) -> str:
+        """The name of a resource in Kueue."""
         return name if "/" in name or name in POD_RESOURCES else DOMAIN + name
 
     def _check_classes(self, resources: list[Resource]) -> None:
@@ -185,34 +191,34 @@ class _Parser:
                     message = f"the devices of class {name!r} are already counted as {other.short}"
                     self.reader.problem(child(child(one.path, "classes"), number), message, "counted-twice")
         mappings = [one for one in resources if one.classes]
-        if len(mappings) > MAPPINGS:
-            message = f"has {len(mappings)} resources with classes; Kueue accepts at most {MAPPINGS}"
+        if len(mappings) > MAX_MAPPINGS:
+            message = f"has {len(mappings)} resources with classes; Kueue accepts at most {MAX_MAPPINGS}"
             self.reader.problem(PREFIX + "resources", message, "too-many")
-        if len(resources) > RESOURCES:
-            message = f"has {len(resources)} resources; a ClusterQueue accepts at most {RESOURCES}"
+        if len(resources) > MAX_RESOURCES:
+            message = f"has {len(resources)} resources; a ClusterQueue accepts at most {MAX_RESOURCES}"
             self.reader.problem(PREFIX + "resources", message, "too-many")
 
     def _bundles(self) -> None:
-        value = self.given.get("bundles")
+        value = self.values.get("bundles")
         path = PREFIX + "bundles"
         for name, parts in (self.reader.any_mapping(value, path) if value is not None else {}).items():
-            place = child(path, name)
+            item_path = child(path, name)
             if self._full_name(name) in self.known:
-                self.reader.problem(place, f"{name!r} is already the name of a resource", "duplicate-name")
+                self.reader.problem(item_path, f"{name!r} is already the name of a resource", "duplicate-name")
                 continue
-            self.bundles[name] = self._amounts(parts, place, None)
+            self.bundles[name] = self._amounts(parts, item_path, None)
 
     def _uncounted(self, resources: list[Resource]) -> list[str]:
-        value = self.given.get("uncounted")
+        value = self.values.get("uncounted")
         counted = {one.name for one in resources}
         if value is None:
             return [name for name in POD_RESOURCES if name not in counted and name != "pods"]
         path = PREFIX + "uncounted"
         found = []
         for number, name in enumerate(self.reader.strings(value, path)):
-            hit = next((one for one in sorted(counted) if one.startswith(name)), None)
-            if hit:
-                message = f"{name!r} also leaves out {hit}, which is in {PREFIX}resources"
+            matching = next((one for one in sorted(counted) if one.startswith(name)), None)
+            if matching:
+                message = f"{name!r} also leaves out {matching}, which is in {PREFIX}resources"
                 self.reader.problem(child(path, number), message, "contradiction")
             else:
                 found.append(name)
@@ -221,30 +227,33 @@ class _Parser:
     # amounts
 
     def _amounts(self, value: object, path: str, owner: str | None, bundles: bool = True) -> Amounts:
-        """Amounts by resource; bundles are expanded. `owner` is a team or loan, empty for the pool, None for limits."""
+        """The amounts by resource; bundles are expanded.
+
+        `owner` is the team or loan that the amounts belong to, empty for the pool, and None for limits.
+        """
         found: Amounts = {}
         for name, number in self.reader.any_mapping(value, path).items():
-            place = child(path, name)
+            item_path = child(path, name)
             if bundles and name in self.bundles and owner is not None:
-                times = self.reader.integer(number, place, 0, _INT32)
+                times = self.reader.integer(number, item_path, 0, _INT32)
                 parts = {part: each * times for part, each in self.bundles[name].items()} if times is not None else {}
             else:
                 resource = self.known.get(self._full_name(name))
                 if resource is None:
                     known = [one.short for one in self.known.values()] + (list(self.bundles) if bundles else [])
                     fix = nearest(name, known) or f"known: {', '.join(known) or 'none'}"
-                    self.reader.problem(place, f"there is no resource {name!r}", "unknown-resource", fix)
+                    self.reader.problem(item_path, f"there is no resource {name!r}", "unknown-resource", fix)
                     continue
-                amount = self._amount(number, place, resource)
+                amount = self._amount(number, item_path, resource)
                 parts = {resource.name: amount} if amount is not None else {}
             for part, amount in parts.items():
                 found[part] = found.get(part, Fraction()) + amount
                 if owner is not None:
-                    self.places.setdefault((owner, part), place)
+                    self.amount_paths.setdefault((owner, part), item_path)
         return found
 
     def _amount(self, value: object, path: str, resource: Resource) -> Fraction | None:
-        """An amount of a resource, zero or more: whole devices, or a quantity."""
+        """A non-negative amount of a resource: a number of devices, or a quantity. None if the value is invalid."""
         if resource.whole_devices:
             whole = self.reader.integer(value, path, 0, limits.INT64_MAX)
             return None if whole is None else Fraction(whole)
@@ -274,12 +283,12 @@ class _Parser:
         if "namespaces" not in item:
             reader.problem(child(path, "namespaces"), "is missing", "missing", "name those that the team works in")
         else:
-            place = child(path, "namespaces")
-            for number, text in enumerate(reader.strings(item["namespaces"], place)):
-                if reader.name(text, child(place, number), limits.dns_label):
+            item_path = child(path, "namespaces")
+            for number, text in enumerate(reader.strings(item["namespaces"], item_path)):
+                if reader.name(text, child(item_path, number), limits.dns_label):
                     namespaces.append(text)
             if not namespaces and item["namespaces"] in ([], ()):
-                reader.problem(place, "must not be empty", "empty")
+                reader.problem(item_path, "must not be empty", "empty")
         queue = reader.name(item.get("queue", name or "team"), child(path, "queue"), limits.dns_subdomain) or name
         found = Team(path, name, namespaces, queue)
         for key in ("guaranteed", "borrow", "lend"):
@@ -288,23 +297,25 @@ class _Parser:
                 setattr(found, key, self._amounts(item[key], child(path, key), owner, key == "guaranteed"))
         if "weight" in item:
             found.weight = self._weight(item["weight"], child(path, "weight"))
-        for key, words in (("reclaim", _RECLAIM), ("preempt", _PREEMPT)):
+        for key, policies in (("reclaim", _RECLAIM), ("preempt", _PREEMPT)):
             if key in item:
-                chosen = reader.choice(item[key], child(path, key), tuple(words))
+                chosen = reader.choice(item[key], child(path, key), tuple(policies))
                 if chosen:
-                    setattr(found, key, words[chosen])
+                    setattr(found, key, policies[chosen])
         self._check_lend_limits(found)
         found.broken = len(reader.problems) > before
         return found
 
     def _check_lend_limits(self, team: Team) -> None:
-        """Report a team that lends more than its guarantee: Kueue refuses such a queue."""
+        """Report a team whose lending limit exceeds its guarantee: Kueue refuses such a queue."""
         for name, amount in team.lend.items():
-            has = team.guaranteed.get(name, Fraction())
-            if amount > has:
-                place = child(child(team.path, "lend"), self.known[name].short)
-                message = f"lends {quantity.canonical(amount)}, but the team is guaranteed {quantity.canonical(has)}"
-                self.reader.problem(place, message, "lends-too-much", "lend no more than that")
+            guaranteed = team.guaranteed.get(name, Fraction())
+            if amount > guaranteed:
+                item_path = child(child(team.path, "lend"), self.known[name].short)
+                message = (
+                    f"lends {quantity.canonical(amount)}, but the team is guaranteed {quantity.canonical(guaranteed)}"
+                )
+                self.reader.problem(item_path, message, "lends-too-much", "lend no more than that")
 
     def _weight(self, value: object, path: str) -> Fraction | None:
         if isinstance(value, float):
@@ -325,14 +336,16 @@ class _Parser:
         return self.reader.name(item["name"], child(path, "name"), check) or ""
 
     def _check_namespaces(self, teams: list[Team]) -> None:
-        """Report namespaces of several teams: their jobs could choose which team is charged."""
+        """Report namespaces that several teams list: jobs there could choose which team is charged."""
         first: dict[str, Team] = {}
         for team in teams:
             for number, name in enumerate(team.namespaces):
                 other = first.setdefault(name, team)
                 if other is not team or team.namespaces.index(name) != number:
-                    place = child(child(team.path, "namespaces"), number)
-                    self.reader.problem(place, f"namespace {name!r} already belongs to {other.name}", "duplicate-name")
+                    item_path = child(child(team.path, "namespaces"), number)
+                    self.reader.problem(
+                        item_path, f"namespace {name!r} already belongs to {other.name}", "duplicate-name"
+                    )
 
     # priorities, loans, templates
 
@@ -347,8 +360,8 @@ class _Parser:
         else:
             number = self.reader.integer(item["value"], child(path, "value"), -_INT32 - 1, _INT32)
         text = self.reader.string(item["description"], child(path, "description")) if "description" in item else ""
-        if text and len(text) > _DESCRIPTION:
-            message = f"has {len(text)} characters; Kueue accepts at most {_DESCRIPTION}"
+        if text and len(text) > _MAX_DESCRIPTION:
+            message = f"has {len(text)} characters; Kueue accepts at most {_MAX_DESCRIPTION}"
             self.reader.problem(child(path, "description"), message, "too-long")
         return Priority(path, name, number or 0, text or "") if name else None
 
@@ -377,8 +390,8 @@ class _Parser:
                 reader.problem(child(path, "devices"), "lends nothing", "empty")
         until = self._time(item["until"], child(path, "until")) if "until" in item else None
         reason = reader.string(item["reason"], child(path, "reason")) if "reason" in item else ""
-        if reason and (len(reason) > _DESCRIPTION or "\n" in reason):
-            message = f"must be one line of at most {_DESCRIPTION} characters"
+        if reason and (len(reason) > _MAX_DESCRIPTION or "\n" in reason):
+            message = f"must be one line of at most {_MAX_DESCRIPTION} characters"
             reader.problem(child(path, "reason"), message, "too-long")
         if len(reader.problems) > before or until is None:
             return None
@@ -404,9 +417,9 @@ class _Parser:
             names.append((reader.name(item[key], child(path, key), check) if key in item else None) or "")
         take: dict[str, str] = {}
         if "take" in item:
-            place = child(path, "take")
-            for name, chosen in reader.any_mapping(item["take"], place).items():
-                text = reader.string(chosen, child(place, name))
+            item_path = child(path, "take")
+            for name, chosen in reader.any_mapping(item["take"], item_path).items():
+                text = reader.string(chosen, child(item_path, name))
                 if text is not None:
                     take[name] = text
         return TemplateChoice(path, names[0], names[1], take) if len(reader.problems) == before else None

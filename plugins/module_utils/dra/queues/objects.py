@@ -25,26 +25,27 @@ _NAME_LABEL = "kubernetes.io/metadata.name"
 def objects(queues: Queues, quotas: Quotas, labels: t.Mapping[str, str]) -> list[Object]:
     """The flavor, the cohort, a ClusterQueue for each team, its LocalQueues, and the priorities.
 
-    Every queue lists every resource, because Kueue lends a queue only the resources that it lists.
+    Every queue lists every resource, because Kueue lends a queue only resources that the queue lists.
     """
-    made = []
+    found = []
     if queues.resources and queues.teams:
-        made.append(_object("ResourceFlavor", queues.flavor, labels, {}))
-        made.append(_object("Cohort", queues.cohort, labels, _pool(queues)))
-        made += [_object("ClusterQueue", team.name, labels, _queue(team, queues, quotas)) for team in queues.teams]
+        found.append(_object("ResourceFlavor", queues.flavor, labels, {}))
+        found.append(_object("Cohort", queues.cohort, labels, _cohort_spec(queues)))
+        for team in queues.teams:
+            found.append(_object("ClusterQueue", team.name, labels, _queue_spec(team, queues, quotas)))
         for team in queues.teams:
             for namespace in team.namespaces:
                 local = _object("LocalQueue", team.queue, labels, {"clusterQueue": team.name})
                 local["metadata"]["namespace"] = namespace
-                made.append(local)
+                found.append(local)
     for one in queues.priorities:
         item: Object = {"apiVersion": API_VERSION, "kind": "WorkloadPriorityClass"}
         item["metadata"] = {"name": one.name, "labels": dict(labels)}
         item["value"] = one.value
         if one.description:
             item["description"] = one.description
-        made.append(item)
-    return made
+        found.append(item)
+    return found
 
 
 def _object(kind: str, name: str, labels: t.Mapping[str, str], spec: Object) -> Object:
@@ -52,13 +53,12 @@ def _object(kind: str, name: str, labels: t.Mapping[str, str], spec: Object) -> 
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _pool(queues: Queues) -> Object:
+def _cohort_spec(queues: Queues) -> Object:
     """The spec of the Cohort: quota that belongs to no team, which all teams can borrow."""
     pool: Amounts = {name: amount for name, amount in queues.pool.items() if amount}
     if not pool:
-        return {
-            "resourceGroups": []
-        }  # with an empty spec, server-side apply would remove the spec itself, which is refused
+        # with an empty spec, server-side apply would remove the spec itself, which the API server refuses
+        return {"resourceGroups": []}
     entries = [
         {"name": one.name, "nominalQuota": amount_text(pool[one.name], one.name in queues.binary)}
         for one in queues.resources
@@ -67,7 +67,8 @@ def _pool(queues: Queues) -> Object:
     return {"resourceGroups": [_group(queues.flavor, entries)]}
 
 
-def _queue(team: Team, queues: Queues, quotas: Quotas) -> Object:
+def _queue_spec(team: Team, queues: Queues, quotas: Quotas) -> Object:
+    """The spec of a team's ClusterQueue."""
     entries = []
     for resource in queues.resources:
         quota, binary = quotas[team.name, resource.name], resource.name in queues.binary

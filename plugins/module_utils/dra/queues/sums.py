@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Computes each team's quota after loans, and compares guarantees with the fleet."""
+"""Computes each team's quota while loans are in effect, and compares guarantees with the fleet."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def split_loans(loans: t.Sequence[Loan], now: datetime) -> tuple[list[Loan], lis
 def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
     """Each team's quota of each resource while the loans are in effect.
 
-    A loan moves quota from one team to the other: neither priority nor reclaiming takes it back before it ends. It
-    counts against the limits of both, so that a team never lends or borrows more than it allows, by loan or otherwise.
+    A loan moves quota from one team to the other. Neither priorities nor reclaiming move it back before the loan ends.
+    A loan counts against the limits of both teams, so a team never lends or borrows more than its limit.
     """
     teams = {team.name: team for team in queues.teams}
-    out, into = _loaned_amounts(loans, "lender"), _loaned_amounts(loans, "borrower")
+    lent_amounts, borrowed_amounts = _loaned_amounts(loans, "lender"), _loaned_amounts(loans, "borrower")
     for loan in loans:
         for name in loan.devices:
-            _check_loan(loan, name, teams, out, into, queues, reader)
+            _check_loan(loan, name, teams, lent_amounts, borrowed_amounts, queues, reader)
     found: Quotas = {}
     for team in queues.teams:
         for resource in queues.resources:
             key = (team.name, resource.name)
-            lent, borrowed = out.get(key, _ZERO), into.get(key, _ZERO)
+            lent, borrowed = lent_amounts.get(key, _ZERO), borrowed_amounts.get(key, _ZERO)
             nominal = team.guaranteed.get(resource.name, _ZERO) - lent + borrowed
             lend, borrow = team.lend.get(resource.name), team.borrow.get(resource.name)
             found[key] = Quota(
@@ -70,6 +70,7 @@ def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
 
 
 def _loaned_amounts(loans: t.Sequence[Loan], side: str) -> dict[tuple[str, str], Fraction]:
+    """The sums of loans by team and resource; `side` is `lender` or `borrower`."""
     found: dict[tuple[str, str], Fraction] = {}
     for loan in loans:
         for name, amount in loan.devices.items():
@@ -82,28 +83,30 @@ def _check_loan(
     loan: Loan,
     name: str,
     teams: t.Mapping[str, Team],
-    out: t.Mapping[tuple[str, str], Fraction],
-    into: t.Mapping[tuple[str, str], Fraction],
+    lent_amounts: t.Mapping[tuple[str, str], Fraction],
+    borrowed_amounts: t.Mapping[tuple[str, str], Fraction],
     queues: Queues,
     reader: Reader,
 ) -> None:
+    """Report a loan of a resource that exceeds the guarantee or the limit of the lender, or the borrower's limit."""
     lender, borrower = teams[loan.lender], teams[loan.borrower]
-    place = queues.places.get((f"loan {loan.path}", name), child(loan.path, "devices"))
+    path = queues.amount_paths.get((f"loan {loan.path}", name), child(loan.path, "devices"))
     short = next(one.short for one in queues.resources if one.name == name)
     binary = name in queues.binary
-    lent, has = out[loan.lender, name], lender.guaranteed.get(name, _ZERO)
-    most = min(has, lender.lend.get(name, has))
-    if lent > most:
-        limit = "the team lends at most" if most < has else "the team is guaranteed"
-        message = f"{lender.name} has lent {amount_text(lent, binary)} {short}, but {limit} {amount_text(most, binary)}"
-        reader.problem(place, message, "lends-too-much", "a team cannot lend what it has borrowed")
-    borrowed, borrow_limit = into[loan.borrower, name], borrower.borrow.get(name)
+    lent, guaranteed = lent_amounts[loan.lender, name], lender.guaranteed.get(name, _ZERO)
+    maximum = min(guaranteed, lender.lend.get(name, guaranteed))
+    if lent > maximum:
+        limit = "the team lends at most" if maximum < guaranteed else "the team is guaranteed"
+        limit += f" {amount_text(maximum, binary)}"
+        message = f"{lender.name} has lent {amount_text(lent, binary)} {short}, but {limit}"
+        reader.problem(path, message, "lends-too-much", "a team cannot lend what it has borrowed")
+    borrowed, borrow_limit = borrowed_amounts[loan.borrower, name], borrower.borrow.get(name)
     if borrow_limit is not None and borrowed > borrow_limit:
         message = (
             f"{borrower.name} would borrow {amount_text(borrowed, binary)} {short} by loans, but may borrow at most "
             f"{amount_text(borrow_limit, binary)}"
         )
-        reader.problem(place, message, "borrows-too-much", f"raise {child(borrower.path, 'borrow')}")
+        reader.problem(path, message, "borrows-too-much", f"raise {child(borrower.path, 'borrow')}")
 
 
 def check_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader, warnings: list[str]) -> None:
@@ -112,46 +115,48 @@ def check_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader
         if resource.broken:
             continue
         supply = supplies.get(resource.name) or _stated_supply(resource)
-        wanted = [(team.name, team.guaranteed.get(resource.name, _ZERO)) for team in queues.teams]
-        wanted.append(("", queues.pool.get(resource.name, _ZERO)))
-        wanted = [(owner, amount) for owner, amount in wanted if amount]
-        if not wanted or supply is None:
+        guarantees = [(team.name, team.guaranteed.get(resource.name, _ZERO)) for team in queues.teams]
+        guarantees.append(("", queues.pool.get(resource.name, _ZERO)))
+        guarantees = [(owner, amount) for owner, amount in guarantees if amount]
+        if not guarantees or supply is None:
             continue
-        total = sum((amount for _owner, amount in wanted), _ZERO)
+        total = sum((amount for _owner, amount in guarantees), _ZERO)
         binary = resource.name in queues.binary
-        shares = ", ".join(f"{owner or 'the pool'} {amount_text(amount, binary)}" for owner, amount in wanted)
-        if total <= supply.sure:
+        shares = ", ".join(f"{owner or 'the pool'} {amount_text(amount, binary)}" for owner, amount in guarantees)
+        if total <= supply.certain:
             continue
         message = (
             f"{amount_text(total, binary)} {resource.short} are guaranteed ({shares}), but the fleet has "
-            f"{amount_text(supply.most, binary)}"
+            f"{amount_text(supply.maximum, binary)}"
         )
-        if total > supply.most and not supply.unclear:
-            path = _first_excess_path(queues, resource, wanted, supply.most)
+        if total > supply.maximum and not supply.unclear:
+            path = _first_excess_path(queues, resource, guarantees, supply.maximum)
             reader.problem(path, message, "over-fleet", "guarantee less")
         elif supply.unclear:
             node, reason = next(iter(sorted(supply.unclear.items())))
             warnings.append(
                 f"{resource.path}: {amount_text(total, binary)} {resource.short} are guaranteed, but only "
-                f"{amount_text(supply.sure, binary)} are certain: the count is unknown on {len(supply.unclear)} "
+                f"{amount_text(supply.certain, binary)} are certain: the count is unknown on {len(supply.unclear)} "
                 f"node(s), such as {node} ({reason})"
             )
         else:
             warnings.append(
                 f"{resource.path}: {amount_text(total, binary)} {resource.short} are guaranteed, but only "
-                f"{amount_text(supply.sure, binary)} are certain: the probe does not know enough about the others"
+                f"{amount_text(supply.certain, binary)} are certain: the probe does not know enough about the others"
             )
 
 
 def _stated_supply(resource: Resource) -> Supply | None:
-    return Supply(sure=resource.total, most=resource.total) if resource.total is not None else None
+    return Supply(certain=resource.total, maximum=resource.total) if resource.total is not None else None
 
 
-def _first_excess_path(queues: Queues, resource: Resource, wanted: list[tuple[str, Fraction]], most: Fraction) -> str:
+def _first_excess_path(
+    queues: Queues, resource: Resource, guarantees: list[tuple[str, Fraction]], maximum: Fraction
+) -> str:
     """The path of the first guarantee that exceeds the fleet, in the order of the inventory."""
     total = _ZERO
-    for owner, amount in wanted:
+    for owner, amount in guarantees:
         total += amount
-        if total > most:
-            return queues.places.get((owner, resource.name), PREFIX + "teams")
+        if total > maximum:
+            return queues.amount_paths.get((owner, resource.name), PREFIX + "teams")
     return PREFIX + "teams"

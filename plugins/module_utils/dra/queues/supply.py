@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Counts how much of each resource a fleet's devices provide, and reports what Kueue would count wrongly."""
+"""Counts how much of each resource a fleet's devices provide, and reports devices that Kueue would count wrongly."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ _ZERO = Fraction()
 
 @dataclass
 class Supply:
-    """The units of a resource: those that are certain, and the maximum.
+    """The amount of a resource in a fleet: what is certain, and the maximum.
 
-    `devices` are those that its classes select, `unclear` the nodes with unknown devices, with the reason.
+    `devices` are those that the classes of the resource select. `unclear` has the nodes with unknown devices, and the
+    reason.
     """
 
-    sure: Fraction = _ZERO
-    most: Fraction = _ZERO
+    certain: Fraction = _ZERO
+    maximum: Fraction = _ZERO
     devices: list[Offer] = field(default_factory=list)
     unclear: dict[str, str] = field(default_factory=dict)
 
 
 class Fleet:
-    """The devices of the nodes, and which of them selectors match. Nodes are as for the claims of a site.
+    """The devices of the nodes, and which of them selectors match. `nodes` are as for the claims of a site.
 
     `engine` has the features of the scheduler. Raises Problems if a driver's options are invalid.
     """
@@ -58,16 +59,16 @@ class Fleet:
         self.kueue = Engine(consumable_capacity=False, list_attributes=False)
         self._in_kueue = Selection(SelectorCache(self.kueue))
         known = {name: knowledge(name, options or {}) for name, options in drivers.items()}
-        unseen = {name: f"a probe does not show what {name} publishes" for name in unpredictable(drivers)}
+        unpredicted = {name: f"a probe does not show what {name} publishes" for name in unpredictable(drivers)}
         for node in sorted(nodes):
-            given = nodes[node]
-            if isinstance(given, PublishedNode):
-                self.offers[node] = tuple(server.stored(offer) for offer in given.offers)
-                self.unclear[node] = dict(given.unclear)
+            description = nodes[node]  # the published devices, or the facts of a probe
+            if isinstance(description, PublishedNode):
+                self.offers[node] = tuple(server.stored(offer) for offer in description.offers)
+                self.unclear[node] = dict(description.unclear)
                 continue
             try:
-                self.offers[node] = tuple(offers(node, given, drivers, known, server))
-                self.unclear[node] = unseen
+                self.offers[node] = tuple(offers(node, description, drivers, known, server))
+                self.unclear[node] = unpredicted
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 self.offers[node] = ()
                 self.unclear[node] = {"": f"the facts are not those of topology_info: {type(error).__name__} {error}"}
@@ -82,7 +83,10 @@ class Fleet:
         return MAYBE if MAYBE in answers or offer.possible else YES
 
     def fails_in_kueue(self, texts: t.Sequence[str]) -> str:
-        """Why Kueue never admits a request with these selectors, the class's first; empty if no reason is known."""
+        """Why Kueue never admits a request with these selectors; empty if no reason is known.
+
+        The selectors of the class must come first.
+        """
         for text in texts:
             wrong = self.kueue.check(text)
             if wrong:
@@ -97,7 +101,7 @@ class Fleet:
         return ""
 
     def unclear_for(self, texts: t.Sequence[str]) -> dict[str, str]:
-        """The nodes on which a driver may have more devices that the selectors match, with the reason."""
+        """The nodes on which a driver may have further devices that the selectors match, and the reason."""
         found = {}
         for node, reasons in self.unclear.items():
             for driver, reason in reasons.items():
@@ -126,7 +130,7 @@ class SupplyCounter:
         self.reader = reader
 
     def supplies(self, resources: t.Sequence[Resource]) -> dict[str, Supply]:
-        """The supply of each resource with classes; reports classes that Kueue would count wrongly."""
+        """The supply of each resource with classes. Reports classes whose devices Kueue would count wrongly."""
         found = {}
         for resource in resources:
             if resource.broken or not resource.classes:
@@ -170,31 +174,31 @@ class SupplyCounter:
         return supply
 
     def _add(
-        self, resource: Resource, supply: Supply, offer: Offer, sure: bool, sets: set[tuple[str, str, str]]
+        self, resource: Resource, supply: Supply, offer: Offer, certain: bool, sets: set[tuple[str, str, str]]
     ) -> None:
         amount = _units(resource, offer, sets)
         if amount is None:
             return
         supply.devices.append(offer)
-        supply.most += amount
-        supply.sure += amount if sure else _ZERO
+        supply.maximum += amount
+        supply.certain += amount if certain else _ZERO
 
     def _check_sharing(self, resource: Resource, supply: Supply) -> None:
-        """Report devices that several claims can share but that count as units, and devices for a single claim that
-        count by amount."""
+        """Report devices that several claims can share but that count as whole devices, and devices that only one claim
+        can have but that count by amount."""
         path = child(resource.path, "classes")
         shared = [offer for offer in supply.devices if offer.device.get("allowMultipleAllocations")]
-        alone = [offer for offer in supply.devices if not offer.device.get("allowMultipleAllocations")]
+        exclusive = [offer for offer in supply.devices if not offer.device.get("allowMultipleAllocations")]
         if resource.whole_devices and shared:
             device = "/".join(identify(shared[0]))
             fix = "name the capacity that is shared, such as bandwidth"
             message = f"several claims can have {device} at once, but Kueue would count each as a whole device"
             self.reader.problem(path, message, "shared-device", fix)
-        if resource.capacity and alone:
-            device = "/".join(identify(alone[0]))
+        if resource.capacity and exclusive:
+            device = "/".join(identify(exclusive[0]))
             message = (
-                f"only one claim can have {device}, but Kueue would charge it for the {resource.capacity} that it asks "
-                "for, not for the whole device"
+                f"only one claim can have {device}, but Kueue would charge the claim for the {resource.capacity} that "
+                "it requests, not for the whole device"
             )
             fix = "use a class that selects shared devices only"
             self.reader.problem(path, message, "whole-device", fix)
@@ -220,8 +224,10 @@ class SupplyCounter:
             self.reader.problem(path, message, "missing", "name the driver, and probe the nodes")
 
     def _check_request_policies(self, resource: Resource, supply: Supply) -> None:
-        """Report different request policies: Kueue charges the largest amount that any device of the class would
-        take."""
+        """Report devices of a resource with different request policies.
+
+        Kueue charges the largest amount that any device of the class would take.
+        """
         kinds: dict[str, Offer] = {}
         for offer in supply.devices:
             entry = offer.device["capacity"][resource.capacity]
@@ -229,10 +235,10 @@ class SupplyCounter:
             plain = None if policy.get("default") is not None else entry["value"]
             kinds.setdefault(json.dumps([policy, plain], sort_keys=True), offer)
         if len(kinds) > 1:
-            one, other = ("/".join(identify(offer)) for offer in list(kinds.values())[:2])
+            first, second = ("/".join(identify(offer)) for offer in list(kinds.values())[:2])
             message = (
-                f"{one} and {other} have different request policies of {resource.capacity}: Kueue charges the larger "
-                "amount for both"
+                f"{first} and {second} have different request policies of {resource.capacity}: Kueue charges the "
+                "larger amount for both"
             )
             fix = "use a class and a resource for each"
             self.reader.problem(child(resource.path, "classes"), message, "several-policies", fix)
@@ -258,7 +264,10 @@ class SupplyCounter:
 
 
 def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) -> Fraction | None:
-    """The amount that a device adds to a resource; None if it adds none. `sets` are the counter sets counted so far."""
+    """The amount that a device adds to a resource; None if the device does not have the capacity or counter.
+
+    `sets` are the counter sets counted so far; the function adds those of the device.
+    """
     if resource.capacity:
         entry = (offer.device.get("capacity") or {}).get(resource.capacity)
         return None if entry is None else quantity.parse(entry["value"])
@@ -276,7 +285,8 @@ def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) ->
 
 @dataclass
 class _Demand:
-    """The minimum number of devices that a resource's guarantees need, and each one's minimum use of every counter."""
+    """The minimum number of devices that a resource's guarantees need. `each` is the minimum that one device uses of
+    each counter."""
 
     resource: Resource
     devices: int
@@ -286,10 +296,10 @@ class _Demand:
 def overcommitted(
     resources: t.Sequence[Resource], supplies: t.Mapping[str, Supply], guaranteed: t.Mapping[str, Fraction]
 ) -> list[tuple[Resource, str]]:
-    """Resources whose guarantees together take more than the counters that their devices share.
+    """Resources whose guarantees together need more than the counters that their devices share, and a message for each.
 
-    A NIC and its shares draw on the same counter, as a GPU and its partitions do. Reported guarantees cannot be
-    met with any choice of devices; others may still not fit.
+    A NIC and its shares use the same counter, and so do a GPU and its partitions. Reported guarantees cannot be met
+    with any choice of devices. Guarantees that are not reported may still not fit.
     """
     found = []
     sets: dict[tuple[str, str, str], ObjectView] = {}
@@ -320,15 +330,16 @@ def overcommitted(
 
 
 def _demand(resource: Resource, supply: Supply, guaranteed: Fraction) -> _Demand:
-    least: dict[str, Fraction] = {}
+    minimum: dict[str, Fraction] = {}
     largest = Fraction(1)
     for number, offer in enumerate(supply.devices):
         takes: dict[str, Fraction] = {}
         for (_driver, _pool, _set, name), value in consumption(offer):
             takes[name] = takes.get(name, _ZERO) + value
-        least = takes if not number else {name: min(least[name], takes[name]) for name in least.keys() & takes.keys()}
+        common = minimum.keys() & takes.keys()
+        minimum = {name: min(minimum[name], takes[name]) for name in common} if number else takes
         if resource.capacity:
             largest = max(largest, quantity.parse(offer.device["capacity"][resource.capacity]["value"]))
     if resource.counter:
         return _Demand(resource, 0, {})  # the counter itself is the sum
-    return _Demand(resource, math.ceil(guaranteed / largest), least)
+    return _Demand(resource, math.ceil(guaranteed / largest), minimum)

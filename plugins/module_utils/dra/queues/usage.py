@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Computes each team's usage of its own and others' quota over time, from samples of Kueue's charges and the
-scheduler's allocations.
+"""Computes each team's usage of its own and others' quota over time.
 
-A sample holds until the next one. An interval that is too long is a gap, which is not counted.
+The usage is computed from samples of Kueue's charges and the scheduler's allocations. Each sample counts until the next
+one. If the next one is too late, the interval is a gap, which is not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typing as t
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
-from ..holds import hold as times
+from ..holds.hold import format_time, parse_time
 from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from .objects import LOANS
@@ -23,16 +23,18 @@ from .objects import LOANS
 #: What Kueue has charged, by queue and resource.
 Charges = t.Mapping[tuple[str, str], float]
 _NAMESPACE = "kubernetes.io/metadata.name"
-#: The maximum seconds between two samples.
-GAP = 900.0
+#: The maximum seconds between two samples; a longer interval is a gap.
+GAP_SECONDS = 900.0
 #: The lender of quota that belongs to no team.
 POOL = "the pool"
 
 
 @dataclass
 class Share:
-    """A team's share of a resource at one time: its quota, the limit of what it lends (None: all of it), and Kueue's
-    charge."""
+    """A team's quota of a resource at one time, what Kueue charges the team, and the limit of what the team lends.
+
+    `lends` is None if the team lends all of its quota.
+    """
 
     quota: float
     charged: float
@@ -40,21 +42,22 @@ class Share:
 
     @property
     def borrowed(self) -> float:
+        """What the team is charged above its quota."""
         return max(0.0, self.charged - self.quota)
 
     @property
     def spare(self) -> float:
-        """The unused quota that others can borrow."""
+        """The unused quota that other teams can borrow."""
         idle = max(0.0, self.quota - self.charged)
         return idle if self.lends is None else min(idle, self.lends)
 
 
 @dataclass
 class Sample:
-    """The state at one time: shares by resource and team, the pool's quota, allocated devices by team and driver, and
-    loans.
+    """The state at one time.
 
-    `source` is the source of the charges: `metrics` or `status`.
+    `shares` are by resource and team, `pool` is the pool's quota by resource, and `allocated` the number of allocated
+    devices by team and driver. `source` is where the charges come from: `metrics` or `status`.
     """
 
     time: datetime
@@ -65,7 +68,7 @@ class Sample:
     source: str = "status"
 
     def as_dict(self) -> Object:
-        return {**asdict(self), "time": times.format_time(self.time)}
+        return {**asdict(self), "time": format_time(self.time)}
 
 
 def sample_from_dict(value: ObjectView) -> Sample:
@@ -78,18 +81,21 @@ def sample_from_dict(value: ObjectView) -> Sample:
     }
     pool = {str(name): float(amount) for name, amount in value["pool"].items()}
     allocated = {str(team): dict(some) for team, some in value["allocated"].items()}
-    return Sample(times.parse_time(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
+    return Sample(parse_time(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
 
 
 def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | None = None) -> Sample:
-    """The current state of a cluster's queues and claims. `metrics` are the charges of Kueue's metrics; without them
-    the charges are those in the status of the queues. Raises QuantityError for quantities that cannot be read."""
+    """The current state of a cluster's queues and claims.
+
+    `metrics` are the charges from Kueue's metrics. Without them, the charges are those in the status of the queues.
+    Raises QuantityError for quantities that cannot be read.
+    """
     found = Sample(now.replace(microsecond=0), source="status" if metrics is None else "metrics")
     owners: dict[str, str] = {}
     claims = []
     for one in objects:
         if one["kind"] == "ClusterQueue":
-            _queue(found, one, _status(one) if metrics is None else metrics)
+            _add_queue(found, one, _charges_of_status(one) if metrics is None else metrics)
             for namespace in _namespaces(one):
                 owners[namespace] = str(one["metadata"]["name"])
             lines = str((one["metadata"].get("annotations") or {}).get(LOANS) or "").splitlines()
@@ -108,16 +114,18 @@ def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | No
     return found
 
 
-def _queue(found: Sample, queue: ObjectView, charged: Charges) -> None:
+def _add_queue(found: Sample, queue: ObjectView, charged: Charges) -> None:
+    """Add the shares of a ClusterQueue to a sample. The quotas of several flavors are added up."""
     name = str(queue["metadata"]["name"])
     for resource, lends, amount in _quotas(queue):
         shares = found.shares.setdefault(resource, {})
         before = shares.get(name) or Share(0.0, charged.get((name, resource), 0.0), 0.0)
-        both = None if lends is None or before.lends is None else before.lends + lends
-        shares[name] = Share(before.quota + amount, before.charged, both)
+        total_lends = None if lends is None or before.lends is None else before.lends + lends
+        shares[name] = Share(before.quota + amount, before.charged, total_lends)
 
 
 def _quotas(item: ObjectView) -> t.Iterator[tuple[str, float | None, float]]:
+    """The resource, the lending limit and the nominal quota of each entry of a ClusterQueue or Cohort."""
     for group in (item.get("spec") or {}).get("resourceGroups") or ():
         for flavor in group["flavors"]:
             for one in flavor["resources"]:
@@ -126,7 +134,8 @@ def _quotas(item: ObjectView) -> t.Iterator[tuple[str, float | None, float]]:
                 yield str(one["name"]), None if lends is None else float(quantity.parse(lends)), amount
 
 
-def _status(queue: ObjectView) -> dict[tuple[str, str], float]:
+def _charges_of_status(queue: ObjectView) -> dict[tuple[str, str], float]:
+    """The charges in the status of a ClusterQueue, by queue and resource."""
     found: dict[tuple[str, str], float] = {}
     for flavor in (queue.get("status") or {}).get("flavorsReservation") or ():
         for one in flavor.get("resources") or ():
@@ -136,15 +145,18 @@ def _status(queue: ObjectView) -> dict[tuple[str, str], float]:
 
 
 def _namespaces(queue: ObjectView) -> list[str]:
+    """The names of the namespaces that a ClusterQueue selects."""
     rules = ((queue.get("spec") or {}).get("namespaceSelector") or {}).get("matchExpressions") or ()
     return [str(name) for one in rules if one.get("key") == _NAMESPACE for name in one.get("values") or ()]
 
 
 @dataclass
 class Usage:
-    """Hours of each team by resource, debts between teams, and gaps in the samples.
+    """The usage of all teams over time, in hours of one unit of a resource.
 
-    `hours` has `guaranteed`, `charged`, `borrowed` and `lent`. `debts` is by resource, lender and borrower.
+    `hours` has `guaranteed`, `charged`, `borrowed` and `lent` by resource and team. `allocated` has device-hours by
+    team and driver. `debts` has hours by resource, lender and borrower. `gaps` are the intervals without samples, and
+    `known_hours` is the time without gaps.
     """
 
     begin: datetime | None = None
@@ -158,30 +170,30 @@ class Usage:
 
     def as_dict(self) -> Object:
         found = asdict(self)
-        found["begin"], found["end"] = (one and times.format_time(one) for one in (self.begin, self.end))
-        found["gaps"] = [[times.format_time(start), times.format_time(end)] for start, end in self.gaps]
+        found["begin"], found["end"] = (one and format_time(one) for one in (self.begin, self.end))
+        found["gaps"] = [[format_time(start), format_time(end)] for start, end in self.gaps]
         return found
 
 
-def totals(samples: t.Iterable[Sample], gap: float = GAP) -> Usage:
-    """The hours over all samples.
+def totals(samples: t.Iterable[Sample], gap: float = GAP_SECONDS) -> Usage:
+    """The usage over all samples. An interval of more than `gap` seconds between samples is a gap.
 
     Kueue does not report from which team quota is borrowed. Each hour that a team is charged above its quota is owed to
-    the teams (and the pool) with unused quota at that time, in proportion to what others can borrow from them.
+    the teams (and the pool) with unused quota at that time, in proportion to what others can borrow from each.
     """
     ordered = sorted(samples, key=lambda one: one.time)
     found = Usage(samples=len(ordered))
     if ordered:
         found.begin, found.end = ordered[0].time, ordered[-1].time
-    for one, after in zip(ordered, ordered[1:]):
-        seconds = (after.time - one.time).total_seconds()
+    for current, following in zip(ordered, ordered[1:]):
+        seconds = (following.time - current.time).total_seconds()
         if seconds > gap:
-            found.gaps.append((one.time, after.time))
+            found.gaps.append((current.time, following.time))
             continue
         found.known_hours += seconds / 3600
-        for resource, teams in one.shares.items():
-            _add_interval(found, resource, teams, one.pool.get(resource, 0.0), seconds / 3600)
-        for team, drivers in one.allocated.items():
+        for resource, teams in current.shares.items():
+            _add_interval(found, resource, teams, current.pool.get(resource, 0.0), seconds / 3600)
+        for team, drivers in current.allocated.items():
             for driver, count in drivers.items():
                 of_team = found.allocated.setdefault(team, {})
                 of_team[driver] = of_team.get(driver, 0.0) + count * seconds / 3600
@@ -189,6 +201,7 @@ def totals(samples: t.Iterable[Sample], gap: float = GAP) -> Usage:
 
 
 def _add_interval(found: Usage, resource: str, teams: t.Mapping[str, Share], pool: float, hours: float) -> None:
+    """Add an interval of so many hours with the same shares to the usage. `pool` is the pool's quota."""
     spare = {POOL: pool, **{name: share.spare for name, share in teams.items()}}
     spare = {name: amount for name, amount in spare.items() if amount}
     for name, share in teams.items():
@@ -198,10 +211,10 @@ def _add_interval(found: Usage, resource: str, teams: t.Mapping[str, Share], poo
         team_hours["guaranteed"] += share.quota * hours
         team_hours["charged"] += share.charged * hours
         team_hours["borrowed"] += share.borrowed * hours
-    whole = sum(spare.values())
+    total_spare = sum(spare.values())
     for borrower, share in teams.items():
         for lender, amount in spare.items() if share.borrowed else ():
-            owed = share.borrowed * amount / whole * hours
+            owed = share.borrowed * amount / total_spare * hours
             debts = found.debts.setdefault(resource, {}).setdefault(lender, {})
             debts[borrower] = debts.get(borrower, 0.0) + owed
             if lender != POOL:
@@ -213,14 +226,14 @@ def lines(usage: Usage, loans: t.Sequence[str] = ()) -> list[str]:
     if usage.begin is None or usage.end is None:
         return ["no sample yet"]
     found = [
-        f"{usage.samples} sample(s) from {times.format_time(usage.begin)} to {times.format_time(usage.end)}; "
+        f"{usage.samples} sample(s) from {format_time(usage.begin)} to {format_time(usage.end)}; "
         f"{usage.known_hours:.2f} hour(s) are known"
     ]
     for resource, teams in sorted(usage.hours.items()):
         found.append(f"{resource}, in hours")
         for team, team_hours in sorted(teams.items()):
-            words = ", ".join(f"{name} {amount:.2f}" for name, amount in team_hours.items())
-            found.append(f"  {team}: {words}")
+            amounts = ", ".join(f"{name} {amount:.2f}" for name, amount in team_hours.items())
+            found.append(f"  {team}: {amounts}")
         for lender, debts in sorted(usage.debts.get(resource, {}).items()):
             found += [f"  {borrower} owes {lender} {amount:.2f}" for borrower, amount in sorted(debts.items())]
     for team, drivers in sorted(usage.allocated.items()):
@@ -228,6 +241,6 @@ def lines(usage: Usage, loans: t.Sequence[str] = ()) -> list[str]:
     found += [f"loan: {one}" for one in loans]
     for start, end in usage.gaps:
         hours = (end - start).total_seconds() / 3600
-        span = f"from {times.format_time(start)} to {times.format_time(end)}"
+        span = f"from {format_time(start)} to {format_time(end)}"
         found.append(f"gap: nothing is known {span} ({hours:.2f} h)")
     return found

@@ -6,7 +6,7 @@
 """Makes claim templates that Kueue accepts, and computes what Kueue charges for them.
 
 Kueue 0.19 refuses preference lists (`firstAvailable`), all devices of a node (`allocationMode: All`) and admin access
-(pkg/dra/claims.go). A template with a preference list gets a variant that asks for one of its alternatives.
+(pkg/dra/claims.go). A template with a preference list gets a variant that requests one of the alternatives.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ _ZERO = Fraction()
 
 
 class TemplateError(ValueError):
-    """Kueue does not accept a template, or would charge less than is allocated; the message is the reason."""
+    """Kueue does not accept a template, or would charge less than is allocated. The message is the reason."""
 
 
 @dataclass
 class TeamTemplate:
-    """A template of a team. `use` is the template that its jobs must name in a queue; if it is empty, `reason` says
-    why.
+    """A template of a team, and whether jobs in a queue can use it.
 
-    `charges` are what one claim is charged for, `left_out` the alternatives that the variant lacks.
+    `use` is the template that jobs in a queue must name: this one, or its variant. If `use` is empty, `reason` says why
+    no job in a queue can use the template. `charges` is what Kueue charges for one claim. `left_out` are the
+    alternatives that the variant does not have.
     """
 
     namespace: str
@@ -73,35 +74,35 @@ def variant(
         return dict(template), []
     if NEAREST_ANNOTATION in (template["metadata"].get("annotations") or {}):
         raise TemplateError("its alternatives are the pairs of a board, and a variant would allow only one of them")
-    made: Object = copy.deepcopy(dict(template))
-    body = made["spec"]["spec"]["devices"]
+    result: Object = copy.deepcopy(dict(template))
+    body = result["spec"]["spec"]["devices"]
     body["requests"] = [_exact_request(request, chosen) for request in requests]
-    for key, least in (("constraints", 2), ("config", 1)):
+    for key, min_devices in (("constraints", 2), ("config", 1)):
         if key in body:
-            reduced = (_reduced_entry(entry, chosen, least, body["requests"]) for entry in body[key])
+            reduced = (_reduced_entry(entry, chosen, min_devices, body["requests"]) for entry in body[key])
             body[key] = [entry for entry in reduced if entry]
             if not body[key]:
                 del body[key]
-    name = made["metadata"]["name"] + SUFFIX
+    name = result["metadata"]["name"] + SUFFIX
     if limits.dns_subdomain(name):
         raise TemplateError(f"the name of its variant, {name!r}, would be too long")
-    made["metadata"]["name"] = name
-    made["metadata"]["labels"] = {**(made["metadata"].get("labels") or {}), **labels}
-    made["metadata"]["annotations"] = {
-        **(made["metadata"].get("annotations") or {}),
+    result["metadata"]["name"] = name
+    result["metadata"]["labels"] = {**(result["metadata"].get("labels") or {}), **labels}
+    result["metadata"]["annotations"] = {
+        **(result["metadata"].get("annotations") or {}),
         VARIANT_OF: str(template["metadata"]["name"]),
     }
-    left = [
+    left_out = [
         f"{request['name']}/{sub['name']}"
         for request in requests
         for sub in request.get("firstAvailable") or ()
         if sub["name"] != chosen[str(request["name"])]
     ]
-    return made, left
+    return result, left_out
 
 
 def _check_requests(requests: t.Sequence[ObjectView]) -> None:
-    """Raises TemplateError for requests that Kueue refuses whatever alternative is chosen."""
+    """Raises TemplateError for requests that Kueue refuses whichever alternative is chosen."""
     for request in requests:
         body = request.get("exactly") or {}
         name = request["name"]
@@ -115,15 +116,16 @@ def _check_requests(requests: t.Sequence[ObjectView]) -> None:
 
 
 def _chosen_alternative(request: ObjectView, take: t.Mapping[str, str]) -> str:
-    """The name of the alternative of a request that the variant asks for."""
+    """The name of the alternative of a request that the variant requests: that of `take`, by default the first."""
     names = [str(sub["name"]) for sub in request["firstAvailable"]]
-    wanted = take.get(str(request["name"]), names[0])
-    if wanted not in names:
-        raise TemplateError(f"request {request['name']} has no alternative {wanted!r}, only {', '.join(names)}")
-    return wanted
+    chosen = take.get(str(request["name"]), names[0])
+    if chosen not in names:
+        raise TemplateError(f"request {request['name']} has no alternative {chosen!r}, only {', '.join(names)}")
+    return chosen
 
 
 def _exact_request(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
+    """A request without alternatives: the same, or one for the chosen alternative."""
     if not request.get("firstAvailable"):
         return copy.deepcopy(dict(request))
     sub = next(one for one in request["firstAvailable"] if one["name"] == chosen[str(request["name"])])
@@ -132,29 +134,29 @@ def _exact_request(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
 
 
 def _reduced_entry(
-    entry: ObjectView, chosen: t.Mapping[str, str], least: int, requests: t.Sequence[ObjectView]
+    entry: ObjectView, chosen: t.Mapping[str, str], min_devices: int, requests: t.Sequence[ObjectView]
 ) -> Object | None:
-    """A constraint or configuration reduced to the remaining requests; None if these are too few.
+    """A constraint or configuration without the alternatives that were left out.
 
-    A constraint on one request still applies if that request is for several devices.
+    None if no request remains, or if requests were removed and the rest is for fewer than `min_devices` devices.
     """
-    given = entry.get("requests")
-    if not given:
+    references = entry.get("requests")
+    if not references:
         return copy.deepcopy(dict(entry))
     names = []
-    for name in map(str, given):
+    for name in map(str, references):
         base, _slash, sub = name.partition("/")
         if not sub or chosen.get(base) == sub:
             names.append(base)
     names = list(dict.fromkeys(names))
     counts = {str(one["name"]): int((one.get("exactly") or {}).get("count") or 1) for one in requests}
-    if len(names) < len(set(map(str, given))) and sum(counts.get(name, 1) for name in names) < least:
+    if len(names) < len(set(map(str, references))) and sum(counts.get(name, 1) for name in names) < min_devices:
         return None
     return {**copy.deepcopy(dict(entry)), "requests": names} if names else None
 
 
 class ChargeCalculator:
-    """What Kueue charges for a claim of a template, and whether the scheduler may allocate more than that."""
+    """Calculates what Kueue charges for a claim, and checks that the scheduler cannot allocate more than that."""
 
     def __init__(
         self,
@@ -181,9 +183,9 @@ class ChargeCalculator:
                 raise TemplateError(f"class {name} is not in queues_resources, so Kueue admits no claim of it")
             selectors = expressions(body.get("selectors") or ())
             texts = [*class_expressions(self.classes.get(name) or {}), *selectors]
-            wrong = self.fleet.fails_in_kueue(texts)
-            if wrong:
-                raise TemplateError(wrong)
+            error = self.fleet.fails_in_kueue(texts)
+            if error:
+                raise TemplateError(error)
             for resource in self.by_class[name]:
                 amount = self._amount(resource, body, texts, f"request {request['name']}", notes)
                 found[resource.name] = found.get(resource.name, _ZERO) + amount
@@ -204,14 +206,14 @@ class ChargeCalculator:
         return count * _by_capacity(resource.capacity, devices, body, where)
 
     def _devices(self, resource: Resource, texts: t.Sequence[str]) -> list[Offer]:
-        """The devices that a request can get: those that certainly match, or, if there are none, those that may match.
+        """The devices that a request can get: those that certainly match; if there are none, those that may match.
 
         On a probed node, attributes such as the profile of a partition are assumed.
         """
         supply = self.supplies.get(resource.name) or Supply()
         verdicts = [(self.fleet.verdict(texts, offer), offer) for offer in supply.devices]
-        sure = [offer for verdict, offer in verdicts if verdict == YES]
-        return sure or [offer for verdict, offer in verdicts if verdict == MAYBE]
+        certain = [offer for verdict, offer in verdicts if verdict == YES]
+        return certain or [offer for verdict, offer in verdicts if verdict == MAYBE]
 
 
 def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: list[str]) -> Fraction:
@@ -234,21 +236,21 @@ def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: lis
 def _by_capacity(capacity: str, devices: t.Sequence[Offer], body: ObjectView, where: str) -> Fraction:
     """Kueue charges the largest amount of any device that can provide it (pkg/dra/capacity.go). Raises TemplateError if
     the scheduler could take more than that."""
-    wanted = ((body.get("capacity") or {}).get("requests") or {}).get(capacity)
+    requested = ((body.get("capacity") or {}).get("requests") or {}).get(capacity)
     charged, taken = [], []
     for offer in devices:
         entry = offer.device["capacity"][capacity]
-        charge = kueue_charge(wanted, entry)
+        charge = kueue_charge(requested, entry)
         if charge is not None:
             charged.append(charge)
         try:
-            amount = consumed(wanted, entry)
+            amount = consumed(requested, entry)
         except Unrepresentable:
             continue
         if not violates(amount, entry.get("requestPolicy") or {}):
             taken.append(amount)
     if not charged:
-        raise TemplateError(f"{where}: no device can give the {capacity} that it asks for")
+        raise TemplateError(f"{where}: no device can provide the requested {capacity}")
     if taken and max(taken) > max(charged):
         raise TemplateError(
             f"{where}: the scheduler would take {quantity.canonical(max(taken))} of {capacity}, but Kueue would charge "
@@ -257,14 +259,14 @@ def _by_capacity(capacity: str, devices: t.Sequence[Offer], body: ObjectView, wh
     return max(charged)
 
 
-def kueue_charge(wanted: t.Any, entry: ObjectView) -> Fraction | None:
-    """What Kueue charges for a request of a v1 DeviceCapacity; None if the device cannot provide it.
+def kueue_charge(requested: t.Any, entry: ObjectView) -> Fraction | None:
+    """What Kueue charges for a request of a v1 DeviceCapacity; None if the device cannot provide the capacity.
 
-    chargeForDevice and roundToPolicy of pkg/dra/capacity.go: amounts are whole numbers, rounded up.
+    Source: chargeForDevice and roundToPolicy of pkg/dra/capacity.go. Amounts are whole numbers, rounded up.
     """
     policy = entry.get("requestPolicy") or {}
     default = policy.get("default")
-    base = quantity.parse(wanted if wanted is not None else entry["value"] if default is None else default)
+    base = quantity.parse(requested if requested is not None else entry["value"] if default is None else default)
     if policy.get("validValues"):
         fitting = [quantity.parse(value) for value in policy["validValues"] if quantity.parse(value) >= base]
         return fitting[0] if fitting else None
@@ -273,11 +275,11 @@ def kueue_charge(wanted: t.Any, entry: ObjectView) -> Fraction | None:
         return Fraction(quantity.integer(base))
     amount = quantity.integer(base)
     if valid.get("min") is not None:
-        least = quantity.integer(quantity.parse(valid["min"]))
-        amount = max(amount, least)
+        minimum = quantity.integer(quantity.parse(valid["min"]))
+        amount = max(amount, minimum)
         step = quantity.integer(quantity.parse(valid["step"])) if valid.get("step") is not None else 0
         if step > 0:
-            amount = least - (least - amount) // step * step
+            amount = minimum - (minimum - amount) // step * step
     if valid.get("max") is not None and amount > quantity.integer(quantity.parse(valid["max"])):
         return None
     return Fraction(amount)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether each GPU of a job has its own NIC on its PCIe root."""
+"""Whether the GPUs and NICs of a job are aligned: each GPU has a NIC of its own on the GPU's PCIe root."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _NICS = frozenset(("nic", "rdma", "vf"))
 
 
 def kinds(drivers: t.Mapping[str, ObjectView | None] | None = None) -> dict[str, str]:
-    """The kind of each driver's devices, GPU or NIC; other drivers are left out.
+    """The kind of each driver's devices, GPU or NIC; drivers of other devices are left out.
 
-    `drivers` are those of the site, as `dra_claims_drivers` has them. Built-in drivers are known without them. Raises
-    Problems.
+    `drivers` are those of the site, as in `dra_claims_drivers`. Built-in drivers are always included. Raises Problems.
     """
     known = {**DRIVERS, **{name: knowledge(name, options) for name, options in (drivers or {}).items()}}
     found = {name: _kind(one) for name, one in known.items()}
@@ -39,9 +38,9 @@ def aligned(
     roots: t.Mapping[tuple[str, str, str], str | None],
     kinds_of: t.Mapping[str, str],
 ) -> bool | None:
-    """Whether the devices of an allocation are aligned pairs; None without a NIC.
+    """Whether the devices of an allocation are aligned pairs; None if it has no NIC.
 
-    `roots` is the PCIe root of each device, by driver, pool and name. A GPU whose root is not known is not aligned.
+    `roots` has the PCIe root of each device by driver, pool and name. A GPU with an unknown root is not aligned.
     """
     found: dict[str, list[str | None]] = {GPU: [], NIC: []}
     for one in results:

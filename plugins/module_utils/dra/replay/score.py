@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The results of a stream of jobs: device-hours, waiting times and alignment, in the time of the trace."""
+"""The results of a stream of jobs: device-hours, waiting times and alignment. All times are those of the trace."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from dataclasses import dataclass, field
 from ..kube.objects import Object
 from .trace import Job
 
-#: The number of steps of a curve.
-POINTS = 120
+#: The number of steps of a curve; it has one point more.
+CURVE_STEPS = 120
 
 
 @dataclass
 class Run:
-    """How a job ran, in seconds of the trace. `spans` are the times in which it ran: all but the last one were ended by
-    a preemption, so their work is lost. The last one counts as useful, even if a preemption ended it and the job has
-    not started again. Its end is None while it runs. `held` is the number of GPUs that it occupied. `aligned` is None
-    for a job without a NIC."""
+    """How a job ran, in seconds of the trace.
+
+    `spans` are the intervals in which the job ran. A preemption ended each interval but the last, so the work in it is
+    lost. The last interval counts as useful, even if a preemption ended it and the job has not started again. Its end
+    is None while the job runs. `held` is the number of GPUs that the job occupied. `aligned` is None for a job without
+    a NIC.
+    """
 
     submitted: float
     spans: list[tuple[float, float | None]] = field(default_factory=list)
@@ -37,7 +40,7 @@ _NO_RUN = Run(0.0)
 
 
 def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window: float) -> Object:
-    """The result over the first `window` seconds, in which jobs arrived.
+    """The result over the first `window` seconds of the trace. `gpus` is the number of GPUs of the cluster.
 
     The waiting time of a job that never started lasts until the end of the window; `unstarted` counts these jobs.
     """
@@ -51,7 +54,7 @@ def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window:
             else:
                 lost += hours * job.gpus
             taken += hours * run.held
-    paired = [run for run in runs.values() if run.aligned is not None]
+    with_nic = [run for run in runs.values() if run.aligned is not None]
     return {
         "jobs": len(jobs),
         "started": sum(bool(run.spans) for run in runs.values()),
@@ -63,22 +66,22 @@ def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window:
             "useful": round(useful, 2),
             "lost": round(lost, 2),
         },
-        "unaligned": sum(run.aligned is False for run in paired),
-        "with_nic": len(paired),
+        "unaligned": sum(run.aligned is False for run in with_nic),
+        "with_nic": len(with_nic),
         "waits": _waits(jobs, runs, window),
         "curve": _curve(jobs, runs, window),
     }
 
 
 def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> list[Object]:
-    """By team and priority: the number of jobs, and percentiles of the seconds until their last start."""
+    """By team and priority: the number of jobs, and percentiles of the seconds from arrival to last start."""
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.team, job.priority), []).append(job)
     found = []
-    for (team, priority), some in sorted(groups.items()):
+    for (team, priority), group in sorted(groups.items()):
         waits, unstarted = [], 0
-        for job in some:
+        for job in group:
             run = runs.get(job.number, _NO_RUN)
             if run.spans:
                 waits.append(max(0.0, run.spans[-1][0] - job.submit))
@@ -90,7 +93,7 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
             {
                 "team": team,
                 "priority": priority,
-                "jobs": len(some),
+                "jobs": len(group),
                 "unstarted": unstarted,
                 "p50_s": round(percentile(waits, 0.5), 1),
                 "p95_s": round(percentile(waits, 0.95), 1),
@@ -99,16 +102,16 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
     return found
 
 
-def percentile(ordered: t.Sequence[float], which: float) -> float:
-    """The value that this fraction of the ordered values does not exceed; 0 if there are none."""
-    return ordered[max(0, math.ceil(which * len(ordered)) - 1)] if ordered else 0.0
+def percentile(ordered: t.Sequence[float], fraction: float) -> float:
+    """The value that this fraction of the ordered values does not exceed; 0 if there are no values."""
+    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)] if ordered else 0.0
 
 
 def _curve(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> list[list[float]]:
-    """Over the window: the hour, GPUs that running jobs use, and GPUs that waiting jobs request."""
+    """Points over the window: the hour, the GPUs that running jobs use, and the GPUs that waiting jobs request."""
     found = []
-    for step in range(POINTS + 1):
-        moment = window * step / POINTS
+    for step in range(CURVE_STEPS + 1):
+        moment = window * step / CURVE_STEPS
         used = waiting = 0.0
         for job in jobs:
             run = runs.get(job.number, _NO_RUN)

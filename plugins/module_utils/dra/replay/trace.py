@@ -13,15 +13,19 @@ import random
 import typing as t
 from dataclasses import dataclass
 
+#: The columns of a CSV. Times are in seconds.
 COLUMNS = ("submit_s", "team", "priority", "gpus", "seconds")
-#: The maximum number of jobs in a stream, and the maximum of a time in seconds.
+#: The maximum number of jobs in a stream, and the maximum of each number in a CSV, such as a time in seconds.
 MAX_JOBS, MAX_SECONDS = 100_000, 400 * 86_400
 _DAY = 86_400.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job: its arrival in seconds, team, priority, GPUs (a fraction for a part of one) and run time in seconds."""
+    """A job: its position in the stream, arrival in seconds, team, priority, number of GPUs and run time in seconds.
+
+    A number of GPUs below 1 is a part of a GPU.
+    """
 
     number: int
     submit: float
@@ -33,27 +37,32 @@ class Job:
 
 @dataclass(frozen=True)
 class Profile:
-    """The distributions of a trace. `sizes` are numbers of GPUs with their weights; `lengths` are quantiles of the run
-    time: a fraction of jobs, and the seconds that they do not exceed. Between them the logarithm is interpolated."""
+    """The distributions of a trace. `sizes` are numbers of GPUs with their weights.
+
+    `lengths` are quantiles of the run time: a fraction of jobs, and the seconds that these do not exceed. Between
+    quantiles, the logarithm of the run time is interpolated.
+    """
 
     source: str
     sizes: tuple[tuple[float, float], ...]
     lengths: tuple[tuple[float, float], ...]
 
-    def length(self, part: float) -> float:
-        """The seconds that this fraction of all jobs does not exceed."""
+    def length(self, fraction: float) -> float:
+        """The run time in seconds that this fraction of all jobs does not exceed."""
         below = self.lengths[0]
         for above in self.lengths[1:]:
-            if part <= above[0]:
-                where = (part - below[0]) / (above[0] - below[0])
-                return math.exp(math.log(below[1]) + where * (math.log(above[1]) - math.log(below[1])))
+            if fraction <= above[0]:
+                weight = (fraction - below[0]) / (above[0] - below[0])
+                return math.exp(math.log(below[1]) + weight * (math.log(above[1]) - math.log(below[1])))
             below = above
         return below[1]
 
     def mean_size(self) -> float:
+        """The mean number of GPUs of a job."""
         return sum(gpus * weight for gpus, weight in self.sizes) / sum(weight for _gpus, weight in self.sizes)
 
     def mean_length(self, longest: float) -> float:
+        """The mean run time in seconds, if run times are limited to `longest` seconds."""
         steps = 2000
         return sum(min(longest, self.length((step + 0.5) / steps)) for step in range(steps)) / steps
 
@@ -63,8 +72,8 @@ _PAI_LENGTHS = (
     *((0.0, 23.0), (0.1, 179.0), (0.25, 417.0), (0.5, 1027.0), (0.75, 3739.0)),
     *((0.9, 12833.0), (0.95, 15699.0), (1.0, 114715.0)),
 )
-#: `pai`: as in the trace. `training`: the same lengths for whole GPUs only, and more jobs of several GPUs, as on
-#: sites that train large models; these sizes are assumed.
+#: `pai`: as in the trace. `training`: the same lengths, but only whole GPUs, and more jobs with several GPUs, as on
+#: sites that train large models. The sizes of `training` are assumed.
 PROFILES = {
     "pai": Profile(
         _PAI,
@@ -79,9 +88,10 @@ PROFILES = {
 class Load:
     """The demand of the teams.
 
-    `load` is their average total demand as a fraction of all GPUs, `shares` each team's share of it. `swing` (0 to 1)
-    is the amplitude by which a team's arrival rate varies in `period` seconds; the teams' peaks are evenly spaced.
-    `urgent` is the fraction of jobs that have `priority`.
+    Jobs arrive for `hours` hours. `load` is the average total demand as a fraction of all GPUs, `shares` has each
+    team's share of this demand. `swing` (0 to 1) is the amplitude with which a team's arrival rate varies over `period`
+    seconds; the peaks of the teams are evenly spaced. `urgent` is the fraction of jobs that have `priority`. `longest`
+    is the maximum run time in seconds.
     """
 
     gpus: float
@@ -96,64 +106,64 @@ class Load:
 
 
 def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
-    """Jobs of a profile for this many hours, in the order of their arrival. The same seed gives the same jobs."""
-    chance = random.Random(seed)
-    each = profile.mean_size() * profile.mean_length(load.longest)
+    """Random jobs of a profile with this load, in the order of their arrival. The same seed gives the same jobs."""
+    generator = random.Random(seed)
+    gpu_seconds_of_job = profile.mean_size() * profile.mean_length(load.longest)
     total = sum(load.shares.values())
     found: list[tuple[float, str, str, float, float]] = []
     sizes = [gpus for gpus, _weight in profile.sizes]
     weights = [weight for _gpus, weight in profile.sizes]
     for number, (team, share) in enumerate(sorted(load.shares.items())):
-        rate = load.load * load.gpus * share / total / each
+        rate = load.load * load.gpus * share / total / gpu_seconds_of_job
         moment = 0.0
         while True:
-            moment += chance.expovariate(rate * (1 + load.swing))
+            moment += generator.expovariate(rate * (1 + load.swing))
             if moment >= load.hours * 3600:
                 break
-            turn = moment / load.period + number / len(load.shares)
-            if chance.random() * (1 + load.swing) > 1 + load.swing * math.sin(2 * math.pi * turn):
+            phase = moment / load.period + number / len(load.shares)
+            if generator.random() * (1 + load.swing) > 1 + load.swing * math.sin(2 * math.pi * phase):
                 continue
-            priority = load.priority if chance.random() < load.urgent else ""
-            (gpus,) = chance.choices(sizes, weights)
-            found.append((moment, team, priority, gpus, min(load.longest, profile.length(chance.random()))))
+            priority = load.priority if generator.random() < load.urgent else ""
+            (gpus,) = generator.choices(sizes, weights)
+            found.append((moment, team, priority, gpus, min(load.longest, profile.length(generator.random()))))
     return [Job(number, *one) for number, one in enumerate(sorted(found))]
 
 
 def read_csv(lines: t.Iterable[str]) -> list[Job]:
-    """The jobs of a CSV whose first line is COLUMNS. Raises ValueError with the line number and the error."""
+    """The jobs of a CSV whose first line is COLUMNS. Raises ValueError; the message has the line number."""
     reader = csv.DictReader(lines)
     if list(reader.fieldnames or ()) != list(COLUMNS):
         raise ValueError(f"the first line is not {','.join(COLUMNS)}")
     found: list[tuple[float, str, str, float, float]] = []
     for row in reader:
-        where = f"line {reader.line_num}"
+        location = f"line {reader.line_num}"
         if len(found) >= MAX_JOBS:
-            raise ValueError(f"{where}: there are more than {MAX_JOBS} jobs")
+            raise ValueError(f"{location}: there are more than {MAX_JOBS} jobs")
         if any(row.get(name) is None for name in COLUMNS) or None in row:
-            raise ValueError(f"{where}: must have {len(COLUMNS)} columns")
+            raise ValueError(f"{location}: must have {len(COLUMNS)} columns")
         if not row["team"]:
-            raise ValueError(f"{where}: team is empty")
-        numbers = [_number(row[name], f"{where}: {name}") for name in ("submit_s", "gpus", "seconds")]
+            raise ValueError(f"{location}: team is empty")
+        numbers = [_number(row[name], f"{location}: {name}") for name in ("submit_s", "gpus", "seconds")]
         if not 0 < numbers[1] <= 1024:
-            raise ValueError(f"{where}: gpus must be above 0 and at most 1024")
+            raise ValueError(f"{location}: gpus must be above 0 and at most 1024")
         if not numbers[2] > 0:
-            raise ValueError(f"{where}: seconds must be above 0")
+            raise ValueError(f"{location}: seconds must be above 0")
         found.append((numbers[0], row["team"], row["priority"], numbers[1], numbers[2]))
     return [Job(number, *one) for number, one in enumerate(sorted(found))]
 
 
-def _number(text: str, where: str) -> float:
+def _number(text: str, location: str) -> float:
     try:
         found = float(text)
     except ValueError:
-        raise ValueError(f"{where}: {text[:40]!r} is not a number") from None
+        raise ValueError(f"{location}: {text[:40]!r} is not a number") from None
     if not 0 <= found <= MAX_SECONDS:
-        raise ValueError(f"{where}: {text[:40]} is not between 0 and {MAX_SECONDS}")
+        raise ValueError(f"{location}: {text[:40]} is not between 0 and {MAX_SECONDS}")
     return found
 
 
 def as_csv(jobs: t.Iterable[Job]) -> str:
-    """Jobs as `read_csv` reads them."""
+    """Jobs as a CSV that `read_csv` can read."""
     lines = [",".join(COLUMNS)]
     lines += [f"{one.submit:.3f},{one.team},{one.priority},{one.gpus:g},{one.seconds:.3f}" for one in jobs]
     return "\n".join(lines) + "\n"

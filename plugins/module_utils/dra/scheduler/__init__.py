@@ -5,7 +5,8 @@
 
 """An offline model of the scheduler's search for devices: the same order and result, and a reason if nothing fits.
 
-It imports `kube`, `cel`, `vendors` and `topology`. It never talks to a server, and does not use a site's inventory.
+The package imports `kube`, `cel`, `vendors` and `topology`. It never connects to a server, and does not use a site's
+inventory.
 """
 
 from __future__ import annotations

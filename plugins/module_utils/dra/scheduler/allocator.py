@@ -10,21 +10,22 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
+from ..kube.objects import ObjectView
 from ..vendors.offer import Offer
 from .answers import Allocation, Refusal, Result
 from .candidates import Question
 from .diagnosis import Diagnosis
 from .node_cache import NodeCache
 from .search import Search
-from .search_devices import Spec, attribute
+from .search_devices import attribute
 from .search_requests import CONSTRAINTS, asked, class_selectors, expressions
 from .search_selection import Engine
 
 __all__ = ("BUDGET", "SCHEDULER_BUDGET", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
 
-#: Devices that the search examines before it gives up, which takes about a second.
+#: Maximum number of devices that the search examines before it gives up. This takes about a second.
 BUDGET = 200_000
-#: Devices that a scheduler can certainly examine in its limit of ten seconds per node.
+#: Number of devices that a scheduler can certainly examine in its time limit of ten seconds per node.
 SCHEDULER_BUDGET = 5_000_000
 
 
@@ -34,8 +35,8 @@ def not_predicted(driver: str) -> str:
 
 
 def allocate(
-    claims: t.Sequence[Spec],
-    classes: t.Mapping[str, Spec],
+    claims: t.Sequence[ObjectView],
+    classes: t.Mapping[str, ObjectView],
     offers: t.Sequence[Offer],
     engine: Engine,
     *,
@@ -45,7 +46,7 @@ def allocate(
     budget: int = BUDGET,
     explain: bool = True,
 ) -> Allocation | Refusal:
-    """Find devices of a node for all the claims of a pod, like the scheduler.
+    """Find devices of a node for all claims of a pod, as the scheduler does.
 
     `claims` are `spec` of v1 ResourceClaims, `classes` v1 DeviceClasses by name, `offers` the node's devices (see
     `offers.offers`). `held` are results of earlier allocations, which still hold their devices. `uncertain` are drivers
@@ -57,11 +58,11 @@ def allocate(
     pick other devices, or fail on a selector that is an error on some of them. Whether enough devices exist does not
     change.
 
-    At first, a device is not a candidate if a selector needs a value of it that the probe does not know. If there is an
-    allocation only with such devices, the result is a Refusal of kind unknown.
+    At first, a device is not a candidate if a selector needs one of its values that the probe does not know. If there
+    is only an allocation with such devices, the result is a Refusal of kind unknown.
 
-    Without `explain`, a failed search returns its own Refusal, which saves the time of a diagnosis and of the search
-    with uncertain devices.
+    Without `explain`, a failed search returns its own Refusal, which saves the time for a diagnosis and for the
+    search with uncertain devices.
     """
     question = Question(claims, classes, NodeCache(offers, engine), list(held), budget, constraints)
     return answer_of(question, uncertain, explain)
@@ -70,7 +71,7 @@ def allocate(
 def answer_of(
     question: Question, uncertain: t.Iterable[str] | t.Mapping[str, str] = (), explain: bool = True
 ) -> Allocation | Refusal:
-    """The answer to a question; see `allocate`. The cache may be that of earlier questions about the same devices."""
+    """The answer to a question, see `allocate`. Its cache may contain results of questions about the same devices."""
     claims, classes, budget = question.claims, question.classes, question.budget
     search = Search(question)
     answer = search.run()
@@ -88,20 +89,21 @@ def answer_of(
     optimistic_search = Search(replace(question, budget=max(budget - search.examined, budget // 4)), optimistic=True)
     doubtful = optimistic_search.is_doubtful()
     if doubtful:
-        other = optimistic_search.run()
-        if isinstance(other, Allocation):
-            path, reason = optimistic_search.uncertain_part(other)
-            return Refusal(reason, path, "unknown", answer.steps + other.steps)
-        if other.kind == "budget":
-            return other
+        optimistic_answer = optimistic_search.run()
+        if isinstance(optimistic_answer, Allocation):
+            path, reason = optimistic_search.uncertain_part(optimistic_answer)
+            return Refusal(reason, path, "unknown", answer.steps + optimistic_answer.steps)
+        if optimistic_answer.kind == "budget":
+            return optimistic_answer
     if answer.kind == "error":
         return answer
     return Diagnosis(question, answer.steps, doubtful).run()
 
 
-def _beyond_time_limit(found: Allocation) -> Refusal:
+def _beyond_time_limit(allocation: Allocation) -> Refusal:
+    """The refusal of an allocation that the scheduler may not find in time."""
     reason = (
-        f"the devices exist, but the scheduler examines {found.steps} devices to find them, so it may reach its time "
-        "limit of ten seconds per node: request fewer devices in one claim, or fewer levels"
+        f"the devices exist, but the scheduler examines {allocation.steps} devices to find them, so it may reach its "
+        "time limit of ten seconds per node: request fewer devices in one claim, or fewer levels"
     )
-    return Refusal(reason, "claims", "budget", found.steps)
+    return Refusal(reason, "claims", "budget", allocation.steps)

@@ -22,7 +22,7 @@ class Result:
     request: str
     offer: Offer
     admin: bool = False
-    consumed: t.Mapping[str, str] = field(default_factory=dict)  # capacity: quantity, of a device that is shared
+    consumed: t.Mapping[str, str] = field(default_factory=dict)  # quantities by capacity, for a shared device
 
     @property
     def id(self) -> DeviceId:
@@ -55,7 +55,7 @@ class Refusal:
     `kind` is class (no such DeviceClass), limit (more than 32 devices), absent (the driver publishes nothing on the
     node), selector, capacity, taint, used, count (each fits, but not all together), constraint, error (scheduling of
     the pod would fail with an error), unknown (the probe does not know), budget (the search was too long) or refused
-    (the node does not take the pod).
+    (the node does not accept the pod).
     """
 
     reason: str
@@ -70,7 +70,7 @@ class Refusal:
 
 
 class Abort(Exception):
-    """Ends the search immediately with this refusal as its result."""
+    """Ends the search immediately. `refusal` is its result."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..kube import limits, quantity
+from ..kube.objects import ObjectView
 from . import capacity as amounts
 from .answers import Abort, Allocation, Refusal, Result
 from .node_cache import NodeCache, Suitable
 from .node_devices import NodeDevices
-from .search_devices import Amount, Spec, Taking, amount, tolerated, whole
+from .search_devices import Amount, ConsumedCapacity, amount, tolerates_taints, whole
 from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
 from .search_selection import FAILS, MAYBE, NO, YES
 
@@ -25,8 +26,8 @@ from .search_selection import FAILS, MAYBE, NO, YES
 class Question:
     """The input of a search: the claims of a pod, and the devices of a node."""
 
-    claims: t.Sequence[Spec]
-    classes: t.Mapping[str, Spec]
+    claims: t.Sequence[ObjectView]
+    classes: t.Mapping[str, ObjectView]
     cache: NodeCache
     held: list[Result]
     budget: int  # devices that the search examines before it gives up
@@ -52,31 +53,31 @@ class Candidates(NodeDevices):
         # by `Request.ask`
         self.candidates: dict[str, list[tuple[int, bool]]] = {}
         self.fitting: dict[str, tuple[list[int], bool]] = {}
-        self._takings: dict[tuple[str, int], Taking] = {}
+        self._consumed_capacities: dict[tuple[str, int], ConsumedCapacity] = {}
 
     def prepare(self) -> None:
-        """Read the claims. Raises Abort."""
+        """Read the requests and constraints of the claims. Raises Abort."""
         for index, claim in enumerate(self.claims):
             devices = claim["devices"]
             rows: list[list[Request]] = []
-            least = 0
+            min_total = 0
             for number, request in enumerate(devices.get("requests") or ()):
                 row = Request.row(index, number, request)
-                for one in row:
-                    self._prepare(one)
+                for alternative in row:
+                    self._prepare(alternative)
                 rows.append(row)
-                least += min(one.count for one in row)
-                if least > limits.ALLOCATION_RESULTS:
-                    most = f"{limits.ALLOCATION_RESULTS} devices, the most that one claim can get"
+                min_total += min(alternative.count for alternative in row)
+                if min_total > limits.ALLOCATION_RESULTS:
+                    limit = f"{limits.ALLOCATION_RESULTS} devices, the maximum for one claim"
                     path = f"claims[{index}].spec.devices.requests[{number}]"
-                    raise Abort(Refusal(f"the claim asks for more than {most}", path, "limit"))
+                    raise Abort(Refusal(f"the claim requests more than {limit}", path, "limit"))
             self.requests.append(rows)
             self.constraints.append(self._constraints(index, devices.get("constraints") or ()))
             for row in rows:
-                for one in row:
-                    one.rules = [rule for rule in self.constraints[index] if rule.covers(one)]
+                for alternative in row:
+                    alternative.rules = [rule for rule in self.constraints[index] if rule.covers(alternative)]
 
-    def _constraints(self, index: int, entries: t.Sequence[Spec]) -> list[Constraint]:
+    def _constraints(self, index: int, entries: t.Sequence[ObjectView]) -> list[Constraint]:
         found = []
         for number, entry in enumerate(entries):
             path = f"claims[{index}].spec.devices.constraints[{number}]"
@@ -106,28 +107,29 @@ class Candidates(NodeDevices):
         request.count = len(found)
 
     def selectable(self, request: Request, position: int) -> bool:
+        """Whether a request selects a device, in an optimistic search also if it may. Raises Abort."""
         verdict = self.verdict(request, position)
         return verdict == YES or (verdict == MAYBE and self.optimistic)
 
     def verdict(self, request: Request, position: int) -> str:
         """Whether the class and the request select a device: yes, no, or maybe. Raises Abort."""
         verdict = YES
-        for where, expression in request.texts:
-            one = self.match(expression, position, where)
-            if one == NO:
+        for path, expression in request.texts:
+            match = self.match(expression, position, path)
+            if match == NO:
                 return NO
-            if one == MAYBE:
+            if match == MAYBE:
                 verdict = MAYBE
         return verdict
 
-    def match(self, expression: str, position: int, where: str) -> str:
+    def match(self, expression: str, position: int, path: str) -> str:
         """Whether one selector matches a device: YES, NO or MAYBE. Raises Abort."""
         verdict = self.judge(expression, position)
         if verdict == FAILS:
             error = self.selection.error(expression, self.offers[position])
             driver, _pool, device = self.ids[position]
             reason = f"the selector fails on device {device} of {driver}, so scheduling of the pod fails: "
-            raise Abort(Refusal(reason + str(error), where, "error"))
+            raise Abort(Refusal(reason + str(error), path, "error"))
         return verdict
 
     def judge(self, expression: str, position: int) -> str:
@@ -136,44 +138,47 @@ class Candidates(NodeDevices):
 
     def room(self, request: Request, position: int, fresh: bool = False) -> bool:
         """Whether the device has enough capacity left for the request. Raises Abort."""
-        wanted = request.amounts
-        if not wanted and self.plain[position]:
-            return True  # the request gets all of the device
+        requested = request.amounts
+        if not requested and self.plain[position]:
+            return True  # the request gets the whole device
         offer = self.offers[position]
         capacity = offer.device.get("capacity") or {}
-        missing = [name for name in wanted if name not in capacity]
+        missing = [name for name in requested if name not in capacity]
         if missing:
             unknown = all((name if "/" in name else f"{offer.driver}/{name}") in offer.unknown for name in missing)
             return unknown and self.optimistic
-        taking = self.taking(request, position)
-        if not taking.allowed:
+        consumed = self.consumed_capacity(request, position)
+        if not consumed.allowed:
             return False
         if fresh:
-            return all(total <= taking.limits[name] for name, total in taking.amounts.items())
+            return all(total <= consumed.limits[name] for name, total in consumed.amounts.items())
         shares, sharing = self.shares.get(self.ids[position], {}), self.sharing.get(position, {})
         return all(
-            total + shares.get(name, 0) + sharing.get(name, 0) <= taking.limits[name]
-            for name, total in taking.amounts.items()
+            total + shares.get(name, 0) + sharing.get(name, 0) <= consumed.limits[name]
+            for name, total in consumed.amounts.items()
         )
 
-    def taking(self, request: Request, position: int) -> Taking:
-        """The amounts that the request takes from the device, computed once. Raises Abort."""
+    def consumed_capacity(self, request: Request, position: int) -> ConsumedCapacity:
+        """The amounts that the request consumes of the device, computed once. Raises Abort."""
         key = (request.ask, position)
-        if key not in self._takings:
+        if key not in self._consumed_capacities:
             capacity = self.offers[position].device.get("capacity") or {}
-            taken = self._consumed(request, capacity)
-            self._takings[key] = Taking(
-                {name: whole(value) for name, value in taken.items()},
-                {name: quantity.canonical(value) for name, value in taken.items()} if self.multiple[position] else {},
-                {name: amount(capacity[name]["value"]) for name in taken},
+            consumed = self._consumed(request, capacity)
+            self._consumed_capacities[key] = ConsumedCapacity(
+                {name: whole(value) for name, value in consumed.items()},
+                {name: quantity.canonical(value) for name, value in consumed.items()}
+                if self.multiple[position]
+                else {},
+                {name: amount(capacity[name]["value"]) for name in consumed},
                 not any(
-                    amounts.violates(value, capacity[name].get("requestPolicy") or {}) for name, value in taken.items()
+                    amounts.violates(value, capacity[name].get("requestPolicy") or {})
+                    for name, value in consumed.items()
                 ),
             )
-        return self._takings[key]
+        return self._consumed_capacities[key]
 
-    def _consumed(self, request: Request, capacity: Spec) -> dict[str, Fraction]:
-        """The amount of each capacity of a device that the request takes. Raises Abort."""
+    def _consumed(self, request: Request, capacity: ObjectView) -> dict[str, Fraction]:
+        """The amount of each capacity of a device that the request consumes. Raises Abort."""
         consumed = {}
         for name, entry in capacity.items():
             try:
@@ -191,13 +196,13 @@ class Candidates(NodeDevices):
             return False
 
     def shortages(self, request: Request, position: int) -> dict[str, Amount]:
-        """The capacities of a shared device of which too little is left for the request, with the rest of each."""
+        """The capacities of a shared device of which too little remains for the request, with the remaining amounts."""
         identity = self.ids[position]
         if identity not in self.shares or not self.has_room(request, position, fresh=True):
             return {}
-        taking, used = self.taking(request, position), self.shares[identity]
-        left = {name: taking.limits[name] - used.get(name, 0) for name in taking.amounts}
-        return {name: rest for name, rest in left.items() if taking.amounts[name] > rest}
+        consumed, used = self.consumed_capacity(request, position), self.shares[identity]
+        remaining = {name: consumed.limits[name] - used.get(name, 0) for name in consumed.amounts}
+        return {name: rest for name, rest in remaining.items() if consumed.amounts[name] > rest}
 
     def candidates_of(self, request: Request) -> list[tuple[int, bool]]:
         """The positions of the devices that fit a request unless they are in use, each with whether to check it again.
@@ -210,7 +215,7 @@ class Candidates(NodeDevices):
         return self.candidates[request.ask]
 
     def _suitable(self, request: Request) -> Suitable:
-        """The devices that a request selects, in use or not."""
+        """The devices that a request selects, whether or not they are in use."""
         key = (request.ask, self.optimistic)
         if key not in self.cache.verdicts.suitable:
             positions, candidates, fails = [], [], False
@@ -222,11 +227,11 @@ class Candidates(NodeDevices):
                     fails = True
                     candidates.append((position, True))
                     continue
-                if tolerated(request.spec, offer):
+                if tolerates_taints(request.spec, offer):
                     positions.append(position)
-                again = self._needs_recheck(request, position)
-                if again is not None:
-                    candidates.append((position, again))
+                recheck = self._needs_recheck(request, position)
+                if recheck is not None:
+                    candidates.append((position, recheck))
             self.cache.verdicts.suitable[key] = Suitable(tuple(positions), fails, tuple(candidates))
         return self.cache.verdicts.suitable[key]
 
@@ -237,19 +242,19 @@ class Candidates(NodeDevices):
                 return None
         except Abort:
             return True
-        return self.multiple[position] if tolerated(request.spec, self.offers[position]) else None
+        return self.multiple[position] if tolerates_taints(request.spec, self.offers[position]) else None
 
     def fit(self, row: list[Request]) -> list[int]:
         """The positions of the devices that fit any alternative of a request; `failed` is set if there are errors."""
         found: set[int] = set()
         for request in row:
             if request.ask not in self.fitting:
-                before, self.failed = self.failed, False
+                failed_before, self.failed = self.failed, False
                 suitable = self._suitable(request)
                 self.failed = suitable.fails
                 fits = [position for position in suitable.positions if self._free(request, position)]
                 self.fitting[request.ask] = (fits, self.failed)
-                self.failed = before
+                self.failed = failed_before
             fits, failed = self.fitting[request.ask]
             self.failed = self.failed or failed
             found.update(fits)
@@ -275,12 +280,13 @@ class Candidates(NodeDevices):
             self.prepare()
         except Abort:
             return False
-        different = {one.ask: one for rows in self.requests for row in rows for one in row}
-        found = any(self._is_doubtful(one) for one in different.values())
+        distinct = {one.ask: one for rows in self.requests for row in rows for one in row}
+        doubtful = any(self._is_doubtful(one) for one in distinct.values())
         self.requests, self.constraints = [], []
-        return found
+        return doubtful
 
     def _is_doubtful(self, request: Request) -> bool:
+        """Whether an optimistic search has more candidates for a request; cached."""
         known = self.cache.verdicts.uncertain
         if request.ask not in known:
             known[request.ask] = self._has_uncertain_devices(request)
@@ -303,19 +309,19 @@ class Candidates(NodeDevices):
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
         for result in allocation.results:
             request = by_name[result.claim, result.request]
-            for where, expression in request.texts:
+            for path, expression in request.texts:
                 self.selection.judge(expression, result.offer)
                 names = self.selection.unknown_values.get((expression, id(result.offer)), set())
                 if names:
                     return (
-                        where if where.startswith("claims") else request.path,
+                        path if path.startswith("claims") else request.path,
                         f"request {request.name}: whether devices of {result.offer.driver} match is unknown before "
-                        f"the driver runs: a probe does not see {', '.join(sorted(names))}",
+                        f"the driver runs: a probe does not report {', '.join(sorted(names))}",
                     )
             if result.offer.possible:
                 return (
                     request.path,
-                    f"request {request.name}: a probe does not see whether GPUs of {result.offer.driver} are "
+                    f"request {request.name}: a probe does not report whether GPUs of {result.offer.driver} are "
                     "partitioned",
                 )
         for result in allocation.results:
@@ -323,6 +329,6 @@ class Candidates(NodeDevices):
                 request = by_name[result.claim, result.request]
                 return (
                     f"{request.path}.capacity",
-                    f"request {request.name}: a probe does not see a capacity of {result.offer.driver}",
+                    f"request {request.name}: a probe does not report a capacity of {result.offer.driver}",
                 )
-        return "claims", "the result depends on values that a probe does not see"
+        return "claims", "the result depends on values that a probe does not report"

@@ -5,8 +5,9 @@
 
 """Remembers states in which a search failed, so that they are not searched again.
 
-A state consists of the request and the number of devices picked for it, the free devices, the rest of shared devices,
-and the values of constraints. Devices that no request or constraint can distinguish are counted, not listed.
+A state consists of the request and the number of devices picked for it, the free devices, the remaining amounts of
+shared devices, and the values of constraints. Devices that no request or constraint can distinguish are counted, not
+listed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Key = tuple[t.Hashable, ...]
 
 
 class FailedStates:
-    """The failed states of one search; `steps` has the number of devices that the scheduler examines in each."""
+    """The failed states of one search; `steps` contains the number of devices that the scheduler examines in each."""
 
     def __init__(self, search: Candidates) -> None:
         self.steps: dict[Key, int] = {}
@@ -29,25 +30,26 @@ class FailedStates:
         self.devices: dict[tuple[int, int, int], int] = {}  # request -> its devices
         self.devices_from: dict[tuple[int, int, int], int] = {}  # request -> its devices and those of later requests
         self.rules: dict[tuple[int, int, int], list[Constraint]] = {}  # request -> constraints of it or later ones
-        after = 0
+        later_devices = 0
         for rows in reversed(search.requests):
-            tied_rules: set[int] = set()
+            later_rules: set[int] = set()
             for row in reversed(rows):
                 masks = {one.key: self._mask(one) for one in row}
                 for one in row:
                     self.devices[one.key] = masks[one.key]
-                    self.devices_from[one.key] = self._with_counters(after | masks[one.key])
-                    wanted = tied_rules | {id(rule) for rule in one.rules}
-                    self.rules[one.key] = [r for r in search.constraints[one.key[0]] if id(r) in wanted]
+                    self.devices_from[one.key] = self._with_counters(later_devices | masks[one.key])
+                    relevant = later_rules | {id(rule) for rule in one.rules}
+                    self.rules[one.key] = [r for r in search.constraints[one.key[0]] if id(r) in relevant]
                 for one in row:
-                    after |= masks[one.key]
-                    tied_rules |= {id(rule) for rule in one.rules}
-        self.groups = self._alike()
+                    later_devices |= masks[one.key]
+                    later_rules |= {id(rule) for rule in one.rules}
+        self.groups = self._interchangeable()
         self.single = -1
         for group in self.groups:
             self.single &= ~group
 
     def _mask(self, request: Request) -> int:
+        """The devices that a request may get, as a bit mask of positions."""
         if request.all_devices is not None:
             return _bits(request.all_devices)
         return _bits(position for position, _again in self.search.candidates_of(request))
@@ -55,14 +57,18 @@ class FailedStates:
     def _with_counters(self, mask: int) -> int:
         """These devices, and all others that use the same counter sets."""
         search = self.search
-        sets = {key[:3] for at, uses in enumerate(search.consumption) if mask >> at & 1 for key, _value in uses}
-        return mask | _bits(at for at, uses in enumerate(search.consumption) if sets & {key[:3] for key, _v in uses})
+        sets = {
+            key[:3] for position, uses in enumerate(search.consumption) if mask >> position & 1 for key, _value in uses
+        }
+        return mask | _bits(
+            position for position, uses in enumerate(search.consumption) if sets & {key[:3] for key, _v in uses}
+        )
 
-    def _alike(self) -> list[int]:
+    def _interchangeable(self) -> list[int]:
         """Groups of two or more interchangeable devices."""
         search = self.search
-        every = [one for rows in search.requests for row in rows for one in row]
-        asks = list({one.ask: one for one in every if one.all_devices is None}.values())
+        requests = [one for rows in search.requests for row in rows for one in row]
+        asks = list({one.ask: one for one in requests if one.all_devices is None}.values())
         names = sorted({rule.attribute for rules in search.constraints for rule in rules})
         kinds: list[list[t.Hashable]] = [[] for _offer in search.offers]
         for ask in asks:
@@ -70,10 +76,10 @@ class FailedStates:
             for position, kind in enumerate(kinds):
                 # a device that has to be checked again is not interchangeable
                 kind.append((position,) if candidates.get(position) else position in candidates)
-        forced = {position for one in every for position in one.all_devices or ()}
+        fixed = {position for one in requests for position in one.all_devices or ()}
         groups: dict[Key, int] = {}
         for position, kind in enumerate(kinds):
-            if not (position in forced or search.multiple[position] or search.consumption[position]):
+            if not (position in fixed or search.multiple[position] or search.consumption[position]):
                 key = (*kind, *(search.column(name, position) for name in names))
                 groups[key] = groups.get(key, 0) | 1 << position
         return [mask for mask in groups.values() if mask & (mask - 1)]
@@ -100,6 +106,7 @@ class FailedStates:
         )
 
     def _shared(self) -> Key:
+        """The amounts that this search has taken from shared devices."""
         sharing = self.search.sharing
         return tuple((position, tuple(sharing[position].values())) for position in sorted(self.search.sharers))
 

@@ -10,23 +10,24 @@ from __future__ import annotations
 import json
 import typing as t
 
+from ..kube.objects import ObjectView
 from ..vendors.offer import Offer
-from .search_devices import Amount, Comparable, CounterId, Spec, amount, comparable, consumption, identify
+from .search_devices import Amount, Comparable, CounterId, amount, comparable, consumption, identify
 from .search_selection import Engine, Selection
 
 
 class Layout:
     """The devices of a node in the order of the scheduler. A device is identified by its position in `offers`.
 
-    `plain` says whether a request without capacities takes the whole device, so that capacities need no check.
+    `plain` says whether a request without capacities gets the whole device, so that capacities need no check.
     `counters` are the total amounts of the shared counters.
     """
 
     def __init__(self, offers: t.Iterable[Offer]) -> None:
-        given = list(offers)
+        unsorted = list(offers)
         # pools by driver and name, those with binding conditions last; sorting keeps the order of devices in a pool
-        binding = {(one.driver, one.pool) for one in given if one.device.get("bindingConditions")}
-        self.offers = sorted(given, key=lambda o: ((o.driver, o.pool) in binding, o.driver, o.pool))
+        binding = {(one.driver, one.pool) for one in unsorted if one.device.get("bindingConditions")}
+        self.offers = sorted(unsorted, key=lambda o: ((o.driver, o.pool) in binding, o.driver, o.pool))
         self.ids = [identify(offer) for offer in self.offers]
         self.multiple = [bool(offer.device.get("allowMultipleAllocations")) for offer in self.offers]
         self.plain = [not multiple and not _regulated(o) for multiple, o in zip(self.multiple, self.offers)]
@@ -52,10 +53,11 @@ def _regulated(offer: Offer) -> bool:
 
 
 class Suitable(t.NamedTuple):
-    """The devices that suit a request, whatever is in use.
+    """The devices that suit a request, regardless of what is in use.
 
-    `positions` are the devices that it selects and whose taints it tolerates. `candidates` are those that also have the
-    capacity, each with whether it must be checked again. `fails` says that a selector fails on some device.
+    `positions` are the devices that the request selects and whose taints it tolerates. `candidates` are those that also
+    have the capacity, each with whether it must be checked again. `fails` says that a selector fails on at least one
+    device.
     """
 
     positions: tuple[int, ...]
@@ -76,7 +78,7 @@ class Verdicts:
 
 
 class NodeCache:
-    """Keeps results between searches that do not depend on what is in use.
+    """Caches results that do not depend on what is in use, for several searches.
 
     All searches must use the same offers, in the same order, and the same classes. The caller must keep both alive.
     Several nodes may share `verdicts`.
@@ -87,7 +89,7 @@ class NodeCache:
         self.selection = Selection(engine)
         self.verdicts = verdicts or Verdicts()
         self._layouts: dict[bool, Layout] = {}
-        self._asks: dict[tuple[int, bool], tuple[Spec, list[str], str]] = {}
+        self._asks: dict[tuple[int, bool], tuple[ObjectView, list[str], str]] = {}
 
     def layout(self, optimistic: bool) -> Layout:
         """The devices that exist, and for an optimistic search also those that may exist."""
@@ -96,9 +98,11 @@ class NodeCache:
             self._layouts[optimistic] = Layout(offers)
         return self._layouts[optimistic]
 
-    def ask(self, spec: Spec, texts: list[str], admin: bool) -> str:
-        """A key that is equal for requests that the same devices fit: its text has the selectors and the parts of the
-        request's body that matter."""
+    def ask(self, spec: ObjectView, texts: list[str], admin: bool) -> str:
+        """A key that is equal for requests that the same devices fit.
+
+        It consists of the selectors and the relevant parts of the request's body.
+        """
         key = (id(spec), admin)
         known = self._asks.get(key)
         if known is None or known[1] != texts:

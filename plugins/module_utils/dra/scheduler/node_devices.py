@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which devices of a node are in use, and how much of shared devices is used."""
+"""Which devices of a node are in use, and how much of each shared device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typing as t
 
 from .answers import Result
 from .node_cache import Layout
-from .search_devices import Amount, CounterId, DeviceId, Taking, amount
+from .search_devices import Amount, ConsumedCapacity, CounterId, DeviceId, amount
 from .search_requests import Request
 
 
@@ -39,47 +39,48 @@ class NodeDevices:
         self.overdrawn = {key[:2] for key, left in self.available.items() if left < 0}
 
     def _take_held(self, held: t.Sequence[Result]) -> None:
-        for one in held:
-            if one.admin:
+        for result in held:
+            if result.admin:
                 continue
-            if one.offer.device.get("allowMultipleAllocations"):
-                share = self.shares.setdefault(one.id, {})
-                for name, value in one.consumed.items():
+            if result.offer.device.get("allowMultipleAllocations"):
+                share = self.shares.setdefault(result.id, {})
+                for name, value in result.consumed.items():
                     share[name] = share.get(name, 0) + amount(value)
             else:
-                self.held.add(one.id)
+                self.held.add(result.id)
 
     def _counters(self, layout: Layout) -> dict[CounterId, Amount]:
         """The remaining amount of each counter, by driver, pool, set and name."""
-        left = dict(layout.counters)
+        remaining = dict(layout.counters)
         for identity, counters in zip(self.ids, self.consumption):
             if counters and (identity in self.held or identity in self.shares):
                 for key, value in counters:
-                    if key in left:
-                        left[key] -= value
-        return left
+                    if key in remaining:
+                        remaining[key] -= value
+        return remaining
 
     def _busy(self, request: Request, position: int) -> bool:
+        """Whether a device is in use, so that the request cannot get it."""
         if request.admin:
             return bool(self.taken[request.key[0]] >> position & 1)
         return self.ids[position] in self.held or any(taken >> position & 1 for taken in self.taken)
 
     def _within(self, position: int, counters: list[tuple[CounterId, Amount]]) -> bool:
-        """Whether the pool's counters are still sufficient after these amounts were added to `counted`."""
+        """Whether the pool's counters are sufficient, now that these amounts have been added to `counted`."""
         return self.ids[position][:2] not in self.overdrawn and all(
             self.counted[key] <= self.available.get(key, self.counted[key]) for key, _value in counters
         )
 
-    def _share(self, request: Request, position: int, taking: Taking) -> None:
+    def _share(self, request: Request, position: int, consumed: ConsumedCapacity) -> None:
         sharing = self.sharing.setdefault(position, {})
-        for name, value in taking.amounts.items():
+        for name, value in consumed.amounts.items():
             sharing[name] = sharing.get(name, 0) + value
         self.sharers[position] = self.sharers.get(position, 0) + 1
         claim = request.key[0]
-        self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin, taking.texts))
+        self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin, consumed.texts))
 
-    def _unshare(self, position: int, taking: Taking) -> None:
-        for name, value in taking.amounts.items():
+    def _unshare(self, position: int, consumed: ConsumedCapacity) -> None:
+        for name, value in consumed.amounts.items():
             self.sharing[position][name] -= value
         self.sharers[position] -= 1
         if not self.sharers[position]:

@@ -22,32 +22,37 @@ from ..vendors.offer import Offer
 from ..vendors.server import Server
 from .search_devices import DeviceId, attribute, consumption
 
-Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
+#: The ID of a counter: driver, pool, counter set, name.
+Counter = tuple[str, str, str, str]
 
 API_VERSION = "resource.k8s.io/v1"
 
 _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 #: Device names that contain the function's address: `pci-0000-8a-00-0`, `0000-8a-00-0-0x56c0`.
-_NAMED = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
+_NAME_WITH_ADDRESS = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
 
 
 def value_of(typed: ObjectView | None) -> t.Any:
-    """The value of an attribute: a scalar, or a list; None if it has none."""
+    """The value of an attribute: a scalar or a list; None if it has no value."""
     return next((value for value in (typed or {}).values() if value is not None), None)
 
 
 def address_of(driver: str, device: ObjectView) -> str | None:
-    """The PCI address of a published device, by an attribute or by its name; None if it is not a PCI function."""
+    """The PCI address of a published device, from an attribute or its name; None if it is not a PCI function."""
     names = [PCI_BUS_ID]
-    known = DRIVERS.get(driver)
-    for kind in known.kinds.values() if known else ():
-        names += [known.qualified(way.name) for way in kind.filters.get("pci_address", ()) if known]
+    vendor = DRIVERS.get(driver)
+    for kind in vendor.kinds.values() if vendor else ():
+        names += [
+            vendor.qualified(filter_attribute.name)
+            for filter_attribute in kind.filters.get("pci_address", ())
+            if vendor
+        ]
     offer = Offer(driver, "", "", dict(device))
     for name in [*dict.fromkeys(names), f"{driver}/pciAddress"]:
         found = value_of(attribute(offer, name))
         if isinstance(found, str) and _ADDRESS.match(found.lower()):
             return found.lower()
-    match = _NAMED.match(str(device.get("name")))
+    match = _NAME_WITH_ADDRESS.match(str(device.get("name")))
     return "{}:{}:{}.{}".format(*match.groups()) if match else None
 
 
@@ -78,7 +83,7 @@ class Published:
 class Pool:
     """The slices of the current generation of one pool.
 
-    `older` maps devices that only an earlier generation has to that generation; `counters` are the shared counters.
+    `older` maps devices that are only in an earlier generation to that generation. `counters` are the shared counters.
     """
 
     generation: int
@@ -91,7 +96,7 @@ class Pool:
 
     @property
     def complete(self) -> bool:
-        """Whether all slices of the current generation exist. Until then the scheduler takes no device of the pool."""
+        """Whether all slices of the current generation exist. Before, the scheduler allocates no device of the pool."""
         return self.slices == self.expected_slices
 
 
@@ -125,8 +130,8 @@ class Pools:
                     pool.counters[driver, name, entry["name"], key] = quantity.parse(counter["value"])
             for device in spec.get("devices") or ():
                 node = spec.get("nodeName") or device.get("nodeName")
-                found = Published(driver, name, device, node, address_of(driver, device))
-                pool.devices[found.name] = found
+                published = Published(driver, name, device, node, address_of(driver, device))
+                pool.devices[published.name] = published
         for spec in specs:
             for device in spec.get("devices") or ():
                 if device["name"] not in pool.devices:
@@ -135,6 +140,7 @@ class Pools:
         return pool
 
     def pool(self, driver: str, name: str) -> Pool | None:
+        """A driver's pool; None if it publishes none with that name."""
         return self.pools.get((driver, name))
 
     def on(self, node: str) -> list[Published]:
@@ -144,20 +150,22 @@ class Pools:
     def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
         """The devices that cannot be allocated, each with the claim that prevents it. `holders` are claims by device.
 
-        It is the claim that has the device, or one that has another device and thereby leaves too little of their
-        common counters, such as those of a PF and its VFs, or of a GPU and its partitions.
+        This claim has either the device itself, or another device that leaves too little of their common counters, such
+        as those of a PF and its VFs, or of a GPU and its partitions.
         """
         found = dict(holders)
         for pool in self.pools.values():
-            drawing = [(one.id, key, value) for one in pool.devices.values() for key, value in consumption(one.offer)]
-            left, last = dict(pool.counters), {}
-            for device, key, value in drawing:
+            consumptions = [
+                (one.id, key, value) for one in pool.devices.values() for key, value in consumption(one.offer)
+            ]
+            remaining, last_holder = dict(pool.counters), {}
+            for device, key, value in consumptions:
                 if device in holders:
-                    left[key] = left.get(key, Fraction()) - value
-                    last[key] = holders[device]
-            for device, key, value in drawing:
-                if key in last and value > left[key]:
-                    found.setdefault(device, last[key])
+                    remaining[key] = remaining.get(key, Fraction()) - value
+                    last_holder[key] = holders[device]
+            for device, key, value in consumptions:
+                if key in last_holder and value > remaining[key]:
+                    found.setdefault(device, last_holder[key])
         return found
 
 
@@ -173,12 +181,12 @@ def hidden_attributes(published: Published) -> frozenset[str]:
 
     A pod has the interface if the driver publishes none of the attributes that need it.
     """
-    known = DRIVERS.get(published.driver)
+    vendor = DRIVERS.get(published.driver)
     offer = published.offer
-    if known is None or any(attribute(offer, name) for name in known.by_interface):
+    if vendor is None or any(attribute(offer, name) for name in vendor.by_interface):
         return frozenset()
-    denied = [name for name in known.by_rdma if not value_of(attribute(offer, name))]
-    return frozenset([*known.by_interface, *denied])
+    unreadable = [name for name in vendor.by_rdma if not value_of(attribute(offer, name))]
+    return frozenset([*vendor.by_interface, *unreadable])
 
 
 @dataclass(frozen=True)
@@ -201,10 +209,11 @@ Nodes = t.Mapping[str, t.Union[NodeFacts, PublishedNode]]
 class PublishedNodes:
     """The nodes of a cluster by the devices that their drivers publish, for a server.
 
-    `nodes` has all nodes that a slice names. `notes` say which devices are left out and why. With `as_if_free`, devices
-    are read as if no pod had them: values that a driver leaves out while the device is in use are unknown, not absent.
-    `held` are the devices that claims have, each with its claim; the claim is empty for admin access, which takes no
-    device. If `held` is None, any device may be in use. Raises ValueError for an object that is not a ResourceSlice.
+    `nodes` contains all nodes that a slice names. `notes` say which devices are left out and why. With `as_if_free`,
+    devices are read as if no pod had them: values that a driver leaves out while the device is in use are unknown, not
+    absent. `held` are the devices that claims have, each with its claim; the claim is empty for admin access, which
+    takes no device. If `held` is None, any device may be in use. Raises ValueError for an object that is not a
+    ResourceSlice.
     """
 
     def __init__(
@@ -231,14 +240,14 @@ class PublishedNodes:
                 self.notes.append(f"{reason}; its devices are not counted")
                 continue
             for node in pool.nodes:
-                offers.setdefault(node, [])  # a driver can publish that it has no device here
+                offers.setdefault(node, [])  # a driver can publish a pool without devices
             for offer in self._offers(pool):
                 offers.setdefault(offer.node, []).append(offer)
             shared = sum(one.node is None for one in pool.devices.values())
             if shared:
                 text = f"pool {name} of {driver}: {shared} device(s) belong to several nodes"
                 self.notes.append(f"{text}, and are not counted")
-                if as_if_free:  # plans do not set it: they leave these devices out
+                if as_if_free:  # plans do not set this: they leave these devices out
                     shared_by[driver] = text
         taken = self._taken()
         self.nodes = {
@@ -254,21 +263,21 @@ class PublishedNodes:
         holders = {device: claim for device, claim in (self._held or {}).items() if claim}
         for device, claim in self.pools.taken(holders).items() if holders else ():
             pool = self.pools.pool(*device[:2])
-            one = pool.devices.get(device[2]) if pool else None
-            if one and one.node is not None and not one.device.get("allowMultipleAllocations"):
-                found.setdefault(one.node, {})[device] = claim
+            published = pool.devices.get(device[2]) if pool else None
+            if published and published.node is not None and not published.device.get("allowMultipleAllocations"):
+                found.setdefault(published.node, {})[device] = claim
         return found
 
     def _offers(self, pool: Pool) -> t.Iterator[Offer]:
         """The devices of a pool that belong to one node, as the server stores them."""
         sets = _counter_sets(pool)
-        for one in pool.devices.values():
-            if one.node is not None:
-                names = [entry["counterSet"] for entry in one.device.get("consumesCounters") or ()]
-                counters = tuple(sets[each] for each in names if each in sets)
-                offer = replace(one.offer, counter_sets=counters)
-                if self._as_if_free and (self._held is None or one.id in self._held):
-                    offer = replace(offer, unknown=hidden_attributes(one))
+        for published in pool.devices.values():
+            if published.node is not None:
+                names = [entry["counterSet"] for entry in published.device.get("consumesCounters") or ()]
+                counters = tuple(sets[name] for name in names if name in sets)
+                offer = replace(published.offer, counter_sets=counters)
+                if self._as_if_free and (self._held is None or published.id in self._held):
+                    offer = replace(offer, unknown=hidden_attributes(published))
                 yield self._server.stored(offer)
 
 
@@ -278,12 +287,12 @@ def nodes_from_slices(
     """Nodes that replace probed ones, from the ResourceSlices among objects of any served version.
 
     The ResourceClaims among the objects say which devices are in use. If none has a device, any device may be in use,
-    unless `claims_known` says that all claims are given. Raises ValueError for objects that the Kubernetes API would
-    not return, or if there is no slice.
+    unless `claims_known` says that the objects include all claims. Raises ValueError for objects that the Kubernetes
+    API would not return, or if there is no slice.
     """
-    given = list(objects)
-    slices = [one for one in given if one.get("kind") == "ResourceSlice"]
-    claims = [one for one in given if one.get("kind") == "ResourceClaim"]
+    all_objects = list(objects)
+    slices = [one for one in all_objects if one.get("kind") == "ResourceSlice"]
+    claims = [one for one in all_objects if one.get("kind") == "ResourceClaim"]
     if not slices:
         raise ValueError("there is no ResourceSlice among the objects")
     try:
@@ -304,6 +313,7 @@ def _results(claim: ObjectView) -> t.Sequence[ObjectView]:
 
 
 def _title(claim: ObjectView) -> str:
+    """`NAMESPACE/NAME` of a claim."""
     metadata = claim.get("metadata") or {}
     return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
 

@@ -6,8 +6,8 @@
 """The search for devices of kube-scheduler 1.37 with its default features.
 
 It follows k8s.io/dynamic-resource-allocation/structured/internal/incubating: depth first, the first fit wins, over
-claims, their requests and the devices in the order of drivers, pools and slices. The scheduler may search a state again
-that has already failed. This search does not, but it counts the steps of the scheduler.
+the claims, their requests, and the devices in the order of drivers, pools and slices. The scheduler may search a state
+again that has already failed. This search does not, but it counts the steps of the scheduler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .answers import Abort, Allocation, Refusal, Result
 from .candidates import Candidates, Question
 from .failed_states import FailedStates
 from .search_bounds import cannot_match, too_few
-from .search_devices import Amount, CounterId, tolerated
+from .search_devices import Amount, CounterId, tolerates_taints
 from .search_requests import Constraint, Request
 
 #: Failed states are remembered only after this many examined devices: before that, searching again is faster.
@@ -49,7 +49,7 @@ class Search(Candidates):
         """The scheduler's result; a Refusal of kind budget if it takes too many steps."""
         try:
             self.prepare()
-            # a node with too few devices is recognised by counting, without a search
+            # a node with too few devices is detected by counting, without a search
             found = not self._too_few() and self._claim(0)
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
@@ -63,15 +63,16 @@ class Search(Candidates):
     def _too_few(self) -> bool:
         """Whether counting shows that there is no allocation, and that the scheduler would not fail with an error
         first."""
-        every = [one for rows in self.requests for row in rows for one in row]
-        if any(one.all_devices is not None and one.rules for one in every):
+        requests = [one for rows in self.requests for row in rows for one in row]
+        if any(one.all_devices is not None and one.rules for one in requests):
             return False  # devices of a request for all may violate a constraint, which is an error
-        for one in every:
+        for one in requests:
             if one.all_devices is None:
                 self.fit([one])
         return not self.failed and (bool(too_few(self)) or cannot_match(self))
 
     def _assumptions(self, results: tuple[Result, ...]) -> set[str]:
+        """The attributes for which a likely value was assumed."""
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
         found: set[str] = set()
         for result in results:
@@ -81,11 +82,13 @@ class Search(Candidates):
         return found
 
     def _claim(self, claim: int) -> bool:
+        """Search devices for this and the following claims."""
         if claim >= len(self.requests):
             return True
         return self._request(claim, 0)
 
     def _request(self, claim: int, number: int) -> bool:
+        """Search devices for this and the following requests."""
         if number >= len(self.requests[claim]):
             try:
                 return self._claim(claim + 1)
@@ -110,6 +113,7 @@ class Search(Candidates):
         return False
 
     def _device(self, request: Request, number: int, start: int) -> bool:
+        """Search device `number` of a request, from position `start`, and all that follow."""
         claim = request.key[0]
         if request.all_devices is not None and not request.all_devices:
             return False
@@ -122,15 +126,15 @@ class Search(Candidates):
         if self.failures is None:
             self.failures = FailedStates(self)
         key = self.failures.key(request, number, start)
-        known = self.failures.steps.get(key)
-        if known is not None:
-            self.steps += known
+        known_steps = self.failures.steps.get(key)
+        if known_steps is not None:
+            self.steps += known_steps
             return False
-        before, exceeded = self.steps, self.exceeded
-        done = self._examine(request, number, start)
-        if not done and self.exceeded == exceeded:  # otherwise the result depends on the order of devices
-            self.failures.steps[key] = self.steps - before
-        return done
+        steps_before, exceeded_before = self.steps, self.exceeded
+        succeeded = self._examine(request, number, start)
+        if not succeeded and self.exceeded == exceeded_before:  # otherwise the result depends on the order of devices
+            self.failures.steps[key] = self.steps - steps_before
+        return succeeded
 
     def _examine(self, request: Request, number: int, start: int) -> bool:
         if request.all_devices is not None:
@@ -140,12 +144,12 @@ class Search(Candidates):
         candidates = self.candidates_of(request)
         examined_to = start  # the scheduler also examines devices that are not candidates
         for index in range(bisect_left(candidates, (start, False)), len(candidates)):
-            position, again = candidates[index]
+            position, recheck = candidates[index]
             self._step(request, position + 1 - examined_to)
             examined_to = position + 1
             if self._busy(request, position):
                 continue
-            if again and not (self.selectable(request, position) and self.room(request, position)):
+            if recheck and not (self.selectable(request, position) and self.room(request, position)):
                 continue
             release = self.take(request, position, must=False)
             if release is not None and self._continue(request, number, position + 1, release):
@@ -154,18 +158,18 @@ class Search(Candidates):
         return False
 
     def _continue(self, request: Request, number: int, start: int, release: t.Callable[[], None]) -> bool:
-        """The rest of the search after a device was taken. The device is released if the rest fails."""
+        """Continue the search after a device was taken; release the device on failure. Returns whether it succeeds."""
         try:
-            done = self._device(request, number + 1, start)
+            succeeded = self._device(request, number + 1, start)
         except TooManyDevices:
             release()
             raise
-        if not done:
+        if not succeeded:
             release()
-        return done
+        return succeeded
 
     def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:  # noqa: C901
-        """Give a device to the request, if it is free and fits. Returns the function that undoes this. Raises Abort."""
+        """Assign a device to the request, if it is free and fits. Returns a function that undoes this. Raises Abort."""
         claim = request.key[0]
         if self._busy(request, position):
             return None
@@ -182,7 +186,11 @@ class Search(Candidates):
             for key, value in counters:
                 self.counted[key] -= value
 
-        if counters and not self._within(position, counters) or not tolerated(request.spec, self.offers[position]):
+        if (
+            counters
+            and not self._within(position, counters)
+            or not tolerates_taints(request.spec, self.offers[position])
+        ):
             undo()
             return None
         for constraint in request.rules:
@@ -196,7 +204,7 @@ class Search(Candidates):
             self.taken[claim] |= 1 << position
             self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin))
         elif self.room(request, position):
-            self._share(request, position, self.taking(request, position))
+            self._share(request, position, self.consumed_capacity(request, position))
         else:
             undo()
             return None
@@ -204,7 +212,7 @@ class Search(Candidates):
         def release() -> None:
             self.results[claim].pop()
             if self.multiple[position]:
-                self._unshare(position, self.taking(request, position))
+                self._unshare(position, self.consumed_capacity(request, position))
             else:
                 self.taken[claim] &= ~(1 << position)
             undo()
@@ -214,12 +222,13 @@ class Search(Candidates):
     def _unmet_constraint(self, request: Request, position: int, constraint: Constraint) -> Refusal:
         driver, _pool, device = self.ids[position]
         reason = (
-            f"request {request.name} asks for all devices, and device {device} of {driver} does not satisfy a "
+            f"request {request.name} requests all devices, and device {device} of {driver} does not satisfy a "
             f"constraint on {constraint.attribute}, so scheduling of the pod fails"
         )
         return Refusal(reason, constraint.path, "error")
 
     def _step(self, request: Request, number: int = 1) -> None:
+        """Count an examined device, for which the scheduler examines `number` devices. Raises Abort."""
         self.steps += number
         self.examined += 1
         if self.examined > self.budget:

@@ -15,10 +15,10 @@ from .search_requests import Request
 
 
 def too_few(search: Candidates) -> str:
-    """A reason if some requests together need more devices than fit, whatever the constraints; else empty.
+    """Why some requests together need more devices than fit, regardless of constraints; empty if they do not.
 
-    Computed by a bipartite matching. Requests for all devices, with admin access or for devices that can be shared are
-    left out.
+    This is computed by bipartite matching. Requests for all devices, with admin access or for devices that can be
+    shared are left out.
     """
     units: list[tuple[str, list[int]]] = []
     for rows in search.requests:
@@ -29,32 +29,32 @@ def too_few(search: Candidates) -> str:
             if any(search.multiple[position] for position in fits):
                 continue
             units += [(row[0].base, fits)] * min(one.count for one in row)
-    seen = unplaced([fits for _name, fits in units])
-    if seen is None:
+    fitting = too_small_set([fits for _name, fits in units])
+    if fitting is None:
         return ""
-    # only the devices in `seen` fit these requests
-    short = [name for name, fits in units if seen.issuperset(fits)]
-    names = ", ".join(dict.fromkeys(short))
-    what = f"request {names} needs" if len(set(short)) == 1 else f"requests {names} together need"
-    return f"{what} {len(short)} devices, and {len(seen)} on this node fit"
+    # only the devices in `fitting` fit these requests
+    names_of_units = [name for name, fits in units if fitting.issuperset(fits)]
+    names = ", ".join(dict.fromkeys(names_of_units))
+    subject = f"request {names} needs" if len(set(names_of_units)) == 1 else f"requests {names} together need"
+    return f"{subject} {len(names_of_units)} devices, and {len(fitting)} on this node fit"
 
 
 def cannot_match(search: Candidates) -> bool:
-    """Whether counting by value shows that a matchAttribute cannot be satisfied in all repetitions at the same time.
+    """Whether counting by value shows that a matchAttribute cannot be satisfied for all repetitions at the same time.
 
     A request counts only if the constraint covers all its alternatives.
     """
     if any(one.all_devices is not None for rows in search.requests for row in rows for one in row):
         return False  # the devices of such a request are fixed, and the search ends if they do not fit
     for rows, constraints in zip(search.requests, search.constraints):
-        alike: dict[tuple[str, tuple[t.Hashable, ...]], list[list[list[Request]]]] = {}
+        identical: dict[tuple[str, tuple[t.Hashable, ...]], list[list[list[Request]]]] = {}
         for constraint in constraints:
             if not constraint.distinct:
                 covered = [row for row in rows if all(constraint.covers(one) for one in row)]
-                asked = tuple(tuple((one.ask, one.count) for one in row) for row in covered)
+                request_keys = tuple(tuple((one.ask, one.count) for one in row) for row in covered)
                 if covered:
-                    alike.setdefault((constraint.attribute, asked), []).append(covered)
-        for (name, _asked), groups in alike.items():
+                    identical.setdefault((constraint.attribute, request_keys), []).append(covered)
+        for (name, _asked), groups in identical.items():
             if not _repeatable(search, name, groups[0], _disjoint(groups)):
                 return True
     return False
@@ -73,24 +73,24 @@ def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted
     needs = [min(one.count for one in row) for row in rows]
     missing_groups = wanted
     for positions in values.values():
-        here = [[p for p in fits if p in positions] for fits in by_row]
-        if any(len(fits) < need for fits, need in zip(here, needs)):
+        with_value = [[p for p in fits if p in positions] for fits in by_row]
+        if any(len(fits) < need for fits, need in zip(with_value, needs)):
             continue
         if shared:
             return True  # devices that serve several requests are not counted
-        units = [fits for fits, need in zip(here, needs) for _unit in range(need)]
+        units = [fits for fits, need in zip(with_value, needs) for _unit in range(need)]
         number = 0
-        while missing_groups and unplaced(units * (number + 1)) is None:
+        while missing_groups and too_small_set(units * (number + 1)) is None:
             number, missing_groups = number + 1, missing_groups - 1
         if not missing_groups:
             return True
     return False
 
 
-def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
-    """None if every unit can get a different one of its devices; else a set of devices that is too small.
+def too_small_set(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
+    """A set of devices that is too small; None if every unit can get one of its devices that no other unit gets.
 
-    All units whose devices are in that set together need more devices than the set has.
+    The units whose devices are all in that set need more devices than it contains.
     """
     owner: dict[int, int] = {}
 
@@ -111,6 +111,6 @@ def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
 
 
 def _disjoint(groups: list[list[list[Request]]]) -> int:
-    """The number of groups; one if some request is in two of them."""
+    """The number of groups; one if a request is in two of them."""
     keys = [row[0].key for group in groups for row in group]
     return len(groups) if len(set(keys)) == len(keys) else 1

@@ -14,19 +14,19 @@ from ..kube import quantity
 from ..kube.objects import ObjectView, Scalar
 from ..vendors.offer import Offer
 
-Spec = ObjectView
 #: An amount of a counter or capacity. Whole numbers are integers, which are faster to add.
 Amount = t.Union[Fraction, int]
+#: The ID of a device: driver, pool, name.
 DeviceId = tuple[str, str, str]
-#: driver, pool, counter set, counter
+#: The ID of a counter: driver, pool, counter set, counter.
 CounterId = tuple[str, str, str, str]
 
-_BLOCKING = ("NoSchedule", "NoExecute")
+_BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 _SCALARS = ("string", "int", "bool", "version")
 
 #: An attribute in the form that constraints compare: its type and value, or LIST.
 Comparable = t.Union[tuple[str, Scalar], str]
-LIST = "list"  #: stands for any list, which equals nothing (gate DRAListTypeAttributes, off by default)
+LIST = "list"  #: any list, which is equal to nothing (gate DRAListTypeAttributes, off by default)
 
 
 def identify(offer: Offer) -> DeviceId:
@@ -70,8 +70,8 @@ def whole(number: Fraction) -> Amount:
     return number.numerator if number.denominator == 1 else number
 
 
-class Taking(t.NamedTuple):
-    """What a request consumes of a device, by capacity: the amount, its text in the API, and the device's total.
+class ConsumedCapacity(t.NamedTuple):
+    """What a request consumes of a device, by capacity: the amount, its text in the API, and the device's total amount.
 
     `allowed` says whether the request policies of the capacities allow the amounts.
     """
@@ -82,15 +82,16 @@ class Taking(t.NamedTuple):
     allowed: bool
 
 
-def tolerated(request: Spec, offer: Offer) -> bool:
-    """Whether the request tolerates all taints of the device."""
+def tolerates_taints(request: ObjectView, offer: Offer) -> bool:
+    """Whether the request tolerates all taints of the device with the effect NoSchedule or NoExecute."""
     return all(
-        taint["effect"] not in _BLOCKING or any(_tolerates(one, taint) for one in request.get("tolerations") or ())
+        taint["effect"] not in _BLOCKING_EFFECTS
+        or any(_tolerates(one, taint) for one in request.get("tolerations") or ())
         for taint in offer.device.get("taints") or ()
     )
 
 
-def _tolerates(toleration: Spec, taint: Spec) -> bool:
+def _tolerates(toleration: ObjectView, taint: ObjectView) -> bool:
     """Whether a toleration matches a taint (resourceclaim.ToleratesTaint)."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False

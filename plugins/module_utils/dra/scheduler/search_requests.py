@@ -11,8 +11,9 @@ import json
 import typing as t
 from dataclasses import dataclass, field
 
+from ..kube.objects import ObjectView
 from ..kube.quantity import Quantity
-from .search_devices import LIST, Comparable, Spec
+from .search_devices import LIST, Comparable
 
 #: The kinds of constraints in Kubernetes 1.37.
 CONSTRAINTS = ("matchAttribute", "distinctAttribute")
@@ -26,14 +27,14 @@ class Unsupported(ValueError):
 class Request:
     """A request or one of its alternatives, with values that are computed before the search.
 
-    `key` has the positions of the claim, of the request in it, and of the alternative.
+    `key` contains the positions of the claim, of the request in it, and of the alternative.
     """
 
     key: tuple[int, int, int]
     path: str
     base: str
     sub: str
-    spec: Spec
+    spec: ObjectView
     is_sub: bool
     name: str = ""
     amounts: t.Mapping[str, Quantity] = field(default_factory=dict)  # by capacity
@@ -42,7 +43,7 @@ class Request:
     all_devices: list[int] | None = None  # positions of the devices of mode All
     texts: list[tuple[str, str]] = field(default_factory=list)  # its selectors, each with its path
     rules: list[Constraint] = field(default_factory=list)  # the constraints that cover it
-    ask: str = ""  # a key that is equal for requests that the same devices fit
+    ask: str = ""  # a key, equal for requests that the same devices fit
 
     def __post_init__(self) -> None:
         self.name = f"{self.base}/{self.sub}" if self.is_sub else self.base
@@ -50,7 +51,7 @@ class Request:
         self.amounts = (self.spec.get("capacity") or {}).get("requests") or {}
 
     @classmethod
-    def row(cls, claim: int, number: int, request: Spec) -> list[Request]:
+    def row(cls, claim: int, number: int, request: ObjectView) -> list[Request]:
         """The alternatives of a request, or the request itself if it has none."""
         path = f"claims[{claim}].spec.devices.requests[{number}]"
         base = request["name"]
@@ -59,7 +60,7 @@ class Request:
             for i, sub in enumerate(request.get("firstAvailable") or ())
         ] or [cls((claim, number, 0), f"{path}.exactly", base, "", request.get("exactly") or {}, False)]
 
-    def read(self, of_class: t.Sequence[Spec], ask: t.Callable[[Spec, list[str], bool], str]) -> None:
+    def read(self, of_class: t.Sequence[ObjectView], ask: t.Callable[[ObjectView, list[str], bool], str]) -> None:
         """Set `texts` and `ask` from the body and the selectors of the class; `ask` is `NodeCache.ask`.
 
         Raises Unsupported.
@@ -68,23 +69,23 @@ class Request:
             raise Unsupported(f"the scheduler does not support the allocationMode {self.spec['allocationMode']!r}")
         if self.spec.get("derivedAttributes"):
             raise Unsupported("derivedAttributes are not supported (gate DRADerivedAttributes, off by default)")
-        own = self.spec.get("selectors") or ()
-        named = [(f"class {self.spec['deviceClassName']}", entry) for entry in of_class]
-        named += [(f"{self.path}.selectors[{number}]", entry) for number, entry in enumerate(own)]
-        self.texts = [(where, expression_of(entry, where)) for where, entry in named]
+        request_selectors = self.spec.get("selectors") or ()
+        selectors = [(f"class {self.spec['deviceClassName']}", entry) for entry in of_class]
+        selectors += [(f"{self.path}.selectors[{number}]", entry) for number, entry in enumerate(request_selectors)]
+        self.texts = [(path, expression_of(entry, path)) for path, entry in selectors]
         self.ask = ask(self.spec, [text for _where, text in self.texts], self.admin)
 
 
-def expression_of(selector: Spec, where: str) -> str:
+def expression_of(selector: ObjectView, path: str) -> str:
     """The CEL expression of a selector. Raises Unsupported if it has none."""
     expression = (selector.get("cel") or {}).get("expression")
     if expression is None:
         kinds = ", ".join(map(str, selector)) or "nothing"
-        raise Unsupported(f"{where}: the scheduler only supports selectors of kind cel, and this one has {kinds}")
+        raise Unsupported(f"{path}: the scheduler only supports selectors of kind cel, and this one contains {kinds}")
     return str(expression)
 
 
-def expressions(selectors: t.Iterable[Spec]) -> list[str]:
+def expressions(selectors: t.Iterable[ObjectView]) -> list[str]:
     """The CEL expressions of selectors; selectors of other kinds are ignored."""
     found = [(selector.get("cel") or {}).get("expression") for selector in selectors]
     return [str(expression) for expression in found if expression is not None]
@@ -92,7 +93,7 @@ def expressions(selectors: t.Iterable[Spec]) -> list[str]:
 
 @dataclass
 class Constraint:
-    """A constraint by matchAttribute or distinctAttribute, with the values of the devices picked so far."""
+    """A matchAttribute or distinctAttribute constraint, with the values of the devices that were picked so far."""
 
     attribute: str
     requests: frozenset[str]
@@ -101,15 +102,16 @@ class Constraint:
     values: list[Comparable] = field(default_factory=list)
 
     @classmethod
-    def read(cls, entry: Spec, path: str, kinds: t.Sequence[str] = CONSTRAINTS) -> Constraint:
+    def read(cls, entry: ObjectView, path: str, kinds: t.Sequence[str] = CONSTRAINTS) -> Constraint:
         """A constraint of a claim. Raises Unsupported if it is of another kind."""
         kind = next((one for one in kinds if entry.get(one) is not None), None)
         if kind is None:
             known = " and ".join(kinds)
-            raise Unsupported(f"the scheduler only supports constraints by {known}, so scheduling of the pod fails")
+            raise Unsupported(f"the scheduler only supports constraints with {known}, so scheduling of the pod fails")
         return cls(entry[kind], frozenset(entry.get("requests") or ()), kind == "distinctAttribute", path)
 
     def covers(self, request: Request) -> bool:
+        """Whether the constraint applies to the devices of a request."""
         return not self.requests or request.base in self.requests or request.name in self.requests
 
     def add(self, value: Comparable | None) -> bool:
@@ -127,7 +129,7 @@ class Constraint:
         return True
 
 
-def asked(claim: Spec, index: int) -> t.Iterator[tuple[str, Spec, str]]:
+def asked(claim: ObjectView, index: int) -> t.Iterator[tuple[str, ObjectView, str]]:
     """Every request and alternative of a claim: its path, its body, and the name of the request."""
     for number, request in enumerate(claim["devices"].get("requests") or ()):
         path = f"claims[{index}].spec.devices.requests[{number}]"
@@ -138,23 +140,25 @@ def asked(claim: Spec, index: int) -> t.Iterator[tuple[str, Spec, str]]:
             yield f"{path}.exactly", request.get("exactly") or {}, request["name"]
 
 
-def class_selectors(classes: t.Mapping[str, Spec], request: Spec) -> list[Spec]:
+def class_selectors(classes: t.Mapping[str, ObjectView], request: ObjectView) -> list[ObjectView]:
+    """The selectors of a request's DeviceClass."""
     device_class = classes.get(request.get("deviceClassName", ""))
     return list((device_class or {}).get("spec", {}).get("selectors") or ())
 
 
-def alike_groups(claim: Spec) -> list[list[list[int]]]:
+def alike_groups(claim: ObjectView) -> list[list[list[int]]]:
     """Lists of identical groups of requests, such as the repetitions of a group in an inventory.
 
-    A group has the positions of requests that constraints tie together. Constraints on all requests do not form groups.
+    A group contains the positions of requests that constraints tie together. Constraints on all requests form no
+    groups.
     """
     requests = claim["devices"].get("requests") or ()
-    number = {request["name"]: position for position, request in enumerate(requests)}
+    position_of = {request["name"]: position for position, request in enumerate(requests)}
     ties = []
     for entry in claim["devices"].get("constraints") or ():
         named = entry.get("requests") or ()
         if named:
-            ties.append((entry, [number.get(name.partition("/")[0], -1) for name in named]))
+            ties.append((entry, [position_of.get(name.partition("/")[0], -1) for name in named]))
     group = list(range(len(requests)))
     for _entry, members in ties:
         merged = {group[one] for one in members if one >= 0}
@@ -164,13 +168,13 @@ def alike_groups(claim: Spec) -> list[list[list[int]]]:
         members_of.setdefault(head, []).append(position)
     shapes: dict[str, list[list[int]]] = {}
     for members in members_of.values():
-        place = {requests[position]["name"]: str(i) for i, position in enumerate(members)}
+        position_in_group = {requests[position]["name"]: str(i) for i, position in enumerate(members)}
         bodies = [{key: value for key, value in requests[p].items() if key != "name"} for p in members]
         rules = []
         for entry, tied in ties:
             if tied and tied[0] in members:
                 names = sorted(
-                    place.get(name.partition("/")[0], "") + "".join(name.partition("/")[1:])
+                    position_in_group.get(name.partition("/")[0], "") + "".join(name.partition("/")[1:])
                     for name in entry["requests"]
                 )
                 rules.append([entry.get("matchAttribute"), entry.get("distinctAttribute"), names])
@@ -179,7 +183,7 @@ def alike_groups(claim: Spec) -> list[list[list[int]]]:
     return [alike for alike in shapes.values() if len(alike) > 1 and not _takes_all(requests, alike)]
 
 
-def _takes_all(requests: t.Sequence[Spec], alike: list[list[int]]) -> bool:
+def _takes_all(requests: t.Sequence[ObjectView], alike: list[list[int]]) -> bool:
     """Whether the first request of these groups is for all devices or has admin access."""
     first = requests[alike[0][0]]
     bodies = first.get("firstAvailable") or [first.get("exactly") or {}]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Evaluates selectors on devices of which a probe may not know all published values."""
+"""Evaluates selectors on devices, of which a probe may not know all published values."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"
 class Engine(t.Protocol):
     """The evaluator of selectors, such as `cel.Engine`."""
 
-    def matches(self, expression: str, device: ObjectView, driver: str) -> bool: ...
+    def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
+        """Whether a device matches. Raises EvaluationError, and Uncheckable if this cannot be evaluated."""
 
 
 class Selection:
     """Caches the verdicts of selectors on devices.
 
-    The caller must keep the offers alive, because they are identified by `id`. `assumed` and `unknown_values` are, by
-    selector and offer, the attributes whose likely value matched, and those that are unknown.
+    The caller must keep the offers alive, because they are identified by `id`. By selector and
+    offer, `assumed` are the attributes whose likely value matched, and `unknown_values` those that are unknown.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -54,7 +55,7 @@ class Selection:
         return str(self.verdicts[expression, id(offer)])
 
     def _match(self, expression: str, offer: Offer) -> str:
-        """Raises EvaluationError if scheduling would fail."""
+        """Whether a selector matches a device: YES, NO or MAYBE. Raises EvaluationError if scheduling would fail."""
         if not offer.unknown and not offer.assumed:
             try:
                 return YES if self.engine.matches(expression, offer.device, offer.driver) else NO
@@ -69,15 +70,15 @@ class Selection:
         unknown = mentioned(expression, offer.unknown)
         assumed = mentioned(expression, offer.assumed)
         try:
-            answer = self.engine.matches(expression, offer.device, offer.driver)
+            matches = self.engine.matches(expression, offer.device, offer.driver)
         except Uncheckable as error:
             self.unknown_values.setdefault(key, set()).add(str(error))
             return MAYBE
         except EvaluationError:
             if not unknown:
                 raise
-            answer = False
-        if answer and not unknown:
+            matches = False
+        if matches and not unknown:
             self.assumed[key] = assumed
             return YES
         if not unknown and not assumed:

@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The DRA drivers of vendors: which classes and attributes each publishes, and what it would publish for a probed
-node.
+"""The DRA drivers of vendors: the attributes of each, and the devices that it would publish for a probed node.
 
 Each driver has a file, NVIDIA's has several. `drivers` lists them all, `knowledge` and `offer` have their types,
 `offers` computes what the drivers of a site publish on a node, and `options` and `sharing` check their options.

@@ -13,7 +13,7 @@ from ...topology.facts import NodeFacts
 from ..kube.objects import Object
 from .filters import at_least, number, text, version
 from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Gate, Kind, Published, Term
-from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, partitions, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, possible_partitions, unknown_standard_attributes
 
 _KNOWLEDGE = DriverKnowledge(
     name="gpu.amd.com",
@@ -22,15 +22,15 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="1.0.0",
     newest="1.0.0",
-    lines=("1.0",),
+    release_lines=("1.0",),
     source="repository ROCm/k8s-gpu-dra-driver, commits 08bc729 and 586f959",
-    # after 1.0.0; AutoPartition needs Kubernetes 1.36
+    # all but DeviceMetadata are in builds after 1.0.0; AutoPartition needs Kubernetes 1.36
     gates={"DeviceMetadata": Gate(), "VFIOPassthrough": Gate(">1.0.0"), "AutoPartition": Gate(">1.0.0")},
     kinds={
         "gpu": Kind(
             capacities={"memory": "memory", "partitions": "partitions"},
             terms=(Term("type", "amdgpu"),),
-            instead={"partition": (Term("type", "amdgpu-partition"),)},
+            terms_by_filter={"partition": (Term("type", "amdgpu-partition"),)},
             filters={
                 "model": (text("productName", "contains"),),
                 "min_memory": (at_least("memory"),),
@@ -47,7 +47,7 @@ _KNOWLEDGE = DriverKnowledge(
         "numa_node": (Published("numaNode"),),
     },
     hints={
-        "numa_node": "gpu.amd.com publishes the NUMA node only as gpu.amd.com/numaNode, which no other driver has; "
+        "numa_node": "gpu.amd.com publishes the NUMA node only as gpu.amd.com/numaNode, and no other driver does; "
         "align on pcie_root, or request the same numa_node for every device with where",
         "architecture": "ask for the model",
         "uuid": "gpu.amd.com publishes no uuid; ask for pci_address",
@@ -55,10 +55,11 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-_MAX_PARTITIONS = 8  # compute partitions of an MI300X in CPX mode
+#: The number of compute partitions of an MI300X in CPX mode.
+_MAX_PARTITIONS = 8
 
-#: Modes of an MI300X that the gate AutoPartition publishes: compute, memory and the number of partitions
-#: (pkg/consts/consts.go). A probe does not read which of them a model has.
+#: The modes of an MI300X that are published with the gate AutoPartition (pkg/consts/consts.go): compute mode, memory
+#: mode and number of partitions. A probe does not read which modes a GPU supports.
 _MODES = (
     ("spx", "nps1", 1),
     ("dpx", "nps1", 2),
@@ -70,11 +71,13 @@ _MODES = (
 )
 
 
-def _partition_modes(whole: Offer, index: int, known: DriverKnowledge, counters: bool) -> list[Offer]:
-    """A device for each mode of a GPU, whose partitions claims allocate one by one (partition.go). All modes consume
-    the same counter, so the GPU has one mode at a time."""
+def _partition_modes(whole: Offer, index: int, driver: DriverKnowledge, counters: bool) -> list[Offer]:
+    """A device for each mode of a GPU (partition.go). Claims allocate the partitions of a mode one by one.
+
+    All modes consume the same counter, so that only devices of one mode can be allocated at a time.
+    """
     counter_set = f"gpu-{index}-mutex"
-    taken = {"partition-mode": {"value": "1"}}
+    counters_of_mode = {"partition-mode": {"value": "1"}}
     found = []
     for compute, memory, count in _MODES:
         attributes = {
@@ -82,30 +85,31 @@ def _partition_modes(whole: Offer, index: int, known: DriverKnowledge, counters:
             "type": {"string": "amdgpu-partition"},
             "partitionProfile": {"string": f"{compute}_{memory}"},
         }
-        one: Object = {"value": str(count)}
+        capacity: Object = {"value": str(count)}
         if count > 1:
-            one["requestPolicy"] = {"default": "1", "validValues": ["1"]}
+            capacity["requestPolicy"] = {"default": "1", "validValues": ["1"]}
         device: Object = {
             "name": f"gpu-{index}-{compute}-{memory}",
             "attributes": attributes,
-            "capacity": {"partitions": one},
+            "capacity": {"partitions": capacity},
             **({"allowMultipleAllocations": True} if count > 1 else {}),
-            **({"consumesCounters": [{"counterSet": counter_set, "counters": taken}]} if counters else {}),
+            **({"consumesCounters": [{"counterSet": counter_set, "counters": counters_of_mode}]} if counters else {}),
         }
-        sets: tuple[Object, ...] = ({"name": counter_set, "counters": taken},) if counters else ()
-        unknown = whole.unknown - {known.qualified("partitionProfile")}
+        sets: tuple[Object, ...] = ({"name": counter_set, "counters": counters_of_mode},) if counters else ()
+        unknown = whole.unknown - {driver.qualified("partitionProfile")}
         found.append(replace(whole, device=device, counter_sets=sets, unknown=unknown, possible=True))
     return found
 
 
-def _vfio_devices(node: str, facts: NodeFacts, known: DriverKnowledge) -> list[Offer]:
-    """The devices of type vfio: GPUs that are bound to vfio-pci. The driver's settings may add others."""
+def _vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[Offer]:
+    """The devices of type vfio: GPUs that are bound to vfio-pci. Depending on its settings, the driver has others
+    too."""
     bound = [gpu for gpu in facts["gpus"] if gpu["driver"] == "vfio-pci"]
-    bound = [gpu for gpu in bound if facts["functions"][gpu["address"]]["vendor_id"] in known.vendors]
+    bound = [gpu for gpu in bound if facts["functions"][gpu["address"]]["vendor_id"] in driver.vendors]
     result = []
     for index, gpu in enumerate(bound):
         function = facts["functions"][gpu["address"]]
-        builder = DeviceBuilder(known)
+        builder = DeviceBuilder(driver)
         builder.put("type", "vfio")
         builder.put("pciAddr", function["address"])
         builder.put("isVF", function["physfn"] is not None)
@@ -113,23 +117,23 @@ def _vfio_devices(node: str, facts: NodeFacts, known: DriverKnowledge) -> list[O
         builder.put("vendorID", f"0x{function['vendor_id']}")
         builder.put("deviceID", f"0x{function['device_id']}")
         builder.put("iommuGroup", None if function["iommu_group"] is None else str(function["iommu_group"]))
-        builder.standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
-        unknown = builder.unknown("productName", *unpublished(function, facts))
+        builder.put_standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
+        unknown = builder.qualified("productName", *unknown_standard_attributes(function, facts))
         result.append(builder.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))
     return result
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
-    for index, gpu, function in gpus_of(facts, known):
-        builder = DeviceBuilder(known)
+    for index, gpu, function in gpus_of(facts, driver):
+        builder = DeviceBuilder(driver)
         builder.put("type", "amdgpu")
         builder.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
         builder.put("deviceID", f"0x{function['device_id']}" if function["device_id"] else None)
-        # the driver publishes the kernel's -1 as well
+        # the driver also publishes the -1 with which the kernel reports no NUMA node
         builder.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
-        builder.standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
-        unknown = builder.unknown(
+        builder.put_standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
+        unknown = builder.qualified(
             "driverVersion",
             "driverVersionFull",
             "partitionProfile",
@@ -137,16 +141,16 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
             "computeUnits",
             "simdUnits",
             *([] if "productName" in builder.attributes else ["productName"]),
-            *unpublished(function, facts),
+            *unknown_standard_attributes(function, facts),
         )
-        # the driver numbers cards and render nodes; every card has one of each
+        # the name has the numbers of the DRM card and render node; each GPU has one of each
         whole = builder.offer(node, f"gpu-{index}-{128 + index}", unknown, function["address"])
-        if "AutoPartition" in known.enabled:
-            result += _partition_modes(whole, index, known, options["counters"])
+        if "AutoPartition" in driver.enabled:
+            result += _partition_modes(whole, index, driver, options["counters"])
             continue
         result.append(whole)
-        result += partitions(whole, known, "amdgpu-partition", _MAX_PARTITIONS, frozenset())
-    return result + (_vfio_devices(node, facts, known) if "VFIOPassthrough" in known.enabled else [])
+        result += possible_partitions(whole, "amdgpu-partition", _MAX_PARTITIONS, frozenset())
+    return result + (_vfio_devices(node, facts, driver) if "VFIOPassthrough" in driver.enabled else [])
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -19,7 +19,7 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="0.1.0",
     newest="0.2.0",
-    lines=("0.1", "0.2"),
+    release_lines=("0.1", "0.2"),
     source="repository kubernetes-sigs/dra-driver-cpu, commit 009e907",
     kinds={
         "cpu": Kind(
@@ -39,7 +39,7 @@ _KNOWLEDGE = DriverKnowledge(
         "pcie_root": "dra.cpu publishes PCIe roots as a list from 0.2.0 on, with --expose-pcie-roots and the feature "
         "gate DRAListTypeAttributes; align on numa_node",
         "numa_node": "dra.cpu publishes resource.kubernetes.io/numaNode in builds after 0.2.0; with older ones CPUs "
-        "align with drivers that publish dra.net/numaNode",
+        "can be aligned only with drivers that publish dra.net/numaNode",
     },
 )
 
@@ -49,11 +49,11 @@ def _cpu_list(text: str | None) -> list[int]:
     return [number for number in range(bits.bit_length()) if bits >> number & 1]
 
 
-def _individual_cpus(node: str, facts: NodeFacts, known: DriverKnowledge, reserved: list[int]) -> list[Offer]:
-    """Each CPU as its own device, as --cpu-device-mode=individual publishes them.
+def _individual_cpus(node: str, facts: NodeFacts, driver: DriverKnowledge, reserved: list[int]) -> list[Offer]:
+    """A device for each CPU, as the driver publishes them with --cpu-device-mode=individual.
 
     The driver numbers devices by core, with the hyperthreads of a core next to each other. A probe does not read which
-    CPUs share a core, so the names here have the CPU's number.
+    CPUs share a core, so the names here contain the CPU's number instead.
     """
     numa_of = {cpu: entry["id"] for entry in facts["numa_nodes"] for cpu in _cpu_list(entry["cpus"])}
     result = []
@@ -61,34 +61,34 @@ def _individual_cpus(node: str, facts: NodeFacts, known: DriverKnowledge, reserv
         for cpu in _cpu_list(package["cpus"]):
             if cpu in reserved:
                 continue
-            builder = DeviceBuilder(known)
-            _put_numa_node(builder, known, numa_of.get(cpu))
+            builder = DeviceBuilder(driver)
+            _put_numa_node(builder, driver, numa_of.get(cpu))
             builder.put("dra.cpu/cpuID", cpu)
             builder.put("dra.cpu/socketID", package["id"])
-            unknown = builder.unknown("smtEnabled", "coreID", "coreType", "cacheL3ID")
+            unknown = builder.qualified("smtEnabled", "coreID", "coreType", "cacheL3ID")
             result.append(builder.offer(node, f"cpudev{cpu:03}", unknown))
     return sorted(result, key=lambda offer: int(offer.device["attributes"]["dra.cpu/cpuID"]["int"]))
 
 
-def _put_numa_node(builder: DeviceBuilder, known: DriverKnowledge, numa: int | None) -> None:
-    """Add the NUMA node under the attribute names of the driver's version."""
+def _put_numa_node(builder: DeviceBuilder, driver: DriverKnowledge, numa: int | None) -> None:
+    """Add the NUMA node, under each attribute name that the driver's version publishes."""
     if numa is not None:
-        if known.publishes(NUMA_NODE):
+        if driver.publishes_alignment(NUMA_NODE):
             builder.put(NUMA_NODE, numa)
         builder.put("dra.cpu/numaNodeID", numa)
         builder.put(NUMA_NODE_DRANET, numa)
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """CPUs in groups, as --cpu-device-mode=grouped publishes them, or one by one.
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
+    """CPUs in groups, as the driver publishes them with --cpu-device-mode=grouped, or one by one.
 
-    `options.group_by` is numa_node (the driver's default), socket, machine or individual; `options.reserved_cpus` a
-    kernel list.
+    The option `group_by` is numa_node (the driver's default), socket, machine or individual. The option `reserved_cpus`
+    is a list of CPUs as the kernel writes it.
     """
     reserved = _cpu_list(options.get("reserved_cpus"))
     group_by = options.get("group_by") or "numa_node"
     if group_by == "individual":
-        return _individual_cpus(node, facts, known, reserved)
+        return _individual_cpus(node, facts, driver, reserved)
     socket_of = {cpu: package["id"] for package in facts["packages"] for cpu in _cpu_list(package["cpus"])}
     groups: list[tuple[str, list[int], int | None]] = []
     if group_by == "socket":
@@ -106,13 +106,13 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         cpus = [cpu for cpu in cpus if cpu not in reserved]
         if not cpus:
             continue
-        builder = DeviceBuilder(known)
-        _put_numa_node(builder, known, numa)
+        builder = DeviceBuilder(driver)
+        _put_numa_node(builder, driver, numa)
         if group_by != "machine":
             builder.put("dra.cpu/socketID", socket_of.get(cpus[0]))
         builder.put("dra.cpu/numCPUs", len(cpus))
         capacity = {"dra.cpu/cpu": {"value": str(len(cpus))}}
-        unknown = builder.unknown("smtEnabled")
+        unknown = builder.qualified("smtEnabled")
         result.append(builder.offer(node, name, unknown, capacity=capacity, allowMultipleAllocations=True))
     return result
 

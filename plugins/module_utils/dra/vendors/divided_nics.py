@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The NICs that a site divides into shares, according to the settings of its drivers or the devices that they publish.
+"""The NICs that a site divides into shares, by the settings of its drivers or by the devices that they publish.
 
-A node's facts have the setting under the key SETTING: the controller adds it from the inventory.
+The controller adds the setting of a node from the inventory to the node's facts, under the key SETTING.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .offer import Offer
 
 #: The key in a node's facts for its driver's setting `shares`, unparsed.
 SETTING = "driver_shares"
-#: The inventory path of the setting.
+#: The path of the setting in the inventory.
 VARIABLE = "dra_driver_settings.shares"
 NAMESPACE = f"{LANEWISE}/shareNamespace"
 FACTOR = f"{LANEWISE}/shareFactor"
@@ -39,7 +39,8 @@ _FACTOR = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{1,2})?", re.ASCII)
 class DividedNic:
     """A NIC that is divided: its node, the device for its shares, its factor, and its v1 DeviceCapacity `bandwidth`.
 
-    `ceiling` is the most that one share may use, `physical` what is divided, in bit/s; None if unknown.
+    `ceiling` is the limit of one share when others are idle, and `physical` the bandwidth that is divided. Both are in
+    bit/s, and None if unknown. `factor` is empty if unknown.
     """
 
     node: str
@@ -51,34 +52,34 @@ class DividedNic:
 
 
 def with_setting(facts: t.Mapping[str, object], value: object) -> Object:
-    """Facts with the setting `shares` of the node's driver; without the setting if `value` is None."""
-    found = {key: item for key, item in facts.items() if key != SETTING}
-    return found if value is None else {**found, SETTING: value}
+    """The facts with the setting `shares` of the node's driver, or without the setting if `value` is None."""
+    without = {key: item for key, item in facts.items() if key != SETTING}
+    return without if value is None else {**without, SETTING: value}
 
 
 def rules_of(facts: NodeFacts) -> tuple[ShareRule, ...]:
     """The rules in a node's facts. Raises ValueError for invalid rules; `setting_problems` reports all errors."""
-    given = t.cast(Object, facts).get(SETTING)
-    if given is None:
+    setting = t.cast(Object, facts).get(SETTING)
+    if setting is None:
         return ()
     reader = Reader()
-    found = read_shares(reader, given, VARIABLE)
+    rules = read_shares(reader, setting, VARIABLE)
     if reader.problems:
         raise ValueError(str(reader.problems[0]))
-    return found
+    return rules
 
 
 def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], set[str]]:
-    """The problems of each node's setting, once for all nodes with the same problem, and the nodes whose setting cannot
-    be read."""
+    """The problems of the settings of all nodes, and the nodes with an invalid setting. Nodes with the same problem
+    share one entry."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
     unreadable = set()
     for node in sorted(nodes):
-        given = t.cast(Object, nodes[node]).get(SETTING)
-        if given is None:
+        setting = t.cast(Object, nodes[node]).get(SETTING)
+        if setting is None:
             continue
         reader = Reader()
-        rules = read_shares(reader, given, VARIABLE)
+        rules = read_shares(reader, setting, VARIABLE)
         problems = reader.problems
         if problems:
             unreadable.add(node)
@@ -87,8 +88,8 @@ def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], s
                 problems = _ineffective_rules(rules, nodes[node])
             except (KeyError, TypeError, AttributeError, ValueError):
                 continue  # facts that cannot be read are reported elsewhere
-        for one in problems:
-            found.setdefault((one.path, one.message, one.rule, one.fix), []).append(node)
+        for problem in problems:
+            found.setdefault((problem.path, problem.message, problem.rule, problem.fix), []).append(node)
     return [
         Problem(path, f"{message} (node {_name_list(names)})", rule, fix)
         for (path, message, rule, fix), names in found.items()
@@ -100,8 +101,9 @@ def _name_list(names: t.Sequence[str]) -> str:
 
 
 def _ineffective_rules(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Problem]:
-    """Entries that match only NICs of earlier entries, and rates above the links of all their NICs."""
-    taken: dict[int, list[int]] = {number: [] for number in range(len(rules))}
+    """The problems of entries that match only NICs of earlier entries, or have rates above the links of all their
+    NICs."""
+    earlier: dict[int, list[int]] = {number: [] for number in range(len(rules))}
     links: dict[int, list[int | None]] = {number: [] for number in range(len(rules))}
     for nic in facts["nics"]:
         values = values_of(nic, facts)
@@ -112,38 +114,36 @@ def _ineffective_rules(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[P
             if rule is first:
                 links[number].append(nic["speed_mbps"])
             elif rule.select.matches(values):
-                taken[number].append(next(at for at, other in enumerate(rules) if other is first))
+                earlier[number].append(next(position for position, other in enumerate(rules) if other is first))
     found = []
     for number, rule in enumerate(rules):
-        place = child(VARIABLE, number)
-        if taken[number] and not links[number]:
-            others = ", ".join(f"shares[{one}]" for one in sorted(set(taken[number])))
+        path = child(VARIABLE, number)
+        if earlier[number] and not links[number]:
+            others = ", ".join(f"shares[{position}]" for position in sorted(set(earlier[number])))
             message = f"matches only NICs that {others} matches first, and the first matching entry applies"
-            found.append(Problem(child(place, "select"), message, "contradiction", "move it up, or remove it"))
-        known = [mbps * 10**6 for mbps in links[number] if mbps]
-        if not known or len(known) < len(links[number]):
+            found.append(Problem(child(path, "select"), message, "contradiction", "move the entry up, or remove it"))
+        speeds = [mbps * 10**6 for mbps in links[number] if mbps]
+        if not speeds or len(speeds) < len(links[number]):
             continue
-        found += _rates_above_link(rule, max(known), place)
+        found += _rates_above_link(rule, max(speeds), path)
     return found
 
 
-def _rates_above_link(rule: ShareRule, link: int, place: str) -> list[Problem]:
-    """Rates of an entry that are above `link`, the fastest link of its NICs, or above the capacity of that NIC's share
-    device."""
-    fastest = f"the fastest link of the NICs that it matches has {quantity(link)}"
-    promised = int(min(link, rule.bandwidth or link) * rule.factor)
-    what = f"the {quantity(promised)} that a NIC of this entry promises"
+def _rates_above_link(rule: ShareRule, link: int, path: str) -> list[Problem]:
+    """The problems of rates of an entry that are too high for the NIC with the fastest link, `link` in bit/s."""
+    speed = f"{quantity(link)}bit/s, the speed of the fastest link of its NICs"
+    capacity = int(min(link, rule.bandwidth or link) * rule.factor)
+    promised = f"{quantity(capacity)}bit/s, the capacity of its NIC with the fastest link"
     limits: list[tuple[str, int | None, int, str]] = [
-        ("ceiling", rule.ceiling, link, "the link"),
-        ("bandwidth", rule.bandwidth, link, "the link"),
-        ("default", rule.default, promised, what),
-        ("min", rule.least, promised - rule.step, f"{what}, less a step"),
+        ("ceiling", rule.ceiling, link, speed),
+        ("bandwidth", rule.bandwidth, link, speed),
+        ("default", rule.default, capacity, promised),
+        ("min", rule.least, capacity - rule.step, f"{promised}, minus one step"),
     ]
-    fix = "lower it or remove it"
     return [
-        Problem(child(place, key), f"{quantity(rate)} is above {words}: {fastest}", "out-of-range", fix)
-        for key, rate, most, words in limits
-        if rate is not None and rate > most
+        Problem(child(path, key), f"{quantity(rate)}bit/s is above {limit}", "out-of-range", "lower it or remove it")
+        for key, rate, maximum, limit in limits
+        if rate is not None and rate > maximum
     ]
 
 
@@ -155,24 +155,25 @@ def divided_nics(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[st
     rules = rules_of(facts)
     if not rules:
         return [], []
-    made = publish.publication(facts, shares=rules)
+    publication = publish.publication(facts, shares=rules)
     found = []
-    for device in made.devices:
-        one = made.shared.get(device["name"])
-        if one is not None:
-            factor, physical = factor_text(one.rule.factor), _physical(one, device)
-            ceiling = one.rule.most(physical) if physical else None
+    for device in publication.devices:
+        divided = publication.shared.get(device["name"])
+        if divided is not None:
+            factor, physical = factor_text(divided.rule.factor), _physical(divided, device)
+            ceiling = divided.rule.most(physical) if physical else None
             found.append(DividedNic(node, device["name"], factor, device["capacity"][BANDWIDTH], ceiling, physical))
-    reasons = [f"{place}: {reason}" for place, reason in made.withheld.items() if place.endswith(SUFFIX)]
+    reasons = [f"{name}: {reason}" for name, reason in publication.withheld.items() if name.endswith(SUFFIX)]
     return found, reasons
 
 
-def _physical(one: Divided, device: Object) -> int | None:
-    return one.rule.physical(one.mbps or device["attributes"].get("linkSpeedMbps", {}).get("int"))
+def _physical(divided: Divided, device: Object) -> int | None:
+    """The bandwidth that is divided, in bit/s; None if unknown."""
+    return divided.rule.physical(divided.mbps or device["attributes"].get("linkSpeedMbps", {}).get("int"))
 
 
 def published_divided_nics(node: str, offers: t.Iterable[Offer]) -> list[DividedNic]:
-    """The NICs that a node's driver divides, by the devices that it publishes."""
+    """The NICs that a node's driver divides, according to the devices that the driver publishes."""
     found = []
     for offer in offers:
         attributes = offer.device.get("attributes") or {}

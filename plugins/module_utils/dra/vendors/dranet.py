@@ -17,7 +17,7 @@ from ...topology.facts import FunctionFacts, InterfaceFacts, NicFacts, NodeFacts
 from ..kube import limits
 from .filters import flag, number, text
 from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Filter, Kind, Published, Term
-from .offer import DeviceBuilder, Offer, Options, Vendor, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, unknown_standard_attributes
 
 _KNOWLEDGE = DriverKnowledge(
     name="dra.net",
@@ -26,9 +26,9 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="1.0.1",
     newest="1.4.0",
-    lines=("1.0", "1.1", "1.2", "1.3", "1.4"),
+    release_lines=("1.0", "1.1", "1.2", "1.3", "1.4"),
     source="Go module sigs.k8s.io/dranet v1.4.0; older ones: its repository",
-    ran="1.4.0",
+    tested_versions="1.4.0",
     kinds={
         kind: Kind(
             terms=terms,
@@ -62,39 +62,40 @@ _KNOWLEDGE = DriverKnowledge(
         "on pcie_root",
         "in_use": "from 1.4.0 on, DRANET's feature gate PersistentResourceSliceAttributes (alpha) keeps them published",
     },
-    # pkg/inventory/db.go, addLinkAttributes; those of gce.dra.net are found by the MAC address
+    # pkg/inventory/db.go, addLinkAttributes; DRANET looks up the attributes of gce.dra.net by the MAC address
     by_interface=(
         *("dra.net/alias", "dra.net/ebpf", "dra.net/encapsulation", "dra.net/ifName", "dra.net/ipv4", "dra.net/ipv6"),
         *("dra.net/isSriovVf", "dra.net/mac", "dra.net/mtu", "dra.net/sriov", "dra.net/sriovVfs", "dra.net/state"),
         *("dra.net/tcFilterNames", "dra.net/tcxProgramNames", "dra.net/type", "dra.net/virtual"),
         *("gce.dra.net/ipAliases", "gce.dra.net/networkName", "gce.dra.net/networkProjectNumber"),
     ),
-    # in RDMA's exclusive mode, while a pod has the RDMA device, the first is false and the second missing
+    # while a pod has the RDMA device in RDMA's exclusive mode, dra.net/rdma is false and dra.net/rdmaDevice is missing
     by_rdma=("dra.net/rdma", "dra.net/rdmaDevice"),
 )
 
 
-#: pkg/inventory/db.go, ignoredInterfaceNames
+#: Interfaces that DRANET never publishes (pkg/inventory/db.go, ignoredInterfaceNames).
 _IGNORED = frozenset(("cilium_net", "cilium_host", "docker0"))
-#: Kinds of virtual interfaces other than veth; DRANET's default filter drops veth.
+#: Kinds of virtual interfaces that are certainly not veth. DRANET's default filter drops veth.
 _VIRTUAL = frozenset(("bond", "bridge", "vlan", "macvlan", "ipvlan", "vxlan"))
 _ENCAPSULATION = {"ethernet": "ether", "infiniband": "infiniband"}
 #: The kernel's interface states that DRANET's netlink library spells differently (link.go, String).
 _STATES = {"notpresent": "not-present", "lowerlayerdown": "lower-layer-down"}
-_OF_INTERFACE = ("type", "ebpf", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")
+#: Attributes of an interface that a probe does not read.
+_UNKNOWN_OF_INTERFACE = ("type", "ebpf", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """One device per network function, and one per interface without one (pkg/inventory/db.go, scan).
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
+    """A device for each network function, and for each interface without a PCI function (pkg/inventory/db.go, scan).
 
-    Functions that manage NVLink switches are among them: DRANET checks only the PCI class.
+    Functions that manage NVLink switches count as network functions, because DRANET checks only the PCI class.
     """
     excluded = _uplinks(facts["interfaces"])
     ports: dict[str, InterfaceFacts] = {}
     for one in sorted(facts["interfaces"], key=lambda one: one["ifindex"] or 0):
         if one["address"] and one["kind"] != "usb":
-            ports[one["address"]] = one  # each interface of a function overwrites the one before
+            ports[one["address"]] = one  # of several interfaces of a function, DRANET takes the last
     nics = {nic["address"]: nic for nic in facts["nics"]}
     found = []
     for address, function in facts["functions"].items():
@@ -102,10 +103,10 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         if network and function["driver"] is not None and function["driver"] not in publish.USER_SPACE:
             last = ports.get(address)
             if last is None or last["name"] not in excluded:
-                found.append(_of_function(node, facts, known, function, nics.get(address), last))
+                found.append(_of_function(node, facts, driver, function, nics.get(address), last))
     for one in facts["interfaces"]:
         if one["address"] is None and one["kind"] != "loopback" and one["name"] not in excluded | _IGNORED:
-            found.append(_of_interface(node, facts, known, one))
+            found.append(_of_interface(node, facts, driver, one))
     if sum(not one.possible for one in found) > limits.DEVICES:
         return []  # DRANET publishes all devices in one slice, which the API server then refuses
     return sorted(found, key=lambda offer: str(offer.device["name"]))
@@ -115,17 +116,17 @@ def _uplinks(interfaces: t.Sequence[InterfaceFacts]) -> set[str]:
     """The interfaces that DRANET excludes: those with a default route, and their ports. The parent of a VLAN is not a
     port (pkg/inventory/net.go, getExcludedUplinkInterfaces)."""
     found = {one["name"] for one in interfaces if one["default_route"]}
-    more = found
-    while more:
-        more = {one["name"] for one in interfaces if one["master"] in more} - found
-        found |= more
+    added = found
+    while added:
+        added = {one["name"] for one in interfaces if one["master"] in added} - found
+        found |= added
     return found
 
 
 def _of_function(
     node: str,
     facts: NodeFacts,
-    known: DriverKnowledge,
+    driver: DriverKnowledge,
     function: FunctionFacts,
     nic: NicFacts | None,
     interface: InterfaceFacts | None,
@@ -133,14 +134,14 @@ def _of_function(
     address = function["address"]
     rdma = nic["rdma_devices"] if nic else [one["name"] for one in facts["rdma_devices"] if one["address"] == address]
     model = nic["model"] if nic else function["name"]
-    builder = DeviceBuilder(known)
+    builder = DeviceBuilder(driver)
     builder.put("dra.net/pciAddress", address)
     builder.put("dra.net/pciDevice", model, sure=False)
     builder.put("dra.net/numaNode", function["kubernetes"].get("numaNode"))
-    builder.standard(function["kubernetes"], PCIE_ROOT)
-    if known.publishes(NUMA_NODE):
-        builder.standard(function["kubernetes"], NUMA_NODE)
-    unknown = ["pciVendor", "pciSubsystem", *unpublished(function, facts)]
+    builder.put_standard(function["kubernetes"], PCIE_ROOT)
+    if driver.publishes_alignment(NUMA_NODE):
+        builder.put_standard(function["kubernetes"], NUMA_NODE)
+    unknown = ["pciVendor", "pciSubsystem", *unknown_standard_attributes(function, facts)]
     if model is None:
         unknown.append("pciDevice")
     if interface:
@@ -152,19 +153,20 @@ def _of_function(
         if function["physfn"]:
             builder.put("dra.net/isSriovVf", True)
         builder.put("dra.net/virtual", False)
-    elif rdma:  # with an interface, DRANET does not name the RDMA device
+    elif rdma:  # DRANET publishes rdmaDevice only for functions without an interface
         if len(rdma) == 1:
             builder.put("dra.net/rdmaDevice", rdma[0])
         else:
             unknown.append("rdmaDevice")
     builder.put("dra.net/rdma", bool(rdma))
-    return builder.offer(node, publish.device_name(address), builder.unknown(*unknown), address)
+    return builder.offer(node, publish.device_name(address), builder.qualified(*unknown), address)
 
 
-def _of_interface(node: str, facts: NodeFacts, known: DriverKnowledge, interface: InterfaceFacts) -> Offer:
-    """An interface without a PCI function. If it may be a veth, DRANET may leave it out."""
-    builder = DeviceBuilder(known)
-    unknown = builder.unknown(*_link(builder, facts, interface))
+def _of_interface(node: str, facts: NodeFacts, driver: DriverKnowledge, interface: InterfaceFacts) -> Offer:
+    """An interface without a PCI function. The device is `possible` if the interface may be a veth, which DRANET
+    omits."""
+    builder = DeviceBuilder(driver)
+    unknown = builder.qualified(*_link(builder, facts, interface))
     for name, value in (("sriov", False), ("virtual", True), ("rdma", False)):
         builder.put(f"dra.net/{name}", value)
     name = interface["name"]
@@ -186,7 +188,7 @@ def _link(builder: DeviceBuilder, facts: NodeFacts, interface: InterfaceFacts) -
     }
     for name, value in values.items():
         builder.put(f"dra.net/{name}", value)
-    unknown = [*_OF_INTERFACE, *(name for name, value in values.items() if value in (None, ""))]
+    unknown = [*_UNKNOWN_OF_INTERFACE, *(name for name, value in values.items() if value in (None, ""))]
     if facts["source"]["kind"] == "sysfs":  # DRANET publishes an empty alias too
         builder.attributes["dra.net/alias"] = {"string": interface["alias"] or ""}
     else:

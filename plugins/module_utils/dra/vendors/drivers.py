@@ -14,11 +14,11 @@ from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import nearest
 from . import amd, cpu, dranet, furiosa, gaudi, hami, intel, lanewise, nvidia, nvidia_domains, qat, sriov, tpu
-from .knowledge import LANEWISE, NEWEST, DriverKnowledge, Kind, Term, version_order
+from .knowledge import LANEWISE, NEWEST_BUILD, DriverKnowledge, Kind, Term, version_order
 from .options import enabled_gates, problems_of, unavailable_options
 from .site_knowledge import SiteKnowledge
 
-#: One line per driver; its module defines what the driver publishes in general, and for a probed node.
+#: The built-in drivers.
 VENDORS = (
     nvidia.VENDOR,
     nvidia_domains.VENDOR,
@@ -35,22 +35,22 @@ VENDORS = (
     lanewise.VENDOR,
 )
 
-#: Built-in tables by driver name, for all versions; :func:`knowledge` gives those of a site's version.
+#: The built-in tables by driver name, for all versions. :func:`knowledge` returns those for a site's version.
 DRIVERS: dict[str, DriverKnowledge] = {vendor.knowledge.name: vendor.knowledge for vendor in VENDORS}
 
 
-#: The checks of opaque configurations, for drivers whose checks are known.
-REFUSES = {vendor.knowledge.name: vendor.refuses for vendor in VENDORS if vendor.refuses}
+#: The checks of opaque configurations, by the name of the driver.
+CONFIG_CHECKS = {vendor.knowledge.name: vendor.check_config for vendor in VENDORS if vendor.check_config}
 
 
 _DRIVER_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
 
 
 def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
-    """What claims can request from the version of driver `name` that the site runs.
+    """What claims can request from the version of the driver `name` that the site runs.
 
-    `options` is the driver's entry in dra_claims_drivers: `version`, and `knowledge`, a dictionary that adds to the
-    built-in tables or describes a driver that has none::
+    `options` is the driver's entry in dra_claims_drivers. Its `knowledge` is a mapping that adds to the built-in
+    tables, or describes a driver that has none::
 
         knowledge:
           kinds:
@@ -61,8 +61,8 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
           align: {pcie_root: [resource.kubernetes.io/pcieRoot]}
           vendors: ["10de"]
 
-    Every name in the result is qualified, and it contains only what that version publishes. Raises `Problems` with
-    paths below dra_claims_drivers.
+    Every name in the result is qualified, and the result contains only what this version publishes. Raises Problems,
+    with paths below dra_claims_drivers.
     """
     path = f"dra_claims_drivers.{name}"
     problems: list[Problem] = []
@@ -77,14 +77,14 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
     driver = DRIVERS.get(name)
     site_tables = options.get("knowledge")
     if driver is None and not site_tables:
-        near = nearest(name, sorted(DRIVERS))
-        near = f"{near} Otherwise " if near else ""
+        suggestion = nearest(name, sorted(DRIVERS))
+        suggestion = f"{suggestion} Otherwise " if suggestion else ""
         problems.append(
             Problem(
                 path,
                 "there is no built-in knowledge of this driver",
                 "driver",
-                f"{near}describe its devices in {path}.knowledge; built-in drivers: {', '.join(sorted(DRIVERS))}",
+                f"{suggestion}describe its devices in {path}.knowledge; built-in drivers: {', '.join(sorted(DRIVERS))}",
             )
         )
         raise Problems(problems)
@@ -102,6 +102,7 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
 
 
 def _check_version(driver: DriverKnowledge, built_in: bool, version: object, path: str, problems: list[Problem]) -> str:
+    """The version without a leading `v`, or `main` for the newest. Errors are added to `problems`."""
     if version is None:
         if built_in and driver.name != LANEWISE:
             problems.append(
@@ -109,29 +110,29 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: object, pat
                     path,
                     f"the version of {driver.title} is not set, but its attributes depend on it",
                     "version",
-                    'write version: "X.Y.Z", or main for the newest',
+                    'write version: "X.Y.Z", or main for the newest build',
                 )
             )
         return "main"
     text = str(version)
-    where = f"{path}.version"
+    version_path = f"{path}.version"
     if not isinstance(version, str):
         # YAML reads 1.10 as the number 1.1
-        problems.append(Problem(where, f"must be a string, not {version}", "version", 'quote it: "1.10.0"'))
+        problems.append(Problem(version_path, f"must be a string, not {version}", "version", 'quote it: "1.10.0"'))
         return "main"
-    if text in NEWEST:
+    if text in NEWEST_BUILD:
         return "main"
     try:
-        order = version_order(text, driver.epochs)
+        order = version_order(text, driver.version_series)
     except ValueError as error:
-        problems.append(Problem(where, str(error), "version", "quote it, and write all three numbers"))
+        problems.append(Problem(version_path, str(error), "version", "quote it, and write all three numbers"))
         return "main"
-    if driver.oldest and order < version_order(driver.oldest, driver.epochs):
+    if driver.oldest and order < version_order(driver.oldest, driver.version_series):
         hint = driver.hint("version")
         problems.append(
             Problem(
-                where,
-                f"{driver.title} {text} is too old: {driver.oldest} is the oldest version that claims can be made for",
+                version_path,
+                f"{driver.title} {text} is too old; the oldest supported version is {driver.oldest}",
                 "version",
                 f"upgrade the driver{'; ' + hint if hint else ''}",
             )
@@ -142,34 +143,34 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: object, pat
 def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
     """Reduce the tables to the driver's version, with qualified names."""
 
-    def terms(given: tuple[Term, ...]) -> tuple[Term, ...]:
-        return tuple(replace(term, name=driver.qualified(term.name)) for term in given)
+    def qualified(terms: tuple[Term, ...]) -> tuple[Term, ...]:
+        return tuple(replace(term, name=driver.qualified(term.name)) for term in terms)
 
     align = {
         level: tuple(
-            replace(way, name=driver.qualified(way.name), list=way.list or way.list_gate in driver.enabled)
-            for way in ways
-            if driver.has(way.since, way.until)
+            replace(one, name=driver.qualified(one.name), list=one.list or one.list_gate in driver.enabled)
+            for one in attributes
+            if driver.version_in_range(one.since, one.until)
         )
-        for level, ways in driver.align.items()
+        for level, attributes in driver.align.items()
     }
-    # a filter compares one value
-    lists = {way.name for ways in align.values() for way in ways if way.list}
+    # filters compare single values, so they cannot use attributes that are lists
+    lists = {one.name for attributes in align.values() for one in attributes if one.list}
     kinds = {}
-    for kind, served in driver.kinds.items():
+    for kind, tables in driver.kinds.items():
         filters = {}
-        for name, ways in served.filters.items():
+        for name, tests in tables.filters.items():
             kept = tuple(
-                replace(way, name=driver.qualified(way.name))
-                for way in ways
-                if driver.has(way.since, way.until) and driver.qualified(way.name) not in lists
+                replace(test, name=driver.qualified(test.name))
+                for test in tests
+                if driver.version_in_range(test.since, test.until) and driver.qualified(test.name) not in lists
             )
             if kept:
                 filters[name] = kept
         kinds[kind] = Kind(
-            terms=terms(served.terms),
+            terms=qualified(tables.terms),
             filters=filters,
-            instead={name: terms(given) for name, given in served.instead.items()},
-            capacities=served.capacities,
+            terms_by_filter={name: qualified(terms) for name, terms in tables.terms_by_filter.items()},
+            capacities=tables.capacities,
         )
     return replace(driver, kinds=kinds, align=align)

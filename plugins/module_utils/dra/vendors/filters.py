@@ -3,19 +3,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Constructors of filters for the vendors' tables, by the type of the compared value."""
+"""Short constructors of filters for the vendors' tables, by the type of the published value."""
 
 from __future__ import annotations
 
 from .knowledge import Filter
 
 
-def text(name: str, compare: str = "equals", since: str = "", until: str = "", unit: str = "") -> Filter:
-    return Filter(name, "string", compare, unit=unit, since=since, until=until)
+def text(name: str, compare: str = "equals", since: str = "", until: str = "", conversion: str = "") -> Filter:
+    return Filter(name, "string", compare, conversion=conversion, since=since, until=until)
 
 
-def number(name: str, compare: str = "equals", since: str = "", unit: str = "", until: str = "") -> Filter:
-    return Filter(name, "int", compare, unit=unit, since=since, until=until)
+def number(name: str, compare: str = "equals", since: str = "", conversion: str = "", until: str = "") -> Filter:
+    return Filter(name, "int", compare, conversion=conversion, since=since, until=until)
 
 
 def flag(name: str) -> Filter:
@@ -27,4 +27,4 @@ def at_least(name: str) -> Filter:
 
 
 def version(name: str) -> Filter:
-    return Filter(name, "version", "at_least", unit="semver")
+    return Filter(name, "version", "at_least", conversion="semver")

@@ -21,9 +21,10 @@ VENDOR = Vendor(
         source="Furiosa's guide to its DRA driver 2025.2.0",
         kinds={"gpu": Kind(filters={"uuid": (text("uuid"),)})},
         hints={
-            "pcie_root": "Furiosa documents no attribute for it; write its name as align, such as npu.furiosa.ai/NAME",
-            "numa_node": "Furiosa documents no name of the attribute; see the driver's ResourceSlices and use cel",
-            "model": "Furiosa documents the attribute uuid only; see the driver's ResourceSlices and use cel",
+            "pcie_root": "Furiosa documents no attribute for the PCIe root; write a qualified name, such as "
+            "npu.furiosa.ai/NAME, as align",
+            "numa_node": "Furiosa documents no attribute for NUMA nodes; see the driver's ResourceSlices and use cel",
+            "model": "Furiosa documents only the attribute uuid; see the driver's ResourceSlices and use cel",
         },
     )
 )

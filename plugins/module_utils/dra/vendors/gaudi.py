@@ -11,7 +11,7 @@ from ...topology import publish
 from ...topology.facts import NodeFacts
 from .filters import text
 from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published
-from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unknown_standard_attributes
 
 _KNOWLEDGE = DriverKnowledge(
     name="gaudi.intel.com",
@@ -20,7 +20,7 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="0.5.0",
     newest="0.7.0",
-    lines=("0.5", "0.6", "0.7"),
+    release_lines=("0.5", "0.6", "0.7"),
     source="repository intel/intel-resource-drivers-for-kubernetes",
     kinds={
         "gpu": Kind(
@@ -42,15 +42,16 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
-    for _index, gpu, function in gpus_of(facts, known):
-        builder = DeviceBuilder(known)
+    for _index, gpu, function in gpus_of(facts, driver):
+        builder = DeviceBuilder(driver)
         builder.put("model", gpu["model"], sure=False)
-        if known.publishes(PCIE_ROOT):
-            builder.standard(function["kubernetes"], PCIE_ROOT)
-        serial = known.filter("gpu", "uuid")
-        unknown = builder.unknown(*(["serial"] if serial else []), "healthy", *unpublished(function, facts))
+        if driver.publishes_alignment(PCIE_ROOT):
+            builder.put_standard(function["kubernetes"], PCIE_ROOT)
+        serial = driver.filter("gpu", "uuid")
+        standard = unknown_standard_attributes(function, facts)
+        unknown = builder.qualified(*(["serial"] if serial else []), "healthy", *standard)
         name = f"{publish.device_name(function['address'])[4:]}-0x{function['device_id']}"
         result.append(builder.offer(node, name, unknown, function["address"]))
     return result

@@ -15,7 +15,7 @@ from ..kube.objects import Object
 from .filters import at_least, text, version
 from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, Term
 from .nvidia_gpus import MODELS
-from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unknown_standard_attributes
 
 _KNOWLEDGE = DriverKnowledge(
     name="hami-core-gpu.project-hami.io",
@@ -46,34 +46,34 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-def _range(value: str, least: str, step: str) -> Object:
-    """A capacity that claims can consume in part; by default they consume all of it."""
+def _divisible(value: str, minimum: str, step: str) -> Object:
+    """A capacity of which a claim can consume a part. By default a claim consumes all of it."""
     return {
         "value": value,
-        "requestPolicy": {"default": value, "validRange": {"min": least, "max": value, "step": step}},
+        "requestPolicy": {"default": value, "validRange": {"min": minimum, "max": value, "step": step}},
     }
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
-    for index, gpu, function in gpus_of(facts, known):
+    for index, gpu, function in gpus_of(facts, driver):
         model = MODELS.get(function["device_id"] or "")
-        builder = DeviceBuilder(known)
+        builder = DeviceBuilder(driver)
         builder.put("type", "hami-gpu")
         builder.put("minor", index)
         builder.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
         builder.put("architecture", model.architecture if model else None, sure=False)
         builder.put("pcieBusID", function["address"])
-        builder.standard(function["kubernetes"], PCIE_ROOT)
-        capacity = {"cores": _range("100", "0", "1")}
+        builder.put_standard(function["kubernetes"], PCIE_ROOT)
+        capacity = {"cores": _divisible("100", "0", "1")}
         if model:
-            capacity["memory"] = _range(f"{model.memory_mib}Mi", "1Mi", "1Mi")
-            builder.assumed.add(known.qualified("memory"))
-        unknown = builder.unknown(
+            capacity["memory"] = _divisible(f"{model.memory_mib}Mi", "1Mi", "1Mi")
+            builder.assumed.add(driver.qualified("memory"))
+        unknown = builder.qualified(
             *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion"),
             *([] if model else ["memory", "architecture"]),
             *([] if "productName" in builder.attributes else ["productName"]),
-            *unpublished(function, facts),
+            *unknown_standard_attributes(function, facts),
         )
         more: Object = {"capacity": capacity, "allowMultipleAllocations": True}
         result.append(builder.offer(node, f"hami-gpu-{index}", unknown, function["address"], **more))

@@ -11,7 +11,7 @@ from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
 from ..kube.objects import Object
 from .filters import at_least, text
 from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term
-from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unknown_standard_attributes
 
 _KNOWLEDGE = DriverKnowledge(
     name="gpu.intel.com",
@@ -20,7 +20,7 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="0.9.0",
     newest="0.11.0",
-    lines=("0.9", "0.10", "0.11"),
+    release_lines=("0.9", "0.10", "0.11"),
     source="repository intel/intel-resource-drivers-for-kubernetes",
     kinds={
         "gpu": Kind(
@@ -46,39 +46,42 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-_UNBOUND = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
+#: The taint of a GPU that is not bound to a kernel driver.
+_UNBOUND_TAINT = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
 
 
-def _functions(facts: NodeFacts, known: DriverKnowledge) -> list[tuple[GpuFacts, FunctionFacts]]:
-    """GPUs with their PCI functions; from 0.11.0 on, including GPUs of virtual machines and VFs."""
-    if not known.has("0.11.0"):
-        return [(gpu, function) for _index, gpu, function in gpus_of(facts, known) if gpu["kind"] == "gpu"]
+def _functions(facts: NodeFacts, driver: DriverKnowledge) -> list[tuple[GpuFacts, FunctionFacts]]:
+    """GPUs with their PCI functions. From 0.11.0 on they include VFs and GPUs that are passed through to VMs."""
+    if not driver.version_in_range("0.11.0"):
+        return [(gpu, function) for _index, gpu, function in gpus_of(facts, driver) if gpu["kind"] == "gpu"]
     found = [(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"] if gpu["kind"] == "gpu"]
-    return [(gpu, function) for gpu, function in found if function["vendor_id"] in known.vendors]
+    return [(gpu, function) for gpu, function in found if function["vendor_id"] in driver.vendors]
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
-    for gpu, function in _functions(facts, known):
-        builder = DeviceBuilder(known)
+    for gpu, function in _functions(facts, driver):
+        builder = DeviceBuilder(driver)
         builder.put("model", gpu["model"], sure=False)
         builder.put("driver", gpu["driver"])
         builder.put("sriov", bool((function["sriov"] or {}).get("total_vfs")))
         builder.put("pciId", f"0x{function['device_id']}" if function["device_id"] else None)
         builder.put("pciAddress", function["address"])
-        if known.publishes(PCIE_ROOT):
-            # if the root is not found, the driver publishes an empty string, which is equal for all such devices
+        if driver.publishes_alignment(PCIE_ROOT):
+            # without a PCIe root the driver publishes an empty string, so all such devices seem to have the same root
             builder.attributes[PCIE_ROOT] = {"string": function["kubernetes"].get("pcieRoot", "")}
-        if known.has("0.10.0"):
-            builder.standard(function["kubernetes"], PCI_BUS_ID)
-        if known.has("0.11.0"):
+        if driver.version_in_range("0.10.0"):
+            builder.put_standard(function["kubernetes"], PCI_BUS_ID)
+        if driver.version_in_range("0.11.0"):
             builder.put("type", "gpu" if function["vf_number"] is None else "vf")
-        unknown = builder.unknown("family", "health", "memory", "millicores", *unpublished(function, facts))
+        unknown = builder.qualified(
+            "family", "health", "memory", "millicores", *unknown_standard_attributes(function, facts)
+        )
         name = f"{function['address']}-{builder.attributes.get('pciId', {}).get('string', '')}"
         name = name.replace(":", "-").replace(".", "-").rstrip("-")
-        # the taint of a GPU that no driver has bound; a probe does not see a GPU's health
-        unbound = known.has("0.11.0") and gpu["driver"] is None
-        taints: Object = {"taints": [dict(_UNBOUND)]} if unbound else {}
+        # a probe does not read a GPU's health, so other taints are unknown
+        unbound = driver.version_in_range("0.11.0") and gpu["driver"] is None
+        taints: Object = {"taints": [dict(_UNBOUND_TAINT)]} if unbound else {}
         result.append(builder.offer(node, name, unknown, function["address"], **taints))
     return result
 

@@ -24,7 +24,7 @@ from .knowledge import (
     Published,
     Term,
 )
-from .offer import Offer, Options, Vendor, unpublished
+from .offer import Offer, Options, Vendor, unknown_standard_attributes
 
 _KNOWLEDGE = DriverKnowledge(
     name=LANEWISE,
@@ -33,20 +33,20 @@ _KNOWLEDGE = DriverKnowledge(
     oldest="1.0.0",
     newest="1.0.0",  # the collection's own version
     source="topology.publish, which the driver itself uses",
-    ran="1.0.0",
+    tested_versions="1.0.0",
     kinds={
         kind: Kind(
             terms=terms,
-            instead={} if kind == "vf" else {"share": (Term("type", "share"), *terms[1:])},
-            # the hardware does not determine a VF's share of its port
+            terms_by_filter={} if kind == "vf" else {"share": (Term("type", "share"), *terms[1:])},
+            # the hardware does not fix the bandwidth of a VF
             capacities={} if kind == "vf" else {"bandwidth": "bandwidth"},
             filters={
-                "min_speed": (number("linkSpeedMbps", "at_least", unit="mbps"),),
+                "min_speed": (number("linkSpeedMbps", "at_least", conversion="mbps"),),
                 "link_layer": (text("linkLayer"),),
                 "rail": (number("rail"),),
                 "numa_node": (number(NUMA_NODE),),
                 "model": (text("model", "contains"),),
-                "min_firmware": (text("firmware", "at_least", unit="semver"),),
+                "min_firmware": (text("firmware", "at_least", conversion="semver"),),
                 "interface": (text("ifName"),),
                 "pci_address": (text(PCI_BUS_ID),),
                 "pcie_root": (text(PCIE_ROOT),),
@@ -68,48 +68,51 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     publication = publish.publication(facts, options["counters"], shares=rules_of(facts) if options["shares"] else ())
     sets = {entry["name"]: entry for entry in publication.counter_sets}
     found = []
     for device in publication.devices:
         address = publication.addresses[device["name"]]
-        away = _INTERFACE_ATTRIBUTES if publish.device_name(address) in publication.away else frozenset()
-        missing = unpublished(facts["functions"][address], facts)
+        in_pod = publish.device_name(address) in publication.away
+        unknown = _INTERFACE_ATTRIBUTES if in_pod else frozenset()
+        standard = unknown_standard_attributes(facts["functions"][address], facts)
         consumed = tuple(sets[used["counterSet"]] for used in device.get("consumesCounters", ()))
         found.append(
             Offer(
-                *(known.name, node, node, device),
+                *(driver.name, node, node, device),
                 address=address,
                 counter_sets=consumed,
-                unknown=frozenset(missing) | {known.qualified(name) for name in away},
+                unknown=frozenset(standard) | {driver.qualified(name) for name in unknown},
             )
         )
-    return found + (_absent_nic_shares(node, facts, known, publication) if options["shares"] else [])
+    return found + (_absent_nic_shares(node, facts, driver, publication) if options["shares"] else [])
 
 
 _INTERFACE_ATTRIBUTES = frozenset(publish.INTERFACE_ATTRIBUTES)
 
 
-def _absent_nic_shares(node: str, facts: NodeFacts, known: DriverKnowledge, made: publish.Publication) -> list[Offer]:
-    """The devices for shares of NICs that are in a pod. The speed of their links is unknown, and so is their
+def _absent_nic_shares(
+    node: str, facts: NodeFacts, driver: DriverKnowledge, publication: publish.Publication
+) -> list[Offer]:
+    """The devices for shares of NICs that are in a pod. The speed of their links is unknown, and therefore also their
     capacity."""
     rules = rules_of(facts)
-    bases = {device["name"]: device for device in made.devices}
+    bases = {device["name"]: device for device in publication.devices}
     found = []
     for nic in facts["nics"] if rules else ():
         name = publish.device_name(nic["address"])
         rule = rule_for(rules, values_of(nic, facts))
-        if rule is None or name not in made.away or share_name(name) in made.shared:
+        if rule is None or name not in publication.away or share_name(name) in publication.shared:
             continue
         device = share_device(bases[name], rule, rule.least + rule.step, 1)
         del device["capacity"]
-        missing = {known.qualified(one) for one in (*_INTERFACE_ATTRIBUTES, "vfs")}
+        unknown = {driver.qualified(attribute) for attribute in (*_INTERFACE_ATTRIBUTES, "vfs")}
         found.append(
             Offer(
-                *(known.name, node, node, device),
+                *(driver.name, node, node, device),
                 address=nic["address"],
-                unknown=frozenset(missing),
+                unknown=frozenset(unknown),
                 possible=True,
             )
         )

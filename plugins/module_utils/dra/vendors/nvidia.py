@@ -5,8 +5,8 @@
 
 """NVIDIA's GPUs, as kubernetes-sigs/dra-driver-nvidia-gpu (cmd/gpu-kubelet-plugin/deviceinfo.go) publishes them.
 
-GPUs are numbered in the order of their PCI addresses. The driver takes the kernel module's minor numbers, which are
-the same unless GPUs were bound again later.
+GPUs are numbered here in the order of their PCI addresses. The driver uses the minor numbers of the kernel module,
+which are the same unless GPUs were unbound and bound again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Gate, 
 from .nvidia_config import problems_of
 from .nvidia_gpus import MODELS, MigProfile, Model
 from .nvidia_vfio import FABRIC, driver_starts, fabric_attributes, vfio_devices
-from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, partitions, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, possible_partitions, unknown_standard_attributes
 
 LISTS = "DRAListTypeAttributes"
 
@@ -31,13 +31,13 @@ _KNOWLEDGE = DriverKnowledge(
     vendors=("10de",),
     kubernetes="1.32",
     # 0.4.0 followed 25.12.0; 0.1.0 came before the calendar versions
-    epochs=("0.1.0", "25.3.0", "0.4.0"),
+    version_series=("0.1.0", "25.3.0", "0.4.0"),
     oldest="25.3.0",
     newest="0.5.0",
-    lines=("25.3", "25.8", "25.12", "0.4", "0.5"),
+    release_lines=("25.3", "25.8", "25.12", "0.4", "0.5"),
     source="Go module sigs.k8s.io/dra-driver-nvidia-gpu, v0.5.0 and v0.4.1; older ones: its repository",
-    ran="0.5.0 and 0.4.1",
-    # since the chart of 25.12.0, which has a class with it
+    tested_versions="0.5.0 and 0.4.1",
+    # a class of the chart has this extended resource
     extended_resources={"nvidia.com/gpu": "25.12.0"},
     # pkg/featuregates/featuregates.go; ValidateFeatureGates has the rules
     gates={
@@ -59,7 +59,7 @@ _KNOWLEDGE = DriverKnowledge(
         "gpu": Kind(
             capacities={"memory": "memory"},
             terms=(Term("type", "gpu"),),
-            instead={"partition": (Term("type", "mig"),)},
+            terms_by_filter={"partition": (Term("type", "mig"),)},
             filters={
                 "model": (text("productName", "contains"),),
                 "min_memory": (at_least("memory"),),
@@ -85,7 +85,7 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-#: A word in the product's name, and NVML's name for its architecture.
+#: A word in the name of a product, and its architecture as NVML reports it. They are used for GPUs not in MODELS.
 _ARCHITECTURES = (
     ("V100", "Volta"),
     ("T4", "Turing"),
@@ -104,12 +104,13 @@ _ARCHITECTURES = (
 )
 
 
-_MAX_MIG_INSTANCES = 7  # the maximum of GPU instances on a GPU
+#: The maximum number of GPU instances on a GPU.
+_MAX_MIG_INSTANCES = 7
 
-#: Architectures whose GPUs change their MIG mode without a reset, so that the driver can create partitions on demand.
+#: Architectures whose GPUs can change their MIG mode without a reset, as the driver must do to create partitions.
 _DYNAMIC_MIG_ARCHITECTURES = ("Hopper", "Blackwell")
 
-#: The resources of a MIG profile, by the driver's capacity; counters have the same names with hyphens.
+#: The resources of a MIG profile: the name of the driver's capacity, and the name of its counter.
 _CAPACITIES: t.Mapping[str, tuple[str, t.Callable[[MigProfile], int]]] = {
     "multiprocessors": ("multiprocessors", lambda one: one.multiprocessors),
     "copyEngines": ("copy-engines", lambda one: one.copy_engines),
@@ -126,7 +127,7 @@ def _amount(name: str, number: int) -> str:
 
 
 def _counters(profiles: t.Sequence[MigProfile], slices: t.Iterable[int]) -> Object:
-    """Counters: the maximum that one of the profiles consumes of each, and memory slices."""
+    """A counter for each resource, with the largest amount of one of the profiles, and one for each memory slice."""
     counters = {
         counter: {"value": _amount(name, max(map(read, profiles)))} for name, (counter, read) in _CAPACITIES.items()
     }
@@ -137,26 +138,26 @@ def _capacity(profiles: t.Sequence[MigProfile]) -> Object:
     return {name: {"value": _amount(name, max(map(read, profiles)))} for name, (_counter, read) in _CAPACITIES.items()}
 
 
-def _with_shares(device: Object, asked: str) -> Object:
-    """A device with --consumable-shares (consumable_shares.go): several claims can share its memory."""
-    if not asked:
+def _with_shares(device: Object, consumable_shares: str) -> Object:
+    """A device as the driver publishes it with --consumable-shares (consumable_shares.go), for several claims."""
+    if not consumable_shares:
         return device
     capacity = dict(device.get("capacity") or {})
     if "memory" in capacity:
-        most = capacity["memory"]["value"]
-        least, default = ("1Mi", most) if asked == "memory" else ("0", "0")
-        policy = {"default": default, "validRange": {"min": least, "max": most, "step": "1Mi"}}
-        capacity["memory"] = {"value": most, "requestPolicy": policy}
-        if asked.isdigit():
-            policy = {"default": "1", "validRange": {"min": "1", "max": asked, "step": "1"}}
-            capacity["shares"] = {"value": asked, "requestPolicy": policy}
+        total = capacity["memory"]["value"]
+        minimum, default = ("1Mi", total) if consumable_shares == "memory" else ("0", "0")
+        policy = {"default": default, "validRange": {"min": minimum, "max": total, "step": "1Mi"}}
+        capacity["memory"] = {"value": total, "requestPolicy": policy}
+        if consumable_shares.isdigit():
+            policy = {"default": "1", "validRange": {"min": "1", "max": consumable_shares, "step": "1"}}
+            capacity["shares"] = {"value": consumable_shares, "requestPolicy": policy}
     return {**device, "allowMultipleAllocations": True, **({"capacity": capacity} if capacity else {})}
 
 
 def _dynamic_mig(whole: Offer, model: Model, counters: bool, shares: str) -> list[Offer]:
     """The GPU and the partitions that the driver creates on demand (gate DynamicMIG; partitions.go, mig.go).
 
-    Each placement of each profile is a device. They share a set of counters.
+    Each placement of each profile is a device. The GPU and all placements consume from one set of counters.
     """
     name = whole.device["name"]
     counter_set = f"{name}-counter-set"
@@ -165,83 +166,83 @@ def _dynamic_mig(whole: Offer, model: Model, counters: bool, shares: str) -> lis
     total = {**everything, **({"shares": {"value": shares}} if shares.isdigit() else {})}
     sets: tuple[Object, ...] = ({"name": counter_set, "counters": total},) if counters else ()
 
-    def made(device: Object, taken: Object, unknown: frozenset[str]) -> Offer:
-        uses = {"consumesCounters": [{"counterSet": counter_set, "counters": taken}]} if counters else {}
+    def offer(device: Object, consumed: Object, unknown: frozenset[str]) -> Offer:
+        uses = {"consumesCounters": [{"counterSet": counter_set, "counters": consumed}]} if counters else {}
         assumed = whole.assumed | {f"{whole.driver}/{key}" for key in (*_CAPACITIES, "profile")}
         return replace(whole, device={**device, **uses}, counter_sets=sets, unknown=unknown, assumed=assumed)
 
     memory = frozenset({f"{whole.driver}/memory"})
-    found = [made({**whole.device, "capacity": _capacity(model.mig)}, everything, whole.unknown - memory)]
+    found = [offer({**whole.device, "capacity": _capacity(model.mig)}, everything, whole.unknown - memory)]
     absent = {f"{whole.driver}/{name}" for name in ("uuid", *FABRIC)}
     unknown = whole.unknown - memory - absent | {f"{whole.driver}/parentUUID"}
-    for one in model.mig:
-        profile = model.name(one)
-        attributes = {**whole.device["attributes"], "type": {"string": "mig"}, "profile": {"string": profile}}
-        for start in one.starts:
-            part = f"{name}-mig-{profile.replace('.', '').replace('+', '-')}-{one.id}-{start}"
-            device = {"name": part, "attributes": attributes, "capacity": _capacity([one])}
-            found.append(made(device, _counters([one], range(start, start + one.size)), unknown))
+    for profile in model.mig:
+        title = model.name(profile)
+        attributes = {**whole.device["attributes"], "type": {"string": "mig"}, "profile": {"string": title}}
+        for start in profile.starts:
+            part = f"{name}-mig-{title.replace('.', '').replace('+', '-')}-{profile.id}-{start}"
+            device = {"name": part, "attributes": attributes, "capacity": _capacity([profile])}
+            found.append(offer(device, _counters([profile], range(start, start + profile.size)), unknown))
     return found
 
 
-def _devices(whole: Offer, model: Model | None, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """The devices that the driver publishes for a GPU, depending on its options."""
-    dynamic = "DynamicMIG" in known.enabled
+def _devices(whole: Offer, model: Model | None, driver: DriverKnowledge, options: Options) -> list[Offer]:
+    """The devices that the driver publishes for a GPU, depending on the driver's options and feature gates."""
+    dynamic = "DynamicMIG" in driver.enabled
     if dynamic and model and model.architecture in _DYNAMIC_MIG_ARCHITECTURES:
         found = _dynamic_mig(whole, model, options["counters"], options["consumable_shares"])
     else:
         if options["consumable_shares"] and model:
-            memory = known.qualified("memory")
+            memory = driver.qualified("memory")
             device = {**whole.device, "capacity": {"memory": {"value": f"{model.memory_mib}Mi"}}}
             whole = replace(whole, device=device, unknown=whole.unknown - {memory}, assumed=whole.assumed | {memory})
         found = [whole]
         if not dynamic:
-            unknown = frozenset(known.qualified(name) for name in ("profile", "parentUUID", "multiprocessors"))
-            found += partitions(whole, known, "mig", _MAX_MIG_INSTANCES, unknown)
+            unknown = frozenset(driver.qualified(name) for name in ("profile", "parentUUID", "multiprocessors"))
+            found += possible_partitions(whole, "mig", _MAX_MIG_INSTANCES, unknown)
     return [replace(one, device=_with_shares(one.device, options["consumable_shares"])) for one in found]
 
 
 def _gpu(
-    gpu: GpuFacts, function: FunctionFacts, facts: NodeFacts, known: DriverKnowledge
+    gpu: GpuFacts, function: FunctionFacts, facts: NodeFacts, driver: DriverKnowledge
 ) -> tuple[DeviceBuilder, frozenset[str]]:
-    """A GPU's attributes, and those that a probe cannot see."""
+    """The attributes of a GPU, and the qualified names of those whose values a probe cannot read."""
     model = MODELS.get(function["device_id"] or "")
-    builder = DeviceBuilder(known)
+    builder = DeviceBuilder(driver)
     builder.put("type", "gpu")
-    # /proc/driver/nvidia has the name that NVML reports; a name by device id is a guess
+    # /proc/driver/nvidia has the name that NVML reports; a name looked up by the device ID is a guess
     builder.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
     words = (gpu["model"] or "").replace("-", " ").split()
-    named = next((a for chip, a in _ARCHITECTURES if chip in words), None)
-    builder.put("architecture", model.architecture if model else named, sure=False)
+    by_name = next((architecture for chip, architecture in _ARCHITECTURES if chip in words), None)
+    builder.put("architecture", model.architecture if model else by_name, sure=False)
     builder.put("addressingMode", "ATS" if model and model.coherent else None, sure=False)
     standard = function["kubernetes"]
-    if known.has("25.12.0"):
-        builder.standard(standard, PCI_BUS_ID)
+    if driver.version_in_range("25.12.0"):
+        builder.put_standard(standard, PCI_BUS_ID)
     else:
         builder.put("pcieBusID", function["address"])
-    builder.standard(standard, PCIE_ROOT)
-    if known.publishes(NUMA_NODE):
-        builder.numa(facts, function, LISTS in known.enabled)
-    return builder, builder.unknown(
+    builder.put_standard(standard, PCIE_ROOT)
+    if driver.publishes_alignment(NUMA_NODE):
+        builder.put_numa_node(facts, function, LISTS in driver.enabled)
+    return builder, builder.qualified(
         *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion", "memory"),
-        # newer drivers also publish it where the kernel shares its page tables, as HMM
+        # newer drivers also publish the mode HMM, which depends on the kernel
         *([] if "addressingMode" in builder.attributes else ["addressingMode"]),
         *([] if "productName" in builder.attributes else ["productName"]),
         *([] if "architecture" in builder.attributes else ["architecture"]),
-        *fabric_attributes(facts, known),
-        *unpublished(function, facts),
+        *fabric_attributes(facts, driver),
+        *unknown_standard_attributes(function, facts),
     )
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    if not driver_starts(facts, known):
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
+    if not driver_starts(facts, driver):
         return []
     result = []
-    for index, gpu, function in gpus_of(facts, known):
-        builder, unknown = _gpu(gpu, function, facts, known)
+    for index, gpu, function in gpus_of(facts, driver):
+        builder, unknown = _gpu(gpu, function, facts, driver)
         whole = builder.offer(node, f"gpu-{index}", unknown, function["address"])
-        result += _devices(whole, MODELS.get(function["device_id"] or ""), known, options)
-    return result + vfio_devices(node, facts, known)
+        result += _devices(whole, MODELS.get(function["device_id"] or ""), driver, options)
+    return result + vfio_devices(node, facts, driver)
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers, problems_of)

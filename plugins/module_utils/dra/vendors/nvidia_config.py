@@ -5,9 +5,9 @@
 
 """Checks an opaque configuration as NVIDIA's driver does.
 
-Sources: api/nvidia.com/resource/v1beta1 of sigs.k8s.io/dra-driver-nvidia-gpu, which the driver's webhook uses when a
-claim is created (strict decoding, Normalize, Validate), and cmd/gpu-kubelet-plugin/device_state.go, which checks more
-when a claim is prepared.
+Source: sigs.k8s.io/dra-driver-nvidia-gpu. The driver's webhook checks claims when they are created (strict decoding,
+Normalize and Validate of api/nvidia.com/resource/v1beta1). cmd/gpu-kubelet-plugin/device_state.go checks more when a
+claim is prepared.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ _GATES = {"TimeSlicing": "TimeSlicingSettings", "MPS": "MPSSupport"}
 _INT64 = range(-(2**63), 2**63)
 
 
-def problems_of(parameters: Object, path: str, known: DriverKnowledge) -> list[Problem]:
-    """What the driver's webhook would refuse, by the version and feature gates of `known`, or, if that is nothing, what
-    would fail when the claim is prepared; all with paths below `path`."""
-    check = _Check(known)
+def problems_of(parameters: Object, path: str, driver: DriverKnowledge) -> list[Problem]:
+    """The errors for which a driver of this version and with these feature gates would refuse the configuration.
+
+    They are those of the webhook, or, if there are none, those at the preparation of the claim. Paths start with
+    `path`.
+    """
+    check = _Check(driver)
     check.config(parameters, path)
-    return check.problems or _at_prepare(parameters, path, known)
+    return check.problems or _at_prepare(parameters, path, driver)
 
 
 class _Check:
     """Decodes a configuration as the driver does, and collects errors. `None` counts as a missing field."""
 
-    def __init__(self, known: DriverKnowledge) -> None:
-        self.known = known
+    def __init__(self, driver: DriverKnowledge) -> None:
+        self.driver = driver
         self.problems: list[Problem] = []
 
     def wrong(self, path: str, message: str, fix: str = "", rule: str = "bad-value") -> None:
-        self.problems.append(Problem(path, f"{self.known.title} refuses it: {message}", rule, fix))
+        self.problems.append(Problem(path, f"is refused by {self.driver.title}: {message}", rule, fix))
 
     def fields(self, value: object, path: str, names: t.Sequence[str]) -> Object:
-        """The known fields that are set; empty if the value is not a mapping."""
+        """The fields of a mapping that are set. Fields other than `names` are errors; empty if it is not a mapping."""
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -54,7 +57,7 @@ class _Check:
             return {}
         for name in value:
             if name not in names:
-                fix = nearest(str(name), names) or f"it has {', '.join(names)}"
+                fix = nearest(str(name), names) or f"known: {', '.join(names)}"
                 self.wrong(child(path, str(name)), "unknown field", fix, "unknown")
         return {name: one for name, one in value.items() if one is not None}
 
@@ -78,13 +81,13 @@ class _Check:
     def amount(self, value: object, path: str) -> None:
         if value is None:
             return
-        good = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        valid = isinstance(value, (str, int, float)) and not isinstance(value, bool)
         try:
-            quantity.parse(value.strip() if isinstance(value, str) else str(value)) if good else None
+            quantity.parse(value.strip() if isinstance(value, str) else str(value)) if valid else None
         except ValueError:
-            good = False
-        if not good:
-            self.wrong(path, f"{value!r} is not an amount", "write it as 10Gi")
+            valid = False
+        if not valid:
+            self.wrong(path, f"{value!r} is not an amount", "write an amount such as 10Gi")
 
     def config(self, parameters: Object, path: str) -> None:
         kind = parameters.get("kind")
@@ -94,34 +97,34 @@ class _Check:
             self.wrong(child(path, "kind"), f"must be one of {', '.join(KINDS)}", nearest(str(kind), KINDS))
             return
         section = "iommu" if kind == "VfioDeviceConfig" else "sharing"
-        given = self.fields(parameters, path, ("apiVersion", "kind", section))
-        if section not in given:
+        fields = self.fields(parameters, path, ("apiVersion", "kind", section))
+        if section not in fields:
             return
         if section == "iommu":
-            self._iommu(given[section], child(path, section))
+            self._iommu(fields[section], child(path, section))
         else:
-            self._sharing(given[section], child(path, section), kind == "GpuConfig")
+            self._sharing(fields[section], child(path, section), kind == "GpuConfig")
 
     def _iommu(self, value: object, path: str) -> None:
-        given = self.fields(value, path, ("backendPolicy", "enableAPIDevice"))
-        policy = self.text(given.get("backendPolicy"), child(path, "backendPolicy"))
-        self.boolean(given.get("enableAPIDevice"), child(path, "enableAPIDevice"))
+        fields = self.fields(value, path, ("backendPolicy", "enableAPIDevice"))
+        policy = self.text(fields.get("backendPolicy"), child(path, "backendPolicy"))
+        self.boolean(fields.get("enableAPIDevice"), child(path, "enableAPIDevice"))
         if policy and policy not in _POLICIES:
             fix = nearest(policy, _POLICIES)
             self.wrong(child(path, "backendPolicy"), f"must be one of {', '.join(_POLICIES)}", fix)
 
     def _sharing(self, value: object, path: str, whole: bool) -> None:
-        given = self.fields(value, path, ("strategy", *(["timeSlicingConfig"] if whole else []), "mpsConfig"))
-        strategy = self.text(given.get("strategy"), child(path, "strategy"))
-        slicing, mps = given.get("timeSlicingConfig"), given.get("mpsConfig")
+        fields = self.fields(value, path, ("strategy", *(["timeSlicingConfig"] if whole else []), "mpsConfig"))
+        strategy = self.text(fields.get("strategy"), child(path, "strategy"))
+        slicing, mps = fields.get("timeSlicingConfig"), fields.get("mpsConfig")
         interval = self._interval(slicing, child(path, "timeSlicingConfig")) if whole else ""
         percentage = self._mps(mps, child(path, "mpsConfig"))
         gate = _GATES.get(strategy)
         if gate is None:
             self.wrong(child(path, "strategy"), "must be TimeSlicing or MPS", nearest(strategy, _GATES))
-        elif gate not in self.known.enabled:
-            fix = f"dra_claims_drivers.{self.known.name}.feature_gates: {{{gate}: true}}, if the driver has it on"
-            self.wrong(child(path, "strategy"), f"its feature gate {gate} is off", fix, "gate")
+        elif gate not in self.driver.enabled:
+            fix = f"dra_claims_drivers.{self.driver.name}.feature_gates: {{{gate}: true}}, if the gate is on"
+            self.wrong(child(path, "strategy"), f"the feature gate {gate} is off", fix, "gate")
         elif strategy == "MPS" and percentage is not None and not 0 <= percentage <= 100:
             place = child(child(path, "mpsConfig"), "defaultActiveThreadPercentage")
             self.wrong(place, "must be from 0 to 100")
@@ -130,43 +133,46 @@ class _Check:
             self.wrong(place, f"must be one of {', '.join(INTERVALS)}", nearest(interval, INTERVALS))
 
     def _interval(self, value: object, path: str) -> str:
-        given = self.fields(value, path, ("interval",))
-        return self.text(given.get("interval"), child(path, "interval"))
+        fields = self.fields(value, path, ("interval",))
+        return self.text(fields.get("interval"), child(path, "interval"))
 
     def _mps(self, value: object, path: str) -> int | None:
         names = ["defaultActiveThreadPercentage", "defaultPinnedDeviceMemoryLimit", "defaultPerDevicePinnedMemoryLimit"]
-        names += ["multiUser"] if self.known.has("0.5.0") else []
-        given = self.fields(value, path, names)
-        self.amount(given.get(names[1]), child(path, names[1]))
-        limits = given.get(names[2])
+        names += ["multiUser"] if self.driver.version_in_range("0.5.0") else []
+        fields = self.fields(value, path, names)
+        self.amount(fields.get(names[1]), child(path, names[1]))
+        limits = fields.get(names[2])
         if limits is not None and not isinstance(limits, dict):
             self.wrong(child(path, names[2]), "must be a mapping")
         for device, limit in limits.items() if isinstance(limits, dict) else ():
             self.amount(limit, child(child(path, names[2]), str(device)))
-        self.boolean(given.get("multiUser"), child(path, "multiUser"))
-        return self.integer(given.get(names[0]), child(path, names[0]))
+        self.boolean(fields.get("multiUser"), child(path, "multiUser"))
+        return self.integer(fields.get(names[0]), child(path, names[0]))
 
 
-def _at_prepare(parameters: Object, path: str, known: DriverKnowledge) -> list[Problem]:
-    """What the webhook accepts but the kubelet plugin refuses for every device."""
+def _at_prepare(parameters: Object, path: str, driver: DriverKnowledge) -> list[Problem]:
+    """Errors of a configuration that the webhook accepts, but the kubelet plugin refuses for every device."""
     found: list[Problem] = []
 
     def wrong(place: str, message: str, fix: str = "") -> None:
-        found.append(Problem(place, f"{known.title} refuses it when the pod starts: {message}", "bad-value", fix))
+        found.append(Problem(place, f"is refused by {driver.title} when the pod starts: {message}", "bad-value", fix))
 
     if parameters["kind"] == "VfioDeviceConfig":
-        if "PassthroughSupport" not in known.enabled:
-            wrong(child(path, "kind"), "it has no device of type vfio without its feature gate PassthroughSupport")
+        if "PassthroughSupport" not in driver.enabled:
+            wrong(
+                child(path, "kind"),
+                "without its feature gate PassthroughSupport, the driver has no devices of type vfio",
+            )
         return found
     sharing = parameters.get("sharing") or {}
     place = child(path, "sharing")
     if sharing.get("strategy") == "TimeSlicing" and sharing.get("mpsConfig") is not None:
-        wrong(child(place, "mpsConfig"), "it cannot be combined with TimeSlicing", "leave it out")
+        wrong(child(place, "mpsConfig"), "mpsConfig cannot be combined with TimeSlicing", "leave it out")
     if sharing.get("strategy") != "MPS":
         return found
     if sharing.get("timeSlicingConfig") is not None:
-        wrong(child(place, "timeSlicingConfig"), "it cannot be combined with MPS", "leave it out")
-    if "ConsumableShares" in known.enabled:
+        wrong(child(place, "timeSlicingConfig"), "timeSlicingConfig cannot be combined with MPS", "leave it out")
+    if "ConsumableShares" in driver.enabled:
         wrong(child(place, "strategy"), "MPS cannot be combined with consumable shares")
     mps = sharing.get("mpsConfig") or {}
     limits = {"": mps.get("defaultPinnedDeviceMemoryLimit"), **(mps.get("defaultPerDevicePinnedMemoryLimit") or {})}

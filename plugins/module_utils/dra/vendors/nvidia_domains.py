@@ -6,8 +6,8 @@
 """NVIDIA's compute domains (multi-node NVLink), as kubernetes-sigs/dra-driver-nvidia-gpu
 (cmd/compute-domain-kubelet-plugin) publishes them.
 
-The driver's controller creates the claims from ComputeDomain objects, so a site's claims never request these devices. A
-node's channels depend on the IMEX settings of its kernel module, which a probe does not read.
+The driver's controller creates claims for these devices from ComputeDomain objects, so a site's claims never request
+them. A node's channels depend on the IMEX settings of its kernel module, which a probe does not read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ VENDOR = Vendor(
         kinds={},
         vendors=("10de",),
         kubernetes="1.32",
-        epochs=("0.1.0", "25.3.0", "0.4.0"),
+        version_series=("0.1.0", "25.3.0", "0.4.0"),
         oldest="25.3.0",
         newest="0.5.0",
-        lines=("25.3", "25.8", "25.12", "0.4", "0.5"),
+        release_lines=("25.3", "25.8", "25.12", "0.4", "0.5"),
         source="Go module sigs.k8s.io/dra-driver-nvidia-gpu, v0.5.0 and v0.4.1",
         hints={"version": "0.4.0 and later are newer than 25.12.0"},
     )

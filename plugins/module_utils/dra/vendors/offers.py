@@ -26,13 +26,13 @@ def offers(
     known: t.Mapping[str, DriverKnowledge] | None = None,
     server: Server | None = None,
 ) -> list[Offer]:
-    """What each driver of the site would publish for the node, by driver and in each driver's own order.
+    """What each driver of the site would publish for the node: sorted by driver, then in the order of each driver.
 
-    `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. A driver that
-    only the site describes has no offers, because it is unknown which functions it publishes, and how. The same holds
-    for a driver whose devices depend on data that a probe does not read. `known` has the result of
-    :func:`drivers.knowledge` for each driver; without it, that is called here, and may raise `Problems`. `server` is
-    the API server that the devices are published to, by default Kubernetes 1.37 with its default gates.
+    `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. There are no
+    offers of drivers that cannot be predicted (`unpredictable`). `known` contains the result of
+    :func:`drivers.knowledge` for each driver; without it, that function is called here, and may raise Problems.
+    `server` is the API server to which the devices are published, by default the newest release with its default
+    feature gates.
     """
     server = server or Server()
     result: list[Offer] = []
@@ -44,16 +44,19 @@ def offers(
     return [server.stored(offer) for offer in result] if server.dropped or server.rules else result
 
 
-def _options(given: ObjectView, server: Server) -> Options:
+def _options(options: ObjectView, server: Server) -> Options:
     return {
-        "group_by": given.get("group_by"),
-        "reserved_cpus": given.get("reserved_cpus"),
+        "group_by": options.get("group_by"),
+        "reserved_cpus": options.get("reserved_cpus"),
         "counters": server.keeps_counters,
         "shares": server.shares,
-        "consumable_shares": str(given.get("consumable_shares") or ""),
+        "consumable_shares": str(options.get("consumable_shares") or ""),
     }
 
 
 def unpredictable(drivers: t.Iterable[str]) -> list[str]:
-    """The drivers whose devices cannot be predicted from a probe."""
+    """The drivers whose devices cannot be predicted from a probe.
+
+    They are described only by the site, or their devices depend on data that a probe does not read.
+    """
     return sorted(name for name in drivers if name not in _OFFERS)

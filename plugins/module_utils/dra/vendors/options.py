@@ -23,11 +23,15 @@ _CPU = "dra.cpu"
 
 @dataclass(frozen=True)
 class Option:
-    """An option: its valid values, the driver and the first version that has it, and the gate that it switches on."""
+    """An option of a driver.
+
+    `description` says what a value must be, and `is_valid` tests one. `driver` is the only driver with this option, or
+    empty if all drivers have it; `since` is the first version with it. `gate` is the feature gate that it switches on.
+    """
 
     description: str
-    holds: t.Callable[[object], bool]
-    driver: str = ""  # empty: any
+    is_valid: t.Callable[[object], bool]
+    driver: str = ""
     since: str = ""
     gate: str = ""
 
@@ -35,13 +39,14 @@ class Option:
 _GROUPS = ("numa_node", "socket", "machine", "individual")
 
 
-def _shares(value: object) -> bool:
+def _is_consumable_shares(value: object) -> bool:
     return value in ("memory", "unlimited") or (isinstance(value, int) and not isinstance(value, bool) and value > 0)
 
 
+#: The options by name, besides `version` and `knowledge`.
 OPTIONS = {
     "feature_gates": Option(
-        "a dictionary of true or false by the name of a feature gate",
+        "a mapping of feature gates to true or false",
         lambda value: isinstance(value, dict) and all(isinstance(one, bool) for one in value.values()),
     ),
     "engine": Option(f"one of {', '.join(sharing.BY_NAME)}", lambda value: value in sharing.BY_NAME),
@@ -52,13 +57,13 @@ OPTIONS = {
         _CPU,
     ),
     "consumable_shares": Option(
-        "memory, unlimited or a whole number of at least 1", _shares, _NVIDIA, "0.5.0", "ConsumableShares"
+        "memory, unlimited or a whole number of at least 1", _is_consumable_shares, _NVIDIA, "0.5.0", "ConsumableShares"
     ),
 }
 
 
 def problems_of(options: ObjectView, path: str) -> list[Problem]:
-    """Unknown options and wrong values."""
+    """Unknown options and invalid values."""
     found = [
         Problem(
             f"{path}.{key}", "unknown option", "unknown", "known: version, knowledge, " + ", ".join(sorted(OPTIONS))
@@ -66,7 +71,7 @@ def problems_of(options: ObjectView, path: str) -> list[Problem]:
         for key in sorted(set(options) - {"version", "knowledge", *OPTIONS})
     ]
     for key, option in OPTIONS.items():
-        if options.get(key) is not None and not option.holds(options[key]):
+        if options.get(key) is not None and not option.is_valid(options[key]):
             found.append(Problem(f"{path}.{key}", f"must be {option.description}, not {options[key]!r}", "bad-value"))
     return found
 
@@ -79,80 +84,84 @@ def unavailable_options(driver: DriverKnowledge, options: ObjectView, path: str)
             continue
         if driver.name != option.driver:
             found.append(Problem(f"{path}.{key}", f"only {option.driver} has this option", "unknown", "leave it out"))
-        elif not driver.has(option.since):
-            reason = f"{driver.title} has it from {option.since} on, and version is {driver.version}"
+        elif not driver.version_in_range(option.since):
+            reason = f"{driver.title} has this option from {option.since} on, but version is {driver.version}"
             found.append(Problem(f"{path}.{key}", reason, "version", "upgrade the driver, or leave it out"))
     return found
 
 
 def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, problems: list[Problem]) -> frozenset[str]:
     """The driver's feature gates that are on. Violations of the driver's rules are added to `problems`."""
-    given = options.get("feature_gates")
-    given = given if isinstance(given, dict) else {}
-    place = f"{path}.feature_gates"
-    on = {name for name, gate in driver.gates.items() if gate.default and driver.has(gate.since)}
+    settings = _gate_settings(options)
+    gates_path = f"{path}.feature_gates"
+    on = {name for name, gate in driver.gates.items() if gate.default and driver.version_in_range(gate.since)}
     on |= _gate_of_engine(driver, options, path, problems)
     for key, option in OPTIONS.items():
         if not option.gate or not options.get(key) or driver.name != option.driver:
             continue
         on.add(option.gate)
-        if given.get(option.gate) is False:
+        if settings.get(option.gate) is False:
             message = f"{key} needs the feature gate {option.gate}"
-            fix = "switch it on, or leave it out"
-            problems.append(Problem(f"{place}.{option.gate}", message, "contradiction", fix))
-    for name, value in given.items():
+            fix = "switch the gate on, or leave it out"
+            problems.append(Problem(f"{gates_path}.{option.gate}", message, "contradiction", fix))
+    for name, value in settings.items():
         gate = driver.gates.get(name)
         if gate is None:
             known = sorted(driver.gates)
-            fix = nearest(name, known) or (f"it has {', '.join(known)}" if known else "leave it out")
-            problems.append(Problem(f"{place}.{name}", f"{driver.title} has no such feature gate", "unknown", fix))
-        elif not driver.has(gate.since):
+            fix = nearest(name, known) or (f"known: {', '.join(known)}" if known else "leave it out")
+            problems.append(Problem(f"{gates_path}.{name}", f"{driver.title} has no such feature gate", "unknown", fix))
+        elif not driver.version_in_range(gate.since):
             since = f"in builds after {gate.since[1:]}" if gate.since.startswith(">") else f"from {gate.since} on"
-            reason = f"{driver.title} has it {since}, and version is {driver.version}"
-            problems.append(Problem(f"{place}.{name}", reason, "version", "upgrade the driver, or leave it out"))
+            reason = f"{driver.title} has this feature gate {since}, but version is {driver.version}"
+            problems.append(Problem(f"{gates_path}.{name}", reason, "version", "upgrade the driver, or leave it out"))
         elif value:
             on.add(name)
         else:
             on.discard(name)
-    problems += _broken_rules(driver, on, place)
+    problems += _broken_rules(driver, on, gates_path)
     return frozenset(on)
 
 
+def _gate_settings(options: ObjectView) -> dict[str, t.Any]:
+    """The option `feature_gates`; empty if it is missing or not a mapping."""
+    settings = options.get("feature_gates")
+    return settings if isinstance(settings, dict) else {}
+
+
 def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, problems: list[Problem]) -> set[str]:
-    """The gate that the site's engine needs. Conflicts of the engine with the driver's options go to `problems`."""
+    """The gate that the site's engine needs. Conflicts of the engine with other options are added to `problems`."""
     engine = sharing.BY_NAME.get(str(options.get("engine")))
-    place = f"{path}.engine"
+    engine_path = f"{path}.engine"
     if engine is None:
         return set()
     if engine.driver != driver.name:
         engines = ", ".join(one.name for one in sharing.engines_of(driver.name))
-        fix = f"it has {engines}" if engines else "leave it out"
-        problems.append(Problem(place, f"{engine.name} is an engine of {engine.driver}", "unknown", fix))
+        fix = f"use one of {engines}" if engines else "leave it out"
+        problems.append(Problem(engine_path, f"{engine.name} is an engine of {engine.driver}", "unknown", fix))
         return set()
-    given = options.get("feature_gates")
-    given = given if isinstance(given, dict) else {}
-    if engine.gate and not driver.has(driver.gates[engine.gate].since):
+    settings = _gate_settings(options)
+    if engine.gate and not driver.version_in_range(driver.gates[engine.gate].since):
         since = driver.gates[engine.gate].since
-        reason = f"{driver.title} has {engine.name} from {since} on, and version is {driver.version}"
-        problems.append(Problem(place, reason, "version", "upgrade the driver, or name another engine"))
+        reason = f"{driver.title} has {engine.name} from {since} on, but version is {driver.version}"
+        problems.append(Problem(engine_path, reason, "version", "upgrade the driver, or use another engine"))
         return set()
-    if engine.gate and given.get(engine.gate) is False:
+    if engine.gate and settings.get(engine.gate) is False:
         message = f"{engine.name} needs the feature gate {engine.gate}"
-        problems.append(Problem(place, message, "contradiction", "switch it on, or name another engine"))
-    if engine.without and given.get(engine.without):
-        message = f"{engine.name} cannot be used with the feature gate {engine.without}"
-        problems.append(Problem(place, message, "contradiction", f"switch {engine.without} off, or name dynamic-mig"))
-    if engine.option and not options.get(engine.option):
-        problems.append(
-            Problem(place, f"{engine.name} needs {engine.option}", "missing", f"set {path}.{engine.option}")
-        )
+        problems.append(Problem(engine_path, message, "contradiction", "switch the gate on, or use another engine"))
+    if engine.excluded_gate and settings.get(engine.excluded_gate):
+        message = f"{engine.name} cannot be used with the feature gate {engine.excluded_gate}"
+        fix = f"switch {engine.excluded_gate} off, or use dynamic-mig"
+        problems.append(Problem(engine_path, message, "contradiction", fix))
+    if engine.required_option and not options.get(engine.required_option):
+        message = f"{engine.name} needs {engine.required_option}"
+        problems.append(Problem(engine_path, message, "missing", f"set {path}.{engine.required_option}"))
     if engine.name == "mps" and options.get("consumable_shares"):
         message = f"{driver.title} prepares no claim with MPS while consumable_shares is set"
-        problems.append(Problem(place, message, "contradiction", "leave consumable_shares out"))
+        problems.append(Problem(engine_path, message, "contradiction", "leave consumable_shares out"))
     return {engine.gate} if engine.gate else set()
 
 
-def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], place: str) -> list[Problem]:
+def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], path: str) -> list[Problem]:
     """Combinations of gates with which the driver does not start."""
     found = []
     for name in sorted(on):
@@ -160,9 +169,9 @@ def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], place: str) ->
         for other in gate.excludes:
             if other in on:
                 message = f"{driver.title} does not start with {name} and {other} together"
-                found.append(Problem(f"{place}.{name}", message, "contradiction", f"switch {name} or {other} off"))
+                found.append(Problem(f"{path}.{name}", message, "contradiction", f"switch {name} or {other} off"))
         for other in gate.needs:
             if other not in on:
                 message = f"{driver.title} does not start with {name} unless {other} is on"
-                found.append(Problem(f"{place}.{name}", message, "contradiction", f"switch {other} on"))
+                found.append(Problem(f"{path}.{name}", message, "contradiction", f"switch {other} on"))
     return found

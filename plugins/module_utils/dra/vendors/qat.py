@@ -5,7 +5,8 @@
 
 """Intel's QuickAssist VFs, as intel/intel-resource-drivers-for-kubernetes (cmd/kubelet-qat-plugin) publishes them.
 
-No built-in kind describes them: a claim requests them through a class with `cel`. Their only attribute is `services`.
+No built-in kind describes these devices, so a claim requests them through a class with `cel`. Their only attribute is
+`services`.
 """
 
 from __future__ import annotations

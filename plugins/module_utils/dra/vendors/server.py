@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Published devices as an API server stores them and its scheduler sees them."""
+"""How an API server stores published devices, and how its scheduler sees them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ..kube import versions
 from ..kube.objects import Object, ObjectView
 from .offer import Offer
 
-#: The first minor version whose scheduler divides devices by default; on older ones the driver publishes no shares.
+#: The first minor version whose scheduler shares devices by default. On older ones our driver publishes no shares.
 SHARES_SINCE = 36
 
 
 class Server:
-    """An API server and its scheduler: drops fields of disabled feature gates, and adds the taints of taint rules.
+    """An API server and its scheduler. The server drops fields of disabled feature gates; the scheduler sees the taints
+    of DeviceTaintRules.
 
-    `rules` are DeviceTaintRules of any version. Their selectors and classes, which 1.34 has, are ignored.
-    `keeps_counters` is whether counters are kept, `shares` whether the driver publishes devices for shares of NICs.
-    Raises ValueError for an unknown release.
+    `rules` are DeviceTaintRules of any version. The CEL selectors and classes that a rule can have in 1.34 are ignored.
+    `keeps_counters` says whether the server stores counters, `shares` whether our driver publishes devices for shares
+    of NICs. Raises ValueError for an unknown release.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Server:
         self.keeps_counters = "consumesCounters" not in self.dropped
         self.shares = self.keeps_counters and "allowMultipleAllocations" not in self.dropped and minor >= SHARES_SINCE
         self.rules = [rule["spec"] for rule in rules]
-        # in 1.34 the gate of taints also enables rules
+        # in 1.34 the feature gate of taints also enables DeviceTaintRules
         self.applies_rules = features.enabled("DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules", minor, gates)
 
     def without_dropped(self, obj: Object) -> Object:
@@ -51,22 +52,22 @@ class Server:
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """The kinds of constraints that its scheduler knows: any other makes scheduling of a pod fail."""
+        """The kinds of constraints that the scheduler supports. With any other kind, the scheduling of a pod fails."""
         distinct = features.accepts_distinct_attribute(self.minor, self.gates)
         return ("matchAttribute", "distinctAttribute") if distinct else ("matchAttribute",)
 
     def _rule_taints(self, offer: Offer) -> list[ObjectView]:
         """The taints that rules add to a device."""
-        here = {"driver": offer.driver, "pool": offer.pool, "device": offer.device["name"]}
+        identity = {"driver": offer.driver, "pool": offer.pool, "device": offer.device["name"]}
         return [
             rule["taint"]
             for rule in self.rules
             if self.applies_rules
-            and all(value == here.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
+            and all(value == identity.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
         ]
 
     def stored_from(self, offer: Offer, old: Server) -> Offer:
-        """The device as this scheduler sees it, given the device as the scheduler of `old` sees it."""
+        """The device as this scheduler sees it. `offer` is the device as the scheduler of `old` sees it."""
         return self.stored(old._without_rule_taints(offer))
 
     def moved_to(self, offer: Offer, node: str, pool: str) -> Offer:
@@ -83,7 +84,7 @@ class Server:
         return replace(offer, device={**device, **({"taints": remaining} if remaining else {})})
 
     def stored(self, offer: Offer) -> Offer:
-        """The device as the scheduler sees it."""
+        """The device as the scheduler sees it. `offer` is the device as its driver publishes it."""
         device = {name: value for name, value in offer.device.items() if name not in self.dropped}
         taints = self._rule_taints(offer)
         if taints:

@@ -5,8 +5,8 @@
 
 """Engines that share a GPU: the parts of a share that can be requested, what is enforced, and the use of idle capacity.
 
-`ran` says which parts of an engine were tested, with a fake NVML library; all else is from the sources that `drivers`
-names. No engine was tested on a GPU.
+`tested` says which parts of an engine ran in our tests, with the driver's own program and a fake NVML library. All else
+is from the sources that the tables of the drivers name. Only consumable-shares was also tested on a GPU.
 """
 
 from __future__ import annotations
@@ -14,129 +14,134 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-#: What a share can request.
+#: The parts of a GPU that a share can request.
 SHARE_PARTS = ("partition", "memory", "cores", "shares", "interval")
 
 NVIDIA = "gpu.nvidia.com"
 NVIDIA_API = "resource.nvidia.com/v1beta1"
 
+#: The time slices that NVIDIA's driver supports.
 INTERVALS = ("Default", "Short", "Medium", "Long")
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A way to share a GPU.
+    """A mechanism that shares a GPU.
 
-    `keeps` are the parts of a share that can be requested, `needs` those of which a share must name one. `gate` is
-    the driver's feature gate that it needs, `without` one that must be off; `option` an option of the driver that must
-    be set. `enforced` says what enforces a part; other parts are only counted. `config`: it is requested by
-    an opaque configuration of the claim, and shares the claim's GPU among the pods that use the claim.
+    - `supported_parts` are the parts of a share that can be requested. A share must set at least one of
+      `required_parts`, if there are any.
+    - `enforced` says what enforces a part; other parts are only counted by the scheduler.
+    - `idle_capacity` is text about the use of capacity that a share does not use.
+    - `gate` is the driver's feature gate that the engine needs, and `excluded_gate` one that must be off.
+    - `required_option` is an option of the driver that must be set.
+    - `config` says that an opaque configuration of the claim requests the share. Then the GPU of one claim is shared by
+      the pods that use this claim.
     """
 
     name: str
     driver: str
-    keeps: tuple[str, ...]
-    needs: tuple[str, ...]
-    lends: str
-    ran: str
+    supported_parts: tuple[str, ...]
+    required_parts: tuple[str, ...]
+    idle_capacity: str
+    tested: str
     enforced: t.Mapping[str, str] = field(default_factory=dict)
     gate: str = ""
-    without: str = ""
-    option: str = ""
+    excluded_gate: str = ""
+    required_option: str = ""
     config: bool = False
 
     @property
-    def accounting(self) -> tuple[str, ...]:
-        """The parts that only the scheduler counts: a process can use more."""
-        return tuple(part for part in self.keeps if part not in self.enforced)
+    def only_counted(self) -> tuple[str, ...]:
+        """The parts that only the scheduler counts, so that a process can use more."""
+        return tuple(part for part in self.supported_parts if part not in self.enforced)
 
     def describe(self, parts: t.Iterable[str]) -> str:
         """Text about what enforces each part, and how idle capacity is used."""
         found = [
             f"{part} enforced by {self.enforced[part]}" if part in self.enforced else f"{part} only counted"
-            for part in self.keeps
+            for part in self.supported_parts
             if part in parts
         ]
-        return f"{self.name}: {', '.join(found)}; idle capacity: {self.lends}"
+        return f"{self.name}: {', '.join(found)}; idle capacity: {self.idle_capacity}"
 
 
 ENGINES = (
     Engine(
         "mig",
         NVIDIA,
-        keeps=("partition",),
-        needs=("partition",),
+        supported_parts=("partition",),
+        required_parts=("partition",),
         enforced={"partition": "hardware"},
-        lends="never lent",
-        ran="publication, scheduling, device nodes in pods",
-        without="DynamicMIG",
+        idle_capacity="never lent",
+        tested="publication, scheduling, device nodes in pods",
+        excluded_gate="DynamicMIG",
     ),
     Engine(
         "dynamic-mig",
         NVIDIA,
-        keeps=("partition",),
-        needs=("partition",),
+        supported_parts=("partition",),
+        required_parts=("partition",),
         enforced={"partition": "hardware"},
-        lends="never lent, but the place of a partition that has ended is free for any other",
-        ran="publication, scheduling, instances made for a pod and destroyed after it",
+        idle_capacity="never lent; memory slices of a destroyed partition are free for others",
+        tested="publication, scheduling, creation of instances for a pod and their destruction after it",
         gate="DynamicMIG",
     ),
     Engine(
         "consumable-shares",
         NVIDIA,
-        keeps=("memory", "shares"),
-        needs=("memory", "shares"),
-        lends="all of it is open to each process: neither memory nor time is limited",
-        ran="publication, scheduling",
+        supported_parts=("memory", "shares"),
+        required_parts=("memory", "shares"),
+        idle_capacity="any process can use all of it: neither memory nor time is limited",
+        tested="publication, scheduling",
         gate="ConsumableShares",
-        option="consumable_shares",
+        required_option="consumable_shares",
     ),
     Engine(
         "mps",
         NVIDIA,
-        keeps=("memory", "cores"),
-        needs=(),
+        supported_parts=("memory", "cores"),
+        required_parts=(),
         enforced={"memory": "the MPS daemon", "cores": "the MPS daemon"},
-        lends="never beyond the limits of each process; without limits all of it",
-        ran="scheduling, the Deployment of the daemon, its commands and what pods get mounted; not the daemon",
+        idle_capacity="a process can use it up to its limits, or all of it without limits",
+        tested="scheduling, the Deployment of the daemon, its commands and the mounts of pods; not the daemon",
         gate="MPSSupport",
         config=True,
     ),
     Engine(
         "time-slicing",
         NVIDIA,
-        keeps=("interval",),
-        needs=("interval",),
+        supported_parts=("interval",),
+        required_parts=("interval",),
         enforced={"interval": "the kernel module, a whole GPU at a time"},
-        lends="idle time goes to the other processes; memory is not limited",
-        ran="scheduling, the commands that set the interval and reset it; not nvidia-smi",
+        idle_capacity="other processes get the idle time; memory is not limited",
+        tested="scheduling, the commands that set and reset the interval; not nvidia-smi",
         gate="TimeSlicingSettings",
         config=True,
     ),
     Engine(
         "hami-core",
         "hami-core-gpu.project-hami.io",
-        keeps=("memory", "cores"),
-        needs=("memory", "cores"),
+        supported_parts=("memory", "cores"),
+        required_parts=("memory", "cores"),
         enforced={
             "memory": "a library that is preloaded into the container",
             "cores": "a library that is preloaded into the container",
         },
-        lends="memory never; cores by HAMi-core's policy",
-        ran="",
+        idle_capacity="memory is never lent; cores by HAMi-core's policy",
+        tested="",
     ),
     Engine(
         "partitions",
         "gpu.amd.com",
-        keeps=("partition",),
-        needs=("partition",),
+        supported_parts=("partition",),
+        required_parts=("partition",),
         enforced={"partition": "hardware"},
-        lends="never lent",
-        ran="",
+        idle_capacity="never lent",
+        tested="",
     ),
 )
 
-#: By name; a name belongs to one driver.
+#: The engines by name. Each name is an engine of only one driver.
 BY_NAME: t.Mapping[str, Engine] = {engine.name: engine for engine in ENGINES}
 
 
@@ -145,9 +150,10 @@ def engines_of(driver: str) -> list[Engine]:
 
 
 def engines_for(parts: t.Collection[str]) -> list[Engine]:
-    """The engines that support all requested parts of a share."""
+    """The engines that can provide a share with these parts."""
     return [
         engine
         for engine in ENGINES
-        if set(parts) <= set(engine.keeps) and (not engine.needs or set(parts) & set(engine.needs))
+        if set(parts) <= set(engine.supported_parts)
+        and (not engine.required_parts or set(parts) & set(engine.required_parts))
     ]

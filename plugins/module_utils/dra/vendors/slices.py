@@ -16,28 +16,29 @@ from .offer import Offer
 API_VERSION = "resource.k8s.io/v1"
 
 
-def slices(given: t.Iterable[Offer], generation: int = 1) -> list[Object]:
-    """v1 ResourceSlices that publish the offers, within the limits of every server from 1.34 on.
+def slices(offers: t.Iterable[Offer], generation: int = 1) -> list[Object]:
+    """v1 ResourceSlices that publish the offers, within the limits of every API server from 1.34 on.
 
-    A pool (driver, pool name and node) has pages of 128 devices, or of 64 if a device has taints or consumes
-    counters; its counter sets are in separate slices, eight per slice. Names end in the page's number, so that the
-    scheduler, which reads the slices of a pool by name, sees the devices in the order of the offers.
+    A slice has up to 128 devices, or up to 64 if some device of its pool has taints or consumes counters. The counter
+    sets of a pool (driver, pool name and node) are in separate slices, eight per slice. Names end in the slice's
+    number, so that the scheduler, which reads the slices of a pool by name, sees the devices in the order of the
+    offers.
     """
     pools: dict[tuple[str, str, str], list[Offer]] = {}
-    for offer in given:
+    for offer in offers:
         if not offer.possible:
             pools.setdefault((offer.driver, offer.pool, offer.node), []).append(offer)
     result = []
     for (driver, pool, node), members in pools.items():
         devices = [offer.device for offer in members]
         sets = {entry["name"]: entry for offer in members for entry in offer.counter_sets}
-        advanced = any(d.get("taints") or d.get("consumesCounters") for d in devices)
-        page = limits.at(limits.DEVICES_ADVANCED, 37) if advanced else limits.DEVICES
-        shared = limits.at(limits.COUNTER_SETS, 37) or len(sets)
+        advanced = any(device.get("taints") or device.get("consumesCounters") for device in devices)
+        max_devices = limits.at(limits.DEVICES_ADVANCED, 37) if advanced else limits.DEVICES
+        max_sets = limits.at(limits.COUNTER_SETS, 37) or len(sets)
         bodies: list[Object] = []
-        bodies += [{"devices": devices[at : at + page]} for at in range(0, len(devices), page)]
+        bodies += [{"devices": devices[at : at + max_devices]} for at in range(0, len(devices), max_devices)]
         entries = list(sets.values())
-        bodies += [{"sharedCounters": entries[at : at + shared]} for at in range(0, len(entries), shared)]
+        bodies += [{"sharedCounters": entries[at : at + max_sets]} for at in range(0, len(entries), max_sets)]
         for index, body in enumerate(bodies):
             spec = {
                 "driver": driver,

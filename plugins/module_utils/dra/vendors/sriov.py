@@ -11,7 +11,7 @@ from ...topology import publish
 from ...topology.facts import NodeFacts
 from .filters import flag, number, text
 from .knowledge import NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published
-from .offer import DeviceBuilder, Offer, Options, Vendor, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, unknown_standard_attributes
 
 _KNOWLEDGE = DriverKnowledge(
     name="sriovnetwork.k8snetworkplumbingwg.io",
@@ -44,7 +44,7 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
+def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     nics = {nic["address"]: nic for nic in facts["nics"]}
     result = []
     for nic in facts["nics"]:
@@ -52,8 +52,8 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         if pf is None or not pf["interfaces"]:
             continue
         function, parent = facts["functions"][nic["address"]], facts["functions"][pf["address"]]
-        builder = DeviceBuilder(known)
-        prefix = known.name + "/"
+        builder = DeviceBuilder(driver)
+        prefix = driver.name + "/"
         builder.put(prefix + "vendor", parent["vendor_id"])
         builder.put(prefix + "deviceID", function["device_id"])
         builder.put(prefix + "pfDeviceID", parent["device_id"])
@@ -65,7 +65,7 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         link_type = pf["link_layer"] if pf["link_layer"] in ("ethernet", "infiniband") else "unknown"
         builder.put(prefix + "linkType", link_type)
         builder.put(prefix + "rdmaCapable", bool(nic["rdma_devices"]))
-        # the PF's root; empty if it has none
+        # the driver publishes the root of the PF, or an empty string if the PF has none
         builder.attributes[PCIE_ROOT] = {"string": parent["kubernetes"].get("pcieRoot", "")}
         builder.put(PCI_BUS_ID, nic["address"])
         numa = function["kubernetes"].get("numaNode")
@@ -74,7 +74,7 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
             builder.offer(
                 node,
                 publish.device_name(nic["address"])[4:],
-                builder.unknown("EswitchMode", "resourceName", *unpublished(function, facts)),
+                builder.qualified("EswitchMode", "resourceName", *unknown_standard_attributes(function, facts)),
                 nic["address"],
             )
         )

@@ -35,7 +35,7 @@ VENDOR = Vendor(
         hints={
             "pcie_root": "tpu.google.com publishes no location of its chips; leave align out",
             "numa_node": "tpu.google.com publishes no NUMA node; leave align out",
-            "pci_address": "ask for the model with all: true: the driver allocates all chips of a node, or none",
+            "pci_address": "ask for the model with all: true; the driver prepares all chips of a node, or none",
         },
     )
 )

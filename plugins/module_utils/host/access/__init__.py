@@ -5,8 +5,8 @@
 
 """Reads and changes a node: files, programs, netlink, devlink, the boot loader, the users of a device.
 
-All changes go through `system.System`, so that a test can make each of them fail. It imports `topology` and
-`uplinks`, and has no code for single resources or wanted states.
+All changes go through `system.System`, so that a test can make each of them fail. The package imports `topology` and
+`uplinks`. It contains no code for single resources or wanted states.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The kernel's command line in a boot loader's configuration: GRUB's own, or Boot Loader Specification entries (RHEL
-family with GRUB, systemd-boot)."""
+"""The kernel's command line in a boot loader's configuration: GRUB's own files, or entries of the Boot Loader
+Specification (RHEL family with GRUB, systemd-boot)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typing as t
 from .command_line import Arguments, key, quoted, split
 from .system import HostError, System
 
-#: Its name sorts after the files of clouds and packages (50-cloudimg-settings.cfg, kdump-tools.cfg).
+#: Its name sorts after the files of cloud images and packages (50-cloudimg-settings.cfg, kdump-tools.cfg).
 GRUB_FILE = "/etc/default/grub.d/zz-lanewise.cfg"
 ENTRIES_FILE = "/etc/lanewise/kernel-args"
 _GRUB_CFG = "/boot/grub/grub.cfg"
@@ -35,7 +35,7 @@ _KERNELOPTS = re.compile(r"\$\{?kernelopts\b")
 
 
 class BootLoader:
-    """One boot loader's configuration. `name` is for messages."""
+    """One boot loader's configuration. `name` is for messages; `file` records the site's arguments."""
 
     name = ""
     file = ""
@@ -45,10 +45,10 @@ class BootLoader:
         self._original: dict[str, str | None] = {}
 
     def lines(self) -> list[list[str]]:
-        """The arguments of each entry, except for recovery entries. Raises HostError."""
+        """The arguments of each boot entry, without recovery entries. Raises HostError."""
         raise NotImplementedError
 
-    def change(self, wish: Arguments | None) -> None:
+    def change(self, new: Arguments | None) -> None:
         """Set the next boot's arguments; None removes those of the site. Raises HostError."""
         raise NotImplementedError
 
@@ -62,7 +62,7 @@ class BootLoader:
         """Whether `restore` has something to restore."""
         return bool(self._original)
 
-    def record(self) -> Arguments:
+    def recorded_arguments(self) -> Arguments:
         """The arguments that are recorded as the site's."""
         present, absent = [], []
         for kind, value in self._recorded():
@@ -75,22 +75,24 @@ class BootLoader:
     def booted_since(self) -> bool:
         """Whether the node was booted after the site's arguments were written."""
         written = [value for kind, value in self._recorded() if kind == "boot"]
-        return bool(written) and written[0] != self._boot()
+        return bool(written) and written[0] != self._boot_id()
 
-    def _boot(self) -> str:
+    def _boot_id(self) -> str:
         return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
 
     def _recorded(self) -> t.Iterator[tuple[str, str]]:
+        """The recorded kinds (`present`, `absent`, `was`, `boot`) and values, in the file's order."""
         for line in (self.system.content(self.file) or "").splitlines():
-            words = line.split()
-            if len(words) == 3 and words[0] == "#:":
-                yield words[1], words[2]
+            fields = line.split()
+            if len(fields) == 3 and fields[0] == "#:":
+                yield fields[1], fields[2]
 
-    def _recording(self, wish: Arguments) -> str:
+    def _recording(self, arguments: Arguments) -> str:
+        """The lines that record the site's arguments and the current boot."""
         lines = ["# Written by the Ansible collection lanewise.dra, which owns this file."]
-        lines += [f"#: present {one}" for one in wish.present]
-        lines += [f"#: absent {one}" for one in wish.absent]
-        return "\n".join([*lines, f"#: boot {self._boot()}", ""])
+        lines += [f"#: present {one}" for one in arguments.present]
+        lines += [f"#: absent {one}" for one in arguments.absent]
+        return "\n".join([*lines, f"#: boot {self._boot_id()}", ""])
 
     def _install(self, path: str, content: str | None) -> None:
         if path not in self._original:
@@ -99,7 +101,7 @@ class BootLoader:
 
 
 class Grub(BootLoader):
-    """Debian's and Ubuntu's GRUB: a drop-in that grub-mkconfig sources last, in shell."""
+    """Debian's and Ubuntu's GRUB: a shell drop-in that grub-mkconfig sources last."""
 
     name = "GRUB's configuration"
     file = GRUB_FILE
@@ -108,18 +110,20 @@ class Grub(BootLoader):
         found = grub_lines(self.system.content(_GRUB_CFG) or "")
         if not found:
             fix = "install a kernel in /boot, and run update-grub"
-            raise HostError(f"read the kernel arguments of {_GRUB_CFG}", "it has no entry with a Linux kernel", fix)
+            raise HostError(
+                f"read the kernel arguments of {_GRUB_CFG}", "it contains no entry with a Linux kernel", fix
+            )
         return found
 
-    def change(self, wish: Arguments | None) -> None:
-        self._install(GRUB_FILE, None if wish is None else self._recording(wish) + grub_shell(wish))
+    def change(self, new: Arguments | None) -> None:
+        self._install(GRUB_FILE, None if new is None else self._recording(new) + grub_shell(new))
         self._update()
-        if wish is None:
+        if new is None:
             return
         for line in self.lines():
-            if wish.seen(line) != wish.ordered():
+            if new.relevant(line) != new.ordered():
                 step = "set the kernel arguments for the next boot"
-                reason = f"{_GRUB_CFG} has '{' '.join(line)}', but {GRUB_FILE} sets '{' '.join(wish.present)}'"
+                reason = f"{_GRUB_CFG} contains '{' '.join(line)}', but {GRUB_FILE} sets '{' '.join(new.present)}'"
                 raise HostError(step, reason, self._override_advice())
 
     def restore(self) -> None:
@@ -152,6 +156,7 @@ class Entries(BootLoader):
         self.folder = folder
 
     def _entries(self) -> list[str]:
+        """The paths of the entries with options, without rescue entries."""
         return [
             f"{self.folder}/{name}"
             for name in self.system.names(self.folder)
@@ -162,6 +167,7 @@ class Entries(BootLoader):
         return self.system.content(path) or ""
 
     def _variables(self) -> dict[str, str]:
+        """The variables in GRUB's environment block."""
         lines = [line for line in self._text(_GRUBENV).splitlines() if not line.startswith("#")]
         return {name: value for name, equals, value in (line.partition("=") for line in lines) if equals}
 
@@ -172,56 +178,58 @@ class Entries(BootLoader):
             text = " ".join(match.group(2) for match in _OPTIONS.finditer(self._text(path)))
             found.append(split(_VARIABLE.sub(lambda match: variables.get(match.group(1), match.group(0)), text)))
         if not found:
-            raise HostError(f"read the kernel arguments of {self.folder}", "it has no entry with a Linux kernel")
+            raise HostError(f"read the kernel arguments of {self.folder}", "it contains no entry with a Linux kernel")
         return found
 
-    def change(self, wish: Arguments | None) -> None:
-        asked, old = wish or Arguments(), self.record()
-        back = [value for kind, value in self._recorded() if kind == "was"]
+    def change(self, new: Arguments | None) -> None:
+        arguments, recorded = new or Arguments(), self.recorded_arguments()
+        removed_before = [value for kind, value in self._recorded() if kind == "was"]
         variables = self._variables()
         texts = {path: self._text(path) for path in self._entries()}
-        self._check_variables(texts.values(), variables, asked)
-        taken = [one for one in back if one not in asked.returned(back)]
+        self._check_variables(texts.values(), variables, arguments)
+        removed = [one for one in removed_before if one not in arguments.restored(removed_before)]
         for one in dict.fromkeys(one for line in self.lines() for one in line):
-            if (asked.removes(one) or one in asked.present) and one not in taken and one not in old.present:
-                taken.append(one)
+            replaced = arguments.removes(one) or one in arguments.present
+            if replaced and one not in removed and one not in recorded.present:
+                removed.append(one)
 
         def changed(match: re.Match[str]) -> str:
-            return match.group(1) + asked.applied(match.group(2), old, back)
+            return match.group(1) + arguments.applied(match.group(2), recorded, removed_before)
 
         record = None
-        if wish is not None:
-            lines = [f"#: was {one}" for one in taken if " " not in one]
-            record = self._recording(wish) + "".join(f"{line}\n" for line in lines)
+        if new is not None:
+            lines = [f"#: was {one}" for one in removed if " " not in one]
+            record = self._recording(new) + "".join(f"{line}\n" for line in lines)
             self._install(ENTRIES_FILE, record)
         for path, text in texts.items():
             if not _KERNELOPTS.search(text):
                 self._install(path, _OPTIONS.sub(changed, text, count=1))
         if "kernelopts" in variables and any(_KERNELOPTS.search(text) for text in texts.values()):
-            self._set_kernelopts(asked.applied(variables["kernelopts"], old, back))
+            self._set_kernelopts(arguments.applied(variables["kernelopts"], recorded, removed_before))
         content = self.system.content(_KERNEL_CMDLINE)
         if content is not None:  # kernel-install makes a new kernel's entry from this
-            self._install(_KERNEL_CMDLINE, asked.applied(content.strip(), old, back) + "\n")
+            self._install(_KERNEL_CMDLINE, arguments.applied(content.strip(), recorded, removed_before) + "\n")
         content = self.system.content(_GRUB_DEFAULT)
-        if content is not None:  # grub2-mkconfig makes it from this
+        if content is not None:  # grub2-mkconfig makes the entries' defaults from this
 
             def in_shell(match: re.Match[str]) -> str:
-                value = asked.applied(match.group(2).replace('\\"', '"'), old, back)
+                value = arguments.applied(match.group(2).replace('\\"', '"'), recorded, removed_before)
                 return f"{match.group(1)}{value}".replace('"', '\\"').replace('\\"', '"', 1) + '"'
 
             self._install(_GRUB_DEFAULT, _GRUB_LINE.sub(in_shell, content))
-        if wish is None:
+        if new is None:
             self._install(ENTRIES_FILE, None)
 
     @staticmethod
-    def _check_variables(texts: t.Iterable[str], variables: t.Mapping[str, str], asked: Arguments) -> None:
-        """Raises HostError if a variable of another program, such as tuned, has arguments that must be removed."""
+    def _check_variables(texts: t.Iterable[str], variables: t.Mapping[str, str], arguments: Arguments) -> None:
+        """Raises HostError if a variable of another program, such as tuned, contains arguments that must be removed."""
         names = {match.group(1) for text in texts for match in _VARIABLE.finditer(text)} - {"kernelopts"}
         for name in sorted(names):
-            clash = [one for one in split(variables.get(name, "")) if asked.removes(one)]
-            if clash:
+            conflicts = [one for one in split(variables.get(name, "")) if arguments.removes(one)]
+            if conflicts:
                 step = "set the kernel arguments for the next boot"
-                raise HostError(step, f"${name} of {_GRUBENV} has {' '.join(clash)}", "change the tuned profile")
+                reason = f"${name} of {_GRUBENV} contains {' '.join(conflicts)}"
+                raise HostError(step, reason, "change the tuned profile")
 
     def _set_kernelopts(self, value: str) -> None:
         step = "write the kernel arguments to GRUB's environment"
@@ -258,18 +266,18 @@ def why_unsupported(system: System) -> tuple[str, str]:
         return "zipl boots this node", "use grubby and zipl"
     return (
         _UNKNOWN,
-        "set them in the configuration of what starts it: another boot loader (SUSE's), a hypervisor, a netboot server",
+        "set the arguments where the node is booted from: another boot loader (SUSE's), a hypervisor, a netboot server",
     )
 
 
 def _efi_text(system: System, name: str) -> str:
-    """A text variable of the boot loader interface, which has four bytes of attributes, then UTF-16."""
+    """A text variable of the Boot Loader Interface. It consists of four bytes of attributes, then UTF-16."""
     data = system.reader.data(_LOADER_INFO.format(name), 512) or b""
     return data[4:].decode("utf-16-le", errors="replace").rstrip("\0")
 
 
 def grub_lines(text: str) -> list[list[str]]:
-    """The arguments of a grub.cfg's entries, except for those of recovery or other systems. Raises HostError."""
+    """The arguments of the entries in a grub.cfg, without those for recovery or other systems. Raises HostError."""
     found = []
     ordinary = True
     for number, line in enumerate(text.splitlines(), 1):
@@ -286,22 +294,22 @@ def grub_lines(text: str) -> list[list[str]]:
     return found
 
 
-def grub_shell(wish: Arguments) -> str:
+def grub_shell(arguments: Arguments) -> str:
     """Shell code for grub-mkconfig that removes the arguments that conflict with the site's, then adds the site's."""
     patterns = []
-    for item in (*wish.absent, *wish.present):
+    for item in (*arguments.absent, *arguments.present):
         name, equals, value = item.partition("=")
         start = re.sub("[-_]", "[-_]", re.sub(r"[^\w.-]", lambda match: f"\\{match.group()}", name, flags=re.ASCII))
-        if wish.owns(item) or (not equals and item in wish.absent):
+        if arguments.owns(item) or (not equals and item in arguments.absent):
             patterns += [start, f"{start}=*"]
         else:
             patterns.append(f"{start}={shlex.quote(value)}" if equals else start)
-    if any(key(one) in ("hugepages", "hugepagesz") for one in wish.present):
+    if any(key(one) in ("hugepages", "hugepagesz") for one in arguments.present):
         patterns += ["hugepages", "hugepages=*", "hugepagesz", "hugepagesz=*"]
     if not patterns:
         return ""
     either = " | ".join(f'{one} | \\"{one}' + ("" if one[-1] == "*" else '\\"') for one in dict.fromkeys(patterns))
-    added = shlex.quote("".join(f" {quoted(one)}" for one in wish.present))
+    added = shlex.quote("".join(f" {quoted(one)}" for one in arguments.present))
     return f"""set -f
 for lanewise_name in GRUB_CMDLINE_LINUX GRUB_CMDLINE_LINUX_DEFAULT; do
   lanewise_kept=

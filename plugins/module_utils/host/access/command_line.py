@@ -11,7 +11,7 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-#: Arguments of which each occurrence counts, so that the site's are added to the present ones.
+#: Arguments that may be repeated, so that the site's arguments are added to the existing ones.
 _ADDITIVE = (
     "blacklist",
     "console",
@@ -26,47 +26,48 @@ _ADDITIVE = (
     "rd.driver.blacklist",
     "video",
 )
-#: Arguments whose relative order matters: `hugepages` is for the size of the `hugepagesz` before it.
-_TOGETHER = {"hugepages": "hugepagesz"}
+#: Arguments whose relative order matters: `hugepages` counts pages of the size in the preceding `hugepagesz`.
+_GROUPED_WITH = {"hugepages": "hugepagesz"}
 
 
-def words(text: str) -> list[str]:
+def quoted_arguments(text: str) -> list[str]:
     """The arguments of a command line as the kernel splits them, with their quotes."""
-    found: list[str] = []
-    word, quoted = "", False
-    for letter in text:
-        if letter.isspace() and not quoted:
+    complete: list[str] = []
+    word, in_quotes = "", False
+    for character in text:
+        if character.isspace() and not in_quotes:
             if word:
-                found.append(word)
+                complete.append(word)
             word = ""
             continue
-        quoted = quoted != (letter == '"')
-        word += letter
-    return [*found, word] if word else found
+        in_quotes = in_quotes != (character == '"')
+        word += character
+    return [*complete, word] if word else complete
 
 
 def split(text: str) -> list[str]:
-    """The arguments without quotes, up to `--`. Those after it are for the init process."""
-    found = [word.replace('"', "") for word in words(text)]
+    """The arguments without quotes, up to `--`. Arguments after `--` are for the init process."""
+    found = [word.replace('"', "") for word in quoted_arguments(text)]
     return found[: found.index("--")] if "--" in found else found
 
 
 def quoted(argument: str) -> str:
-    """An argument, quoted for both GRUB and the kernel, as `;` and `&` would end GRUB's command."""
+    """An argument, quoted for both GRUB and the kernel if needed: `;` and `&` would end GRUB's command."""
     return argument if re.match(r"^[\w.,:=/@+%-]+$", argument, re.ASCII) else f'"{argument}"'
 
 
 def key(argument: str) -> str:
-    """The name of an argument, with `_` for `-`, which are equal for the kernel."""
+    """The name of an argument, with `_` instead of `-`, which the kernel treats as equal."""
     return argument.partition("=")[0].replace("-", "_")
 
 
 def _group(name: str) -> str:
-    return _TOGETHER.get(name, name)
+    return _GROUPED_WITH.get(name, name)
 
 
-def equal(one: str, other: str) -> bool:
-    return key(one) == key(other) and one.partition("=")[1:] == other.partition("=")[1:]
+def equal(first: str, second: str) -> bool:
+    """Whether two arguments have the same name and value."""
+    return key(first) == key(second) and first.partition("=")[1:] == second.partition("=")[1:]
 
 
 def matches(item: str, argument: str) -> bool:
@@ -76,7 +77,7 @@ def matches(item: str, argument: str) -> bool:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The wanted arguments, in order, and the items of unwanted ones."""
+    """The wanted arguments (`present`), in order, and the items that unwanted arguments match (`absent`)."""
 
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -86,60 +87,67 @@ class Arguments:
         name = _group(key(argument))
         return name not in _ADDITIVE and any(_group(key(one)) == name for one in self.present)
 
-    def seen(self, arguments: t.Sequence[str]) -> list[str]:
-        """The arguments that concern the site: those with the name of a wanted one, in the wanted order, then unwanted
-        ones.
+    def relevant(self, arguments: t.Sequence[str]) -> list[str]:
+        """The arguments with the name of a wanted argument, in the wanted order, then the unwanted arguments.
 
-        Equal to `ordered` if nothing needs to change.
+        The result is equal to `ordered` if nothing needs to change.
         """
         names = [_group(key(one)) for one in self.present]
         found: list[tuple[int, int, str]] = []
-        for place, one in enumerate(arguments):
+        for position, one in enumerate(arguments):
             if self.owns(one):
-                found.append((names.index(_group(key(one))), place, one))
+                found.append((names.index(_group(key(one))), position, one))
             elif any(equal(one, wanted) for wanted in self.present):
-                first = next(n for n, wanted in enumerate(self.present) if equal(one, wanted))
-                if not any(equal(one, other) for _n, _place, other in found):
-                    found.append((first, place, one))
+                first = next(rank for rank, wanted in enumerate(self.present) if equal(one, wanted))
+                if not any(equal(one, other) for _rank, _position, other in found):
+                    found.append((first, position, one))
             elif any(matches(item, one) for item in self.absent):
-                found.append((len(names), place, one))
-        return [one for _n, _place, one in sorted(found)]
+                found.append((len(names), position, one))
+        return [one for _rank, _position, one in sorted(found)]
 
     def ordered(self) -> list[str]:
-        """`present` in the order of `seen`: arguments of one name together, at the position of the first."""
+        """`present` in the order of `relevant`: arguments of one name together, at the position of the first."""
         names = [_group(key(one)) for one in self.present]
         return [
             one
-            for _n, _place, one in sorted(
-                (names.index(_group(key(one))) if self.owns(one) else place, place, one)
-                for place, one in enumerate(self.present)
+            for _rank, _position, one in sorted(
+                (names.index(_group(key(one))) if self.owns(one) else position, position, one)
+                for position, one in enumerate(self.present)
             )
         ]
 
-    def applied(self, text: str, old: Arguments, back: t.Sequence[str] = ()) -> str:
+    def applied(self, text: str, old: Arguments, removed_before: t.Sequence[str] = ()) -> str:
         """A command line with these arguments, and without those that the `old` arguments added.
 
-        `back` are the arguments that the old ones removed; they are restored.
+        `removed_before` are the arguments that the old ones removed. They are restored where these arguments allow it.
         """
-        kept = words(text)
-        rest = kept[kept.index("--") :] if "--" in kept else []
-        kept = kept[: len(kept) - len(rest)]
+        result = quoted_arguments(text)
+        for_init = result[result.index("--") :] if "--" in result else []
+        result = result[: len(result) - len(for_init)]
         replaced = (*old.present, *self.present)
-        kept = [
+        result = [
             word
-            for word in kept
+            for word in result
             if not self.removes(_unquoted(word)) and not any(equal(_unquoted(word), other) for other in replaced)
         ]
-        kept += [quoted(one) for one in self.returned(back) if not any(equal(one, _unquoted(word)) for word in kept)]
-        return " ".join([*kept, *map(quoted, self.present), *rest])
+        result += [
+            quoted(one)
+            for one in self.restored(removed_before)
+            if not any(equal(one, _unquoted(word)) for word in result)
+        ]
+        return " ".join([*result, *map(quoted, self.present), *for_init])
 
     def removes(self, argument: str) -> bool:
         """Whether an argument that is not the site's own is removed."""
         return self.owns(argument) or any(matches(item, argument) for item in self.absent)
 
-    def returned(self, back: t.Sequence[str]) -> list[str]:
-        """The arguments in `back` that these arguments allow again."""
-        return [one for one in back if not self.removes(one) and not any(equal(one, other) for other in self.present)]
+    def restored(self, removed_before: t.Sequence[str]) -> list[str]:
+        """The arguments in `removed_before` that these arguments neither remove nor contain."""
+        return [
+            one
+            for one in removed_before
+            if not self.removes(one) and not any(equal(one, other) for other in self.present)
+        ]
 
 
 def _unquoted(word: str) -> str:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The mode of a NIC's embedded switch, read and set by devlink (linux/devlink.h)."""
+"""The mode of a NIC's embedded switch, read and set with devlink (linux/devlink.h)."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ def eswitch_mode(system: System, address: str) -> str | None:
     """The mode of the PF at a PCI address, `legacy` or `switchdev`; None if its driver has no modes. Raises
     HostError."""
     try:
-        kernel = system.socket("devlink")
+        socket = system.socket("devlink")
         from . import messages
 
-        answers = system.read(
+        replies = system.read(
             f"read the switch mode of {address}",
-            lambda: messages.generic(kernel, _ESWITCH_GET, messages.Devlink, _of(address)),
+            lambda: messages.generic(socket, _ESWITCH_GET, messages.Devlink, _device_attributes(address)),
         )
     except HostError as error:
-        if error.code in (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV):  # the driver has no such mode, or no devlink
+        if error.code in (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV):  # the driver has no modes, or no devlink
             return None
         raise
-    mode = answers[0].get_attr("DEVLINK_ATTR_ESWITCH_MODE") if answers else None
+    mode = replies[0].get_attr("DEVLINK_ATTR_ESWITCH_MODE") if replies else None
     return MODES[mode] if mode is not None and mode < len(MODES) else None
 
 
 def set_eswitch_mode(system: System, address: str, mode: str, step: str, fix: str) -> None:
     """Set the switch mode of the PF at a PCI address. Raises HostError."""
-    kernel = system.socket("devlink")
+    socket = system.socket("devlink")
     from . import messages
 
-    attributes = [*_of(address), ("DEVLINK_ATTR_ESWITCH_MODE", MODES.index(mode))]
+    attributes = [*_device_attributes(address), ("DEVLINK_ATTR_ESWITCH_MODE", MODES.index(mode))]
     message = (_ESWITCH_SET, messages.Devlink, attributes)
-    system.request_change(step, lambda: messages.generic(kernel, *message, change=True), fix)
+    system.request_change(step, lambda: messages.generic(socket, *message, change=True), fix)
 
 
-def _of(address: str) -> list[tuple[str, str]]:
+def _device_attributes(address: str) -> list[tuple[str, str]]:
     return [("DEVLINK_ATTR_BUS_NAME", "pci"), ("DEVLINK_ATTR_DEV_NAME", address)]

@@ -16,23 +16,23 @@ _VFS, _NO_COUNTERS = 1, 8
 
 def read_link(system: System, interface: str, with_vfs: bool = False) -> Message:
     """The state of an interface (`messages.Link`). Raises HostError."""
-    kernel = system.socket("ROUTE")
+    socket = system.socket("ROUTE")
     from . import messages
 
     mask = _NO_COUNTERS | (_VFS if with_vfs else 0)
     message = (messages.GET_LINK, messages.Link, [("IFLA_IFNAME", interface), ("IFLA_EXT_MASK", mask)])
-    return system.read(f"read the state of {interface}", lambda: messages.exchange(kernel, *message)[0])
+    return system.read(f"read the state of {interface}", lambda: messages.exchange(socket, *message)[0])
 
 
 def index(system: System, interface: str) -> int:
     """The current index of an interface. Raises HostError."""
     number = system.integer(f"/sys/class/net/{interface}/ifindex")
     if number is None:
-        raise HostError(f"find {interface}", "it is no longer present", "look at 'dmesg', then run again")
+        raise HostError(f"find {interface}", "it no longer exists", "look at 'dmesg', then run again")
     return number
 
 
 def mtu_limits(system: System, interface: str) -> tuple[int | None, int | None]:
-    """The smallest and the largest MTU that the driver accepts; None if it does not report them. Raises HostError."""
+    """The smallest and the largest MTU that the driver accepts, None if not reported. Raises HostError."""
     link = read_link(system, interface)
     return link.get_attr("IFLA_MIN_MTU") or None, link.get_attr("IFLA_MAX_MTU") or None

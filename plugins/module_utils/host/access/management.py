@@ -35,25 +35,25 @@ def ssh_connection() -> str:
 
 
 def management_interfaces(system: System, connection: str = "") -> dict[str, str]:
-    """Interfaces by name, and why the node needs them, by the rule of `uplinks.carried`.
+    """Interfaces by name, and why the node needs them, as `uplinks.carried` determines it.
 
     The SSH `connection` of this run (the value of SSH_CONNECTION: remote address, port, local address, port) counts
     like any other session, even if its socket is in another network namespace. Raises HostError.
     """
-    # imported here, as it is slow to load, and a run that changes nothing does not need it
+    # imported here, as they are slow to load, and a run that changes nothing does not need them
     from ...uplinks.carried import Rule, ssh_session
     from ...uplinks.storage import address
 
-    far, own, port = "", "", ""
+    remote, local, port = "", "", ""
     if len(connection.split()) == 4:
-        far, _port, own, port = connection.split()
-    path = ssh_session(address(own), address(far))
+        remote, _port, local, port = connection.split()
+    path = ssh_session(address(local), address(remote))
     rule = Rule()
     try:
         return dict(
             system.read(
                 "find the interfaces that are needed to reach this node",
-                lambda: rule.now([path] if own else [], ssh_ports={int(port)} if port.isdigit() else ()).by_name,
+                lambda: rule.now([path] if local else [], ssh_ports={int(port)} if port.isdigit() else ()).by_name,
             )
         )
     finally:

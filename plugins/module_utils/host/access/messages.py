@@ -25,7 +25,7 @@ try:
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfbase
 
     MISSING = ""
-except ImportError as error:  # System.socket reports it, and does not use the classes of this file
+except ImportError as error:  # System.socket reports the error and uses no class of this file
     MISSING = str(error)
     genlmsg = nla = nlmsg = object
     ifinfbase = type("ifinfbase", (), {})
@@ -36,7 +36,7 @@ NEW_LINK, GET_LINK, GET_DCB, SET_DCB = 16, 18, 78, 79
 SET_RDMA_SYSTEM = (5 << 10) + 7
 #: Attributes of a message: name and value, as pyroute2 encodes them.
 Attributes = t.Sequence[tuple[str, object]]
-#: Families with messages of this file. In pyroute2 0.9 the class IPRoute accepts only its own messages.
+#: Netlink families with messages of this file. In pyroute2 0.9, the class IPRoute accepts only its own messages.
 _FAMILIES = {"ROUTE": 0, "RDMA": 20}
 
 
@@ -80,6 +80,8 @@ class Link(ifinfbase, nlmsg):
 
 
 class Ethtool(genlmsg):
+    """A message of the generic netlink family `ethtool`."""
+
     ethtoolheader = ethtoolheader
     ethtoolbitset = ethtoolbitset
 
@@ -92,7 +94,8 @@ _HEADER = (1, "header", "ethtoolheader")
 
 
 def _numbers(first: int, *names: str) -> tuple[tuple[int, str, str], ...]:
-    return tuple((first + at, name, "uint32") for at, name in enumerate(names))
+    """Rows of `nla_map` for 32-bit attributes with consecutive numbers."""
+    return tuple((first + offset, name, "uint32") for offset, name in enumerate(names))
 
 
 class Channels(Ethtool):
@@ -149,6 +152,8 @@ ETHTOOL: dict[str, tuple[int, type[Ethtool]]] = {
 
 
 class Dcb(nlmsg):
+    """The Data Center Bridging settings of an interface."""
+
     fields = (("family", "B"), ("cmd", "B"), ("pad", "H"))
     nla_map = ((1, "ifname", "asciiz"), (13, "ieee", "ieee"))
 
@@ -180,8 +185,8 @@ class Dcb(nlmsg):
             fields = (("priority_buffer", "8B"), ("size", "8I"), ("total", "I"))
 
 
-class DcbAnswer(nlmsg):
-    """The reply to a change: it has the error number instead of the value."""
+class DcbReply(nlmsg):
+    """The reply to a change, with the error number instead of the value."""
 
     fields = Dcb.fields
     nla_map = ((13, "status", "uint8"),)
@@ -191,6 +196,8 @@ Devlink = devlinkcmd
 
 
 class RdmaSystem(nlmsg):
+    """The settings of the RDMA subsystem."""
+
     nla_map = ((66, "netns_mode", "uint8"),)
 
 
@@ -206,7 +213,7 @@ def open_socket(name: str) -> Socket:
         socket.close()
         raise
     if name == "ROUTE":
-        socket.register_policy({NEW_LINK: Link, GET_DCB: Dcb, SET_DCB: DcbAnswer})
+        socket.register_policy({NEW_LINK: Link, GET_DCB: Dcb, SET_DCB: DcbReply})
     return socket
 
 

@@ -27,12 +27,12 @@ T = t.TypeVar("T")
 #: The netlink flag of a list that changed while it was read, and the error code for it of pyroute2 before 0.9.
 _INTERRUPTED, _INTERRUPTED_CODE = 0x10, -1
 
-#: Folders that only hold files of the collection, inner ones first.
-_OWN_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
+#: Folders that only contain files of the collection, inner folders first.
+_COLLECTION_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
 #: Parents of drop-in folders. These are removed when they are empty.
 _DROP_INS = ("/etc/systemd/system/", "/etc/systemd/network/")
 
-#: The usual reason of the kernel's error numbers here, and how to fix it.
+#: What the kernel's error numbers usually mean here, and how to fix it.
 _MEANING = {
     errno.EBUSY: "a program or pod is using it: stop that, then run again",
     errno.EPERM: "the kernel forbids it even to root: look for Secure Boot lockdown or missing capabilities",
@@ -41,17 +41,17 @@ _MEANING = {
     errno.ENODEV: "the device has disappeared: look at 'dmesg', then run again",
     errno.ENOENT: "this kernel or driver has no such setting",
     errno.EOPNOTSUPP: "the driver does not support it: leave the setting out for this NIC",
-    errno.ERANGE: "the value is beyond what the device can do",
-    errno.EINVAL: "the driver refuses this value in the device's present state: look at 'dmesg'",
+    errno.ERANGE: "the value is outside the range that the device supports",
+    errno.EINVAL: "the driver rejects this value in the device's current state: look at 'dmesg'",
     errno.ENOMEM: "the machine has too little memory or PCI address space: look at 'dmesg'",
-    errno.ENOSPC: "no room is left: look at 'df' and 'dmesg'",
+    errno.ENOSPC: "no space is left: look at 'df' and 'dmesg'",
     errno.EIO: "the device did not answer: look at 'dmesg' for PCIe or firmware errors",
     errno.ETIMEDOUT: "the device did not answer in time: look at 'dmesg' for firmware errors",
 }
 
 
 class HostError(Exception):
-    """A failed `step`, the `reason`, and the `fix`."""
+    """A failed `step`, the `reason`, and the `fix`. `code` is the error number, if there is one."""
 
     def __init__(self, step: str, reason: str, fix: str = "", code: int | None = None) -> None:
         self.step = step
@@ -62,11 +62,11 @@ class HostError(Exception):
 
 
 class NotRecorded(HostError):
-    """The step needs something that only a running node has, but no recorded tree."""
+    """The step needs something that only a running node has, and a recorded tree does not."""
 
 
 def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
-    """The error of a step that the kernel refused with the error number `code`."""
+    """The error of a step for which the kernel returned the error number `code`."""
     name = errno.errorcode.get(code, str(code))
     text = f"{os.strerror(code)} [{name}]" + (f": {detail}" if detail else "")
     return HostError(step, text, fix or _MEANING.get(code, ""), code)
@@ -100,7 +100,7 @@ class System:
     """Reads and changes one node.
 
     A `root` other than `/` is a recorded tree, for which only plans can be made. `run` runs a command line and returns
-    exit status, output and error output, like AnsibleModule.run_command.
+    exit status, output and error output, as AnsibleModule.run_command does.
     """
 
     def __init__(self, root: str = "/", run: Runner | None = None) -> None:
@@ -123,6 +123,7 @@ class System:
         return self.reader.text(path)
 
     def integer(self, path: str) -> int | None:
+        """The number in a small file, or None if it is missing, unreadable or not a number."""
         return self.reader.integer(path)
 
     def names(self, path: str) -> list[str]:
@@ -135,6 +136,7 @@ class System:
         return target.rpartition("/")[2] if target else None
 
     def exists(self, path: str) -> bool:
+        """Whether a path exists. A dangling symbolic link counts as existing."""
         return os.path.lexists(self._prefix + path)
 
     def mode(self, path: str) -> int | None:
@@ -171,7 +173,7 @@ class System:
 
         Raises HostError with `step`, the error number and the `fix`.
         """
-        self._note_attribute(path)
+        self._record_attribute(path)
         try:
             handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC | os.O_TRUNC)
             try:
@@ -183,7 +185,7 @@ class System:
 
     def write_at(self, path: str, offset: int, data: bytes, step: str, fix: str = "") -> None:
         """Write bytes at `offset`, such as a register in a device's configuration space. Raises HostError."""
-        self._note_attribute(path, offset, len(data))
+        self._record_attribute(path, offset, len(data))
         try:
             handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC)
             try:
@@ -204,25 +206,25 @@ class System:
 
     def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
         """Write a configuration file atomically; None removes it. Raises HostError."""
-        place = os.path.realpath(self._prefix + path)
+        target = os.path.realpath(self._prefix + path)
         try:
-            self._note_file(path, place)
+            self._record_file(path, target)
             if content is None:
-                if os.path.lexists(place):
-                    os.unlink(place)
+                if os.path.lexists(target):
+                    os.unlink(target)
                 self._remove_empty(path)
                 return
-            if os.path.exists(place):
-                mode = os.stat(place).st_mode & 0o7777
-            self._make_folders(os.path.dirname(place))
-            handle, temporary = tempfile.mkstemp(dir=os.path.dirname(place), prefix=f".{os.path.basename(place)}.")
+            if os.path.exists(target):
+                mode = os.stat(target).st_mode & 0o7777
+            self._make_folders(os.path.dirname(target))
+            handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}.")
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(content.encode() if isinstance(content, str) else content)
                     file.flush()
                     os.fchmod(file.fileno(), mode)
                     os.fsync(file.fileno())
-                os.rename(temporary, place)
+                os.rename(temporary, target)
             except BaseException:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
@@ -250,9 +252,9 @@ class System:
     def _remove_empty(self, path: str) -> None:
         """Remove the collection's folder or the drop-in folder of `path` if it is empty now."""
         inner = [one for one in (os.path.dirname(path),) if one.endswith(".d") and one.startswith(_DROP_INS)]
-        own = [folder for folder in _OWN_FOLDERS if path.startswith(f"{folder}/")]
-        for folder in (*inner, *own):
-            with contextlib.suppress(OSError):  # it is not empty
+        owned = [folder for folder in _COLLECTION_FOLDERS if path.startswith(f"{folder}/")]
+        for folder in (*inner, *owned):
+            with contextlib.suppress(OSError):  # not empty
                 os.rmdir(self._prefix + folder)
 
     # -- original content, to compare the node with it after an undo
@@ -262,7 +264,8 @@ class System:
         self._originals.clear()
         self._created_folders.clear()
 
-    def _note_attribute(self, path: str, offset: int = 0, size: int = 4096) -> None:
+    def _record_attribute(self, path: str, offset: int = 0, size: int = 4096) -> None:
+        """Remember the original value of a kernel attribute, or of some of its bytes."""
         if (path, offset) not in self._originals:
             content = self._bytes(path, offset, size)
             self._originals[path, offset] = Original(path, content, attribute=True, offset=offset)
@@ -278,10 +281,10 @@ class System:
         except OSError:
             return None
 
-    def _note_file(self, path: str, place: str) -> None:
-        """Raises OSError if the file exists and cannot be read."""
+    def _record_file(self, path: str, target: str) -> None:
+        """Remember the original content of a file. Raises OSError if the file exists and cannot be read."""
         if (path, 0) not in self._originals:
-            self._originals[path, 0] = _file(path, place)
+            self._originals[path, 0] = _file_state(path, target)
 
     def differences(self) -> list[Difference]:
         """Restore the files that differ from their original content, and return what still differs.
@@ -291,35 +294,39 @@ class System:
         """
         found = [one for one in map(self._difference, reversed(list(self._originals.values()))) if one]
         for folder in reversed(self._created_folders):
-            with contextlib.suppress(OSError):  # another program has put a file into it
+            with contextlib.suppress(OSError):  # not empty: another program has put a file into it
                 os.rmdir(folder)
         return found
 
-    def _difference(self, found: Original) -> Difference | None:
-        if found.attribute:
+    def _difference(self, original: Original) -> Difference | None:
+        if original.attribute:
             now = (
                 None
-                if found.content is None
-                else self._bytes(found.path, found.offset, len(found.content) if found.offset else 4096)
+                if original.content is None
+                else self._bytes(original.path, original.offset, len(original.content) if original.offset else 4096)
             )
-            if now is None or now == found.content:
+            if now is None or now == original.content:
                 return None
-            return Difference(found.path, _shown(found.content, found.offset), _shown(now, found.offset))
-        place = os.path.realpath(self._prefix + found.path)
+            return Difference(original.path, _shown(original.content, original.offset), _shown(now, original.offset))
+        target = os.path.realpath(self._prefix + original.path)
         reason = ""
         try:
-            if _file(found.path, place) == found:
+            if _file_state(original.path, target) == original:
                 return None
-            self.install(found.path, found.content, f"restore {found.path}", found.mode)
-            if found.content is not None:
-                os.chmod(place, found.mode)
+            self.install(original.path, original.content, f"restore {original.path}", original.mode)
+            if original.content is not None:
+                os.chmod(target, original.mode)
         except (HostError, OSError) as error:
             reason = str(error)
         try:
-            file = _file(found.path, place)
+            file = _file_state(original.path, target)
         except OSError as error:
-            return Difference(found.path, _shown(found.content), None, reason or f"cannot read it: {error}")
-        return None if file == found else Difference(found.path, _shown(found.content), _shown(file.content), reason)
+            return Difference(original.path, _shown(original.content), None, reason or f"cannot read it: {error}")
+        return (
+            None
+            if file == original
+            else Difference(original.path, _shown(original.content), _shown(file.content), reason)
+        )
 
     def command(self, argv: list[str], step: str, fix: str = "") -> str:
         """The output of a program that changes something. Raises HostError if it fails."""
@@ -328,12 +335,12 @@ class System:
     def request_change(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
         """Send the kernel a `request` that changes something, usually by netlink. Raises HostError."""
         try:
-            self._asked(step, request, fix)
+            self._request(step, request, fix)
         except HostError as error:
             if error.code != 0:  # pyroute2 before 0.9 also raises for messages of a successful request
                 raise
 
-    # -- reading by programs and netlink
+    # -- reading with programs and netlink
 
     def query(self, argv: list[str], step: str, fix: str = "") -> str:
         """The output of a program that only reads. Raises HostError if it fails."""
@@ -341,34 +348,36 @@ class System:
 
     def read(self, step: str, request: t.Callable[[], T]) -> T:
         """The kernel's reply to a netlink `request` that only reads. Raises HostError."""
-        return self._asked(step, request, "")
+        return self._request(step, request, "")
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[Message]]) -> list[Message]:
-        """All entries that a netlink `request` lists. It is repeated if the list changed while it was read. Raises
-        HostError."""
+        """All entries that a netlink `request` lists. The request is repeated if the list changed while it was read.
 
-        def whole() -> list[Message]:
+        Raises HostError.
+        """
+
+        def complete_list() -> list[Message]:
             for _unused in range(8):
                 try:
-                    found = list(request())
+                    entries = list(request())
                 except Exception as error:
                     if getattr(error, "code", None) != _INTERRUPTED_CODE:
                         raise
                     continue
-                if not any(one["header"]["flags"] & _INTERRUPTED for one in found):
-                    return found
+                if not any(one["header"]["flags"] & _INTERRUPTED for one in entries):
+                    return entries
             raise OSError(errno.EAGAIN, "the list kept changing while it was read")
 
-        return self._asked(step, whole, "")
+        return self._request(step, complete_list, "")
 
     def socket(self, name: str) -> Socket:
-        """A socket of pyroute2, which is opened once: `IPRoute`, or that of a netlink family (`ROUTE`, `RDMA`, or the
-        name of a generic family).
+        """A socket of pyroute2, which is opened once: `IPRoute`, or the socket of a netlink family (`ROUTE`, `RDMA`, or
+        the name of a generic family).
 
         Raises HostError if pyroute2 is missing, or if the kernel lacks the family (with the code ENOENT).
         """
         if not self.reader.live:
-            raise NotRecorded("ask the kernel", "a recorded tree has no kernel")
+            raise NotRecorded("query the kernel", "a recorded tree has no kernel")
         if name not in self._sockets:
             from . import messages
 
@@ -377,10 +386,13 @@ class System:
                     "install python3-pyroute2 from the distribution, or pyroute2 for the interpreter that Ansible uses"
                 )
                 raise HostError("use netlink", f"pyroute2 (0.7.2 or later) is missing: {messages.MISSING}", fix)
-            self._sockets[name] = self._asked(f"open a netlink socket ({name})", lambda: messages.open_socket(name), "")
+            self._sockets[name] = self._request(
+                f"open a netlink socket ({name})", lambda: messages.open_socket(name), ""
+            )
         return self._sockets[name]
 
     def close(self) -> None:
+        """Close all netlink sockets."""
         for socket in self._sockets.values():
             socket.close()
         self._sockets.clear()
@@ -396,32 +408,33 @@ class System:
         except subprocess.SubprocessError as error:
             raise HostError(step, str(error), fix) from None
         if code:
-            last = (errors.strip() or output.strip() or f"exit status {code}")[-2000:]
-            raise HostError(step, f"{' '.join(argv)}: {last}", fix)
+            message = (errors.strip() or output.strip() or f"exit status {code}")[-2000:]
+            raise HostError(step, f"{' '.join(argv)}: {message}", fix)
         return output
 
     @staticmethod
-    def _asked(step: str, request: t.Callable[[], T], fix: str) -> T:
+    def _request(step: str, request: t.Callable[[], T], fix: str) -> T:
+        """The result of `request`. Raises HostError for an OSError or an error of pyroute2."""
         try:
             return request()
         except HostError:
             raise
         except OSError as error:
             number = error.errno or 0
-            words = error.strerror or ""
-            raise refused(step, number, "" if words == os.strerror(number) else words, fix) from None
-        except Exception as error:  # pyroute2's NetlinkError is not an OSError: its code is the error number
+            detail = error.strerror or ""
+            raise refused(step, number, "" if detail == os.strerror(number) else detail, fix) from None
+        except Exception as error:  # pyroute2's NetlinkError is not an OSError; its code is the error number
             code = getattr(error, "code", None)
             if not isinstance(code, int):
                 raise
-            words = str(error.args[-1])  # the kernel's own message, if it has one
-            raise refused(step, abs(code), "" if words == os.strerror(abs(code)) else words, fix) from None
+            detail = str(error.args[-1])  # the kernel's own message, if it has one
+            raise refused(step, abs(code), "" if detail == os.strerror(abs(code)) else detail, fix) from None
 
 
-def _file(path: str, place: str) -> Original:
-    """The present content. Raises OSError if it cannot be read."""
+def _file_state(path: str, target: str) -> Original:
+    """The current content and permissions of a file. Raises OSError if it cannot be read."""
     try:
-        with open(place, "rb") as file:
+        with open(target, "rb") as file:
             return Original(path, file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
     except FileNotFoundError:
         return Original(path, None)

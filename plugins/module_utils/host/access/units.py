@@ -15,8 +15,8 @@ RUNS, RUNS_NOT = "runs", "does not run"
 def state(system: System, unit: str) -> str:
     """`runs` or `does not run`. A unit that systemd keeps restarting does not run. Raises HostError."""
     argv = ["systemctl", "show", unit, "--property=ActiveState", "--value"]
-    shown = system.query(argv, f"ask whether {unit} runs").strip()
-    return RUNS if shown in ("active", "reloading") else RUNS_NOT
+    active_state = system.query(argv, f"check whether {unit} runs").strip()
+    return RUNS if active_state in ("active", "reloading") else RUNS_NOT
 
 
 def start(system: System, unit: str) -> None:
@@ -25,5 +25,5 @@ def start(system: System, unit: str) -> None:
     try:
         system.command(["systemctl", "reset-failed", unit], step)
     except HostError:
-        pass  # the unit has not failed, and older systemd may not have it loaded
+        pass  # older systemd fails here if the unit is not loaded
     system.command(["systemctl", "start", unit], step, f"see 'journalctl -u {unit}'")

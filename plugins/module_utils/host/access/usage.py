@@ -14,22 +14,22 @@ import typing as t
 from .system import System
 
 _DEVICES = "/sys/bus/pci/devices"
-#: Records of the DRA driver's claims, which name the devices that pods have.
+#: The DRA driver's records of claims, which list the devices that pods have.
 _CLAIMS = "/var/lib/kubelet/plugins/lanewise.dev/state"
-_USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
+_USER_SPACE_DRIVERS = ("vfio-pci", "uio_pci_generic", "igb_uio")
 
 
 def users(system: System, function: str) -> str:
     """What uses the VF or PF at the PCI address `function`, as a clause for a message; empty if nothing uses it.
 
     A pod has it if a claim's record names it or if its interface is in another network namespace. A guest or a program
-    has it if it is open through VFIO or UIO. For the node's own use see `management.management_interfaces`.
+    has it if it is open through VFIO or UIO. For use by the node itself, see `management.management_interfaces`.
     """
     for name in system.names(_CLAIMS):
         if name.endswith(".json") and f'"{function}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
             return f"a pod has it through the resource claim with UID {name[:-5]}"
     driver = system.link(f"{_DEVICES}/{function}/driver")
-    paths = _devices(system, function, driver)
+    paths = _device_files(system, function, driver)
     if paths:
         process = _opened_by(system, paths)
         return f"process {process} has it open through {driver}" if process else ""
@@ -41,8 +41,8 @@ def users(system: System, function: str) -> str:
 def as_published(system: System, function: str) -> dict[str, object]:
     """The values for selectors of a function that a pod has, as the DRA driver published them before the pod got it.
 
-    These are `interface`, `link_layer` and `speed_mbps` from the driver's record of the claim; empty if there is no
-    record.
+    They are `interface`, `link_layer` and `speed_mbps` from the driver's record of the claim. Without a record, the
+    result is empty.
     """
     for name in system.names(_CLAIMS):
         text = system.content(f"{_CLAIMS}/{name}") if name.endswith(".json") else None
@@ -57,24 +57,25 @@ def as_published(system: System, function: str) -> dict[str, object]:
                 "speed_mbps": attributes.get("linkSpeedMbps", {}).get("int"),
             }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # the driver reports a record that it cannot read
+            continue  # the driver itself reports damaged records
         return {key: value for key, value in found.items() if value}
     return {}
 
 
-def _devices(system: System, function: str, driver: str | None) -> set[str]:
-    """The device files through which programs use a function by VFIO (drivers/vfio) or UIO."""
+def _device_files(system: System, function: str, driver: str | None) -> set[str]:
+    """The device files through which programs can use a function with VFIO (drivers/vfio) or UIO."""
     folder = f"{_DEVICES}/{function}"
     by_iommufd = system.names(f"{folder}/vfio-dev")  # since Linux 6.1, for any VFIO driver
-    found = {f"/dev/vfio/devices/{name}" for name in by_iommufd}
-    found.update(f"/dev/{name}" for name in system.names(f"{folder}/uio"))
+    files = {f"/dev/vfio/devices/{name}" for name in by_iommufd}
+    files.update(f"/dev/{name}" for name in system.names(f"{folder}/uio"))
     group = system.link(f"{folder}/iommu_group")
-    if group and (by_iommufd or driver in _USER_SPACE):
-        found.update((f"/dev/vfio/{group}", f"/dev/vfio/noiommu-{group}"))
-    return found
+    if group and (by_iommufd or driver in _USER_SPACE_DRIVERS):
+        files.update((f"/dev/vfio/{group}", f"/dev/vfio/noiommu-{group}"))
+    return files
 
 
 def _opened_by(system: System, paths: t.Collection[str]) -> str:
+    """The ID of a process that has one of the files open; empty if there is none."""
     for process in system.names("/proc"):
         if not process.isdigit():
             continue
@@ -83,5 +84,5 @@ def _opened_by(system: System, paths: t.Collection[str]) -> str:
             if any(os.readlink(f"{folder}/{name}") in paths for name in os.listdir(folder)):
                 return process
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     return ""

@@ -5,7 +5,7 @@
 
 """The interface of a resource, and a run that plans, applies, reads back and undoes changes.
 
-It imports `access` and `topology`, but no resource: the caller passes them.
+The package imports `access` and `topology`, but no single resource: the caller passes the resources.
 """
 
 from __future__ import annotations

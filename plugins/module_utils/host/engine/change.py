@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Values that resources, a run and an undo exchange: state, change, refusal and plan. It imports nothing."""
+"""Values that resources, a run and an undo exchange: state, change, refusal and plan."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SideEffects = t.Mapping[str, object]
 
 
 class Value:
-    """A value with several fields. Messages, results and stored files have its `str`.
+    """A value with several fields. Messages, results and stored files contain its `str`.
 
-    Two values are equal if all their fields are. The resource parses stored text, see `Resource.from_stored`.
+    Two values are equal if all their fields are. The resource parses the stored text (`Resource.from_stored`).
     """
 
 
 def stored(value: object) -> object:
-    """A value as in results and stored files: JSON, in which a `Value` is its text."""
+    """A value in the form of results and stored files: JSON, in which each `Value` is replaced by its text."""
     if isinstance(value, Value):
         return str(value)
     return [stored(one) for one in value] if isinstance(value, list) else value
@@ -50,10 +50,11 @@ class Change:
     interrupts: str = ""
 
     def reversed(self) -> Change:
+        """The change that undoes this one."""
         return replace(self, before=self.after, after=self.before)
 
     def as_json(self) -> dict[str, object]:
-        """The change as in results and stored files."""
+        """The change in the form of results and stored files."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "after": stored(self.after)}
 
@@ -62,12 +63,12 @@ class Change:
 
 
 class Unread(str):
-    """The reason why a value cannot be read, in place of the value."""
+    """The reason why a value cannot be read. It is used instead of the value."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A change that is refused, and how to fix it. A single refusal stops the whole run before any change.
+    """A change that is refused, why, and how to fix it. A single refusal stops the whole run before any change.
 
     With `drain`, the reason is a pod or guest that a drain of the node removes.
     """
@@ -84,7 +85,7 @@ class Refusal:
 
 @dataclass
 class Plan:
-    """The changes of a run. `reboot` are the reasons why the wanted state is only reached after a reboot."""
+    """The changes that one resource needs. `reboot` lists why its wanted state is only reached after a reboot."""
 
     changes: list[Change] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)

@@ -22,11 +22,11 @@ from .rules import Unfit
 from .undo import StartedChange, undo
 
 LOCK = "/run/lanewise/fabric.lock"
-_LOCK_SECONDS = 30.0
+_LOCK_TIMEOUT_SECONDS = 30.0
 
 
 class Refused(Unfit):
-    """Nothing was changed, because some changes are refused. `refusals` are all of them."""
+    """Nothing was changed, because some changes are refused. `refusals` lists all of them."""
 
     def __init__(self, refusals: t.Sequence[Refusal]) -> None:
         self.refusals = list(refusals)
@@ -37,9 +37,9 @@ class Refused(Unfit):
 class Outcome:
     """What a run did, or in check mode would do.
 
-    `before` and `after` are the changed values by resource; `after` is read from the node, or, in check mode, the
-    wanted value. `not_recorded` are the resources that a recorded tree cannot show, each with the missing files.
-    `reboot` are the reasons for a reboot, `drain` the reasons to drain the node first.
+    `before` and `after` are the changed values by resource. `after` is read from the node; in check mode, it is the
+    wanted value. `not_recorded` lists the resources that a recorded tree cannot show, each with the missing files.
+    `reboot` lists the reasons for a reboot, and `drain` the reasons to drain the node first.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -51,12 +51,14 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def node_lock(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
-    """The lock of the node, so that only one run changes it. Raises HostError if another run has held it for `seconds`
-    seconds."""
+def node_lock(path: str = LOCK, timeout: float = _LOCK_TIMEOUT_SECONDS) -> t.Iterator[None]:
+    """Hold the lock of the node, so that only one run changes it.
+
+    Raises HostError if the lock is still held by another run after `timeout` seconds.
+    """
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     with open(path, "a+", encoding="ascii") as file:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,11 +66,11 @@ def node_lock(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[No
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     file.seek(0)
-                    who = file.read(32).strip() or "unknown"
+                    holder = file.read(32).strip() or "unknown"
                     step = "configure the node"
-                    fix = "wait for it, then run again"
+                    fix = "wait until that run has ended, then run again"
                     raise HostError(
-                        step, f"another run (process {who}) has held the lock {path} for {seconds:.0f} s", fix
+                        step, f"another run (process {holder}) has held the lock {path} for {timeout:.0f} s", fix
                     ) from None
                 time.sleep(0.2)
         file.seek(0)
@@ -86,35 +88,35 @@ def converge(
     wanted: t.Mapping[str, State] | None = None,
     before_changes: t.Callable[[list[Change]], None] | None = None,
 ) -> Outcome:
-    """Bring the node to its settings, or to `wanted` by resource, in the order of `resources`.
+    """Apply the settings of the node, or the states in `wanted` (by resource), in the order of `resources`.
 
     `before_changes` is called with all changes before the first of them is made. In check mode with `drained`, a change
-    that only pods prevent is not refused; it is reported as a reason to drain.
+    that only pods or guests prevent is not refused, but reported as a reason to drain.
 
     Raises Refused before anything is changed; Failed if a step fails, after the steps before it were undone; and
     HostError if the node's state cannot be read.
     """
     outcome = Outcome()
     plans = _plans(node, resources, check_mode, wanted, outcome)
-    refusals = [refusal for _resource, one in plans for refusal in one.refusals]
-    if [one for one in refusals if not (check_mode and drained and one.drain)]:
+    refusals = [refusal for _resource, plan in plans for refusal in plan.refusals]
+    if [refusal for refusal in refusals if not (check_mode and drained and refusal.drain)]:
         raise Refused(refusals)
-    outcome.drain = [f"{one.device}: {one.message}" for one in refusals]
-    for _resource, one in plans:
-        _add_plan(one, outcome)
+    outcome.drain = [f"{refusal.device}: {refusal.message}" for refusal in refusals]
+    for _resource, plan in plans:
+        _add_plan(plan, outcome)
     if check_mode or not outcome.changes:
         return outcome
     if before_changes:
         before_changes(outcome.changes)
     node.system.begin()
-    done: list[StartedChange] = []
+    started: list[StartedChange] = []
     try:
-        for resource, one in plans:
-            if one.changes:
-                outcome.after[resource.name] = _apply(node, resource, one, done)
-    # after any error, also a defect or Ctrl+C, no part of the changes may remain
+        for resource, plan in plans:
+            if plan.changes:
+                outcome.after[resource.name] = _apply(node, resource, plan, started)
+    # after any error, including a bug or Ctrl+C, no part of the changes may remain
     except BaseException as error:
-        failed = undo(node, error, done)
+        failed = undo(node, error, started)
         if isinstance(error, Exception):
             raise failed from error
         raise
@@ -157,17 +159,17 @@ def _add_plan(plan: Plan, outcome: Outcome) -> None:
 
 
 def _missing_files(node: Node, resource: Resource) -> str:
-    """The files that a resource needs and a recorded tree lacks; empty if it has all."""
+    """The files that a resource needs and a recorded tree lacks, as `no PATH, PATH`; empty if none is missing."""
     missing = [path for path in resource.recorded_in if not node.system.live and not node.system.exists(path)]
     return f"no {', '.join(missing)}" if missing else ""
 
 
-def _apply(node: Node, resource: Resource, plan: Plan, done: list[StartedChange]) -> State:
-    """Make the changes of one resource, and read them back. Each change is added to `done` before it is made, as it may
-    fail in the middle."""
+def _apply(node: Node, resource: Resource, plan: Plan, started: list[StartedChange]) -> State:
+    """Make the changes of one resource, and read them back. Each change is added to `started` before it is made, as it
+    may fail halfway."""
     for change in plan.changes:
-        done.append(StartedChange(resource, change))
-        done[-1].side_effects = resource.side_effects(node, change)
+        started.append(StartedChange(resource, change))
+        started[-1].side_effects = resource.side_effects(node, change)
         resource.apply(node, change)
     if resource.recreates_devices:
         node.refresh()
@@ -175,18 +177,18 @@ def _apply(node: Node, resource: Resource, plan: Plan, done: list[StartedChange]
 
 
 def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> State:
-    """The node's state after the changes. Raises HostError if it is not the wanted one."""
+    """The values of the changed settings, read from the node. Raises HostError if one is not the wanted value."""
     wanted: State = {}
     for change in changes:
         wanted.setdefault(change.device, {})[change.setting] = change.after
     state = resource.read(node, wanted)
-    found: State = {}
+    actual: State = {}
     for change in changes:
         value = state.get(change.device, {}).get(change.setting)
-        found.setdefault(change.device, {})[change.setting] = value
+        actual.setdefault(change.device, {})[change.setting] = value
         if not resource.same(change.setting, value, change.after):
             step = f"set {change.setting} of {change.device} to {shown(change.after)}"
             raise HostError(
                 step, f"the kernel accepted it, but the value is {shown(value)}", "look at 'dmesg' for the reason"
             )
-    return found
+    return actual

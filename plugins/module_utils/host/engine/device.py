@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A device of the node, as the probe finds it."""
+"""A network device of the node, as the probe reports it."""
 
 from __future__ import annotations
 

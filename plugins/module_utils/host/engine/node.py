@@ -32,8 +32,10 @@ class Node:
     `general` are the settings of the node itself. If several rules choose a device, their mappings are merged: values
     of a later rule override, and None removes a setting. `idle` are the rules that choose nothing, each with a hint,
     which may be empty. A NIC whose interface is in another network namespace counts for a rule, but gets no settings;
-    `left_alone` says what uses it. With `only`, no other device has settings. Raises Unfit if a rule chooses fewer or
-    more NICs than it states, or none because it has only part of a model's or driver's name.
+    `left_alone` says what uses the NIC. With `only`, no other device has settings.
+
+    Raises Unfit if a rule chooses fewer or more NICs than it states, or none because its selector contains only part of
+    a model's or driver's name.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Node:
         self.settings = self._choose()
 
     def _choose(self) -> dict[str, NicSettings]:
+        """The settings of the devices that rules choose; also sets `idle`, `left_alone` and the rates."""
         values = {nic["address"]: values_of(nic, self.facts) for nic in self.facts["nics"]}
         for entry in self.facts["interfaces"]:
             if entry["address"] is None:
@@ -70,9 +73,9 @@ class Node:
         elsewhere = {nic["address"] for nic in self.facts["nics"] if nic["elsewhere"]}
         # while a pod has a NIC, the claim's record has the values that the driver published
         published = {key: as_published(self.system, key) for key in elsewhere} if self.rules else {}
-        for key, more in published.items():
-            values[key].update(t.cast("DeviceValues", more))
-        invisible = {key for key, more in published.items() if not more}
+        for key, record in published.items():
+            values[key].update(t.cast("DeviceValues", record))
+        invisible = {key for key, record in published.items() if not record}
         rates = {key: one["speed_mbps"] or 0 for key, one in values.items() if one["type"] == "pf"}
         self._rates = {key: math.inf if key in invisible else rate for key, rate in rates.items()}
         candidates = {
@@ -82,17 +85,17 @@ class Node:
         }
         chosen, self.idle = choose(self.rules, candidates)
         self.left_alone = {key: users(self.system, key) for key in sorted(chosen.keys() & elsewhere)}
-        elsewhere |= {key for key in chosen if self._only and key != self._only}
-        return {key: settings for key, settings in chosen.items() if key not in elsewhere}
+        excluded = elsewhere | {key for key in chosen if self._only and key != self._only}
+        return {key: settings for key, settings in chosen.items() if key not in excluded}
 
     def fast_pfs(self, rule: Rule) -> tuple[str, ...]:
         """The PFs with the rate that a rule's selector requires, for `Rule.fast`; empty if it requires none."""
-        least = rule.select.min_speed_mbps
-        return tuple(sorted(key for key, rate in self._rates.items() if rate >= least)) if least else ()
+        min_rate = rule.select.min_speed_mbps
+        return tuple(sorted(key for key, rate in self._rates.items() if rate >= min_rate)) if min_rate else ()
 
     @property
     def management(self) -> dict[str, str]:
-        """Interfaces that are needed to reach the node, and why; read at the first use. Raises HostError."""
+        """Interfaces that are needed to reach the node, and why; read when first used. Raises HostError."""
         if self._management is None and self.system.live:
             self._management = management_interfaces(self.system, self._connection)
         elif self._management is None:  # a recorded tree only shows the default route
@@ -102,10 +105,10 @@ class Node:
         return self._management
 
     def device(self, name: str) -> Device:
-        """The device of a change; for `ADDRESS vf NUMBER` the PF. Raises HostError if it is gone."""
+        """The device of a change; for `ADDRESS vf NUMBER` the PF. Raises HostError if it no longer exists."""
         key = name.partition(" ")[0]
         if key not in self.devices:
-            raise HostError(f"find {key}", "it is no longer present", "look at 'dmesg', then run again")
+            raise HostError(f"find {key}", "it no longer exists", "look at 'dmesg', then run again")
         return self.devices[key]
 
     def management_interface(self, change: Change) -> str:
@@ -121,7 +124,7 @@ class Node:
             affected.update(name for vf in device.vfs if vf in self.devices for name in self.devices[vf].interfaces)
         return next((f"{name}: {self.management[name]}" for name in sorted(affected) if name in self.management), "")
 
-    def protects(self, change: Change) -> Refusal | None:
+    def management_refusal(self, change: Change) -> Refusal | None:
         """The refusal of a change that could make the node unreachable. Raises HostError."""
         found = "" if self.allow_management else self.management_interface(change)
         if not found:

@@ -17,18 +17,19 @@ from .node import Node
 class Resource:
     """One part of a node's configuration. A subclass sets `name`, and `boot` to False if a reboot keeps its settings.
 
-    All resources of a run make their plans before the first change. So a plan starts from the unchanged node, and
-    devices that another resource will create (such as VFs) have the value None.
+    All resources of a run make their plans before the first change. So a plan is based on the unchanged node: settings
+    of devices that another resource will create (such as VFs) have the current value None.
     """
 
     name = ""
     #: Whether a reboot loses the settings, so that the unit that runs at boot applies them again.
     boot = True
-    #: Whether the resource needs the network (addresses, links that are up), so that it is applied after it at boot.
+    #: Whether the resource needs the network (addresses, links that are up). At boot, it is then applied after the
+    #: network is up.
     network = False
-    #: Files that a recorded tree needs to show the resource. Without them, nothing is planned.
+    #: Files that a recorded tree must contain to show the resource. Without them, nothing is planned.
     recorded_in: tuple[str, ...] = ()
-    #: Whether a change creates or removes devices, so that the node is read again after it.
+    #: Whether a change creates or removes devices, so that the node is read again afterwards.
     recreates_devices = False
 
     def __init__(self, system: System) -> None:
@@ -39,7 +40,7 @@ class Resource:
         raise NotImplementedError
 
     def read(self, node: Node, wanted: State) -> State:
-        """The present values of all wanted settings. Raises HostError."""
+        """The current values of all wanted settings. Raises HostError."""
         raise NotImplementedError
 
     def apply(self, node: Node, change: Change) -> None:
@@ -47,10 +48,9 @@ class Resource:
         raise NotImplementedError
 
     def side_effects(self, node: Node, change: Change) -> SideEffects:
-        """Values that a change may alter in addition to its own setting, by name. They are read before the change, and
-        again after it was undone.
+        """Values that a change may alter in addition to its own setting, by name. A value is JSON, or `Unread`.
 
-        A value is JSON, or `Unread`. Raises HostError.
+        They are read before the change, and again after it was undone. Raises HostError.
         """
         return {}
 
@@ -58,7 +58,7 @@ class Resource:
         """Restore the values of `side_effects` after the change itself was undone. Raises HostError."""
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        """Whether a present value satisfies the wanted one."""
+        """Whether the current value `before` satisfies the wanted value `after`."""
         return bool(before == after)
 
     def from_stored(self, setting: str, value: object) -> object:
@@ -78,13 +78,13 @@ class Resource:
         return []
 
     def after_reboot(self, change: Change) -> str:
-        """Why this change takes effect only at a reboot; empty if it takes effect at once."""
+        """Why this change takes effect only at a reboot; empty if it takes effect immediately."""
         return ""
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """Compare the state that the site wants, or `wanted`, with the present state.
+        """Compare the state that the site wants, or `wanted`, with the current state.
 
-        Raises HostError if the present state cannot be read.
+        Raises HostError if the current state cannot be read.
         """
         wanted = self.wanted(node) if wanted is None else wanted
         if not wanted:
@@ -98,7 +98,7 @@ class Resource:
                     continue
                 change = Change(self.name, device, setting, before, after)
                 change = replace(change, interrupts=self.interrupts(node, change))
-                refusal = node.protects(change) or self.check(node, change)
+                refusal = node.management_refusal(change) or self.check(node, change)
                 if refusal:
                     plan.refusals.append(refusal)
                 if refusal and not refusal.drain:

@@ -19,8 +19,8 @@ from .settings import NicSettings, Settings, merged
 class Rule:
     """Settings for the NICs that a selector chooses. It must choose exactly `count`, or `at_least` that many.
 
-    `fast` are the addresses of PFs that are known to have the selector's rate, as do their VFs: at boot no link is up
-    yet, and the kernel reports no rate (speed_show in net/core/net-sysfs.c).
+    `fast` are the addresses of PFs that are known to have at least the selector's rate, as have their VFs. At boot, no
+    link is up yet, and the kernel reports no rate (speed_show in net/core/net-sysfs.c).
     """
 
     name: str
@@ -41,25 +41,25 @@ class Unfit(ValueError):
 
 def selector(values: t.Mapping[str, object]) -> Selector:
     """A selector from a mapping of fields to values or lists of values. Raises Unfit."""
-    found: Settings = {}
+    fields: Settings = {}
     for key, value in values.items():
         if value is None:
             continue
         if key in TEXTS or key in NUMBERS:
-            found[key] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+            fields[key] = tuple(value) if isinstance(value, (list, tuple)) else (value,)
         elif key in ("min_speed_mbps", "near_gpu"):
             if key == "near_gpu" and value not in NEAR:
                 raise Unfit([f"near_gpu must be one of {', '.join(NEAR)}, not {value!r}"])
-            found[key] = value
+            fields[key] = value
         else:
             raise Unfit([f"{key} is not a field of a selector"])
-    return Selector(**found)
+    return Selector(**fields)
 
 
 class Candidate(t.NamedTuple):
     """A device that a rule may choose, with the values that selectors compare.
 
-    If it is not `visible`, because a pod has it, the interface, link layer and rate are unknown.
+    If a pod has the device, it may not be `visible`: its interface, link layer and rate are then unknown.
     """
 
     device: Device
@@ -81,16 +81,16 @@ def choose(
     values = [one.values for one in candidates.values()]
     for rule in rules:
         found = [key for key, one in candidates.items() if _chooses(_selector_for(rule, one), one.values)]
-        wrong = rule.count is not None and len(found) != rule.count
-        if wrong or len(found) < (rule.at_least or 0):
-            wanted = rule.count if wrong else f"at least {rule.at_least}"
-            which = ": " + ", ".join(str(candidates[key].device) for key in found) if found else ""
-            problems.append(f"{rule.name}: chooses {len(found)} NICs of this node, not {wanted}{which}")
+        wrong_count = rule.count is not None and len(found) != rule.count
+        if wrong_count or len(found) < (rule.at_least or 0):
+            wanted = rule.count if wrong_count else f"at least {rule.at_least}"
+            devices = ": " + ", ".join(str(candidates[key].device) for key in found) if found else ""
+            problems.append(f"{rule.name}: chooses {len(found)} NICs of this node, not {wanted}{devices}")
         if not found:
-            part = _partial_name_hint(rule.select, values)
-            if part:
-                problems.append(f"{rule.name}: chooses no NIC of this node: {part}")
-            elif not wrong:
+            hint = _partial_name_hint(rule.select, values)
+            if hint:
+                problems.append(f"{rule.name}: chooses no NIC of this node: {hint}")
+            elif not wrong_count:
                 idle[rule.name] = _type_hint(rule.select, values)
         for key in found:
             before = t.cast(Settings, chosen.get(key, {}))
@@ -100,11 +100,11 @@ def choose(
     return chosen, idle
 
 
-def _selector_for(rule: Rule, one: Candidate) -> Selector:
+def _selector_for(rule: Rule, candidate: Candidate) -> Selector:
     """A rule's selector without the fields that are unknown for a device or that are known to match it."""
-    if not one.visible:
+    if not candidate.visible:
         return replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
-    fast = {one.device.key, one.device.physfn}.intersection(rule.fast)
+    fast = {candidate.device.key, candidate.device.physfn}.intersection(rule.fast)
     return replace(rule.select, min_speed_mbps=None) if fast else rule.select
 
 
@@ -114,22 +114,22 @@ def _chooses(select: Selector, values: DeviceValues) -> bool:
 
 
 def _partial_name_hint(select: Selector, values: t.Iterable[DeviceValues]) -> str:
-    """A hint if a selector chooses nothing because it has only part of a name; else empty."""
+    """A hint if a selector chooses nothing because it contains only part of a name; otherwise empty."""
     wider: Settings = {}
     parts = []
     for name in ("model", "driver"):
-        given = getattr(select, name)
-        plain = [one for one in given if not set("*?[") & set(one)]
-        if plain:
-            wider[name] = tuple(f"*{one}*" if one in plain else one for one in given)
-            parts += [f"{name} {one!r} must match the whole name: write '*{one}*'" for one in plain]
+        patterns = getattr(select, name)
+        exact = [one for one in patterns if not set("*?[") & set(one)]
+        if exact:
+            wider[name] = tuple(f"*{one}*" if one in exact else one for one in patterns)
+            parts += [f"{name} {one!r} must match the whole name: write '*{one}*'" for one in exact]
     if not parts or not any(_chooses(replace(select, **wider), one) for one in values):
         return ""
     return " and ".join(parts)
 
 
 def _type_hint(select: Selector, values: t.Iterable[DeviceValues]) -> str:
-    """A hint if a selector without a type matches only devices of other types; else empty."""
+    """A hint if a selector without a type matches only devices of other types than PF; otherwise empty."""
     if select.type or select.address:
         return ""
     kinds = sorted({str(one["type"]) for one in values if select.matches(one)})

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Settings of NICs and of the node, and how those of several rules are merged. It imports nothing."""
+"""Settings of NICs and of the node, and how those of several rules are merged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Settings = dict[str, t.Any]
 
 
 class VfSettings(t.TypedDict, total=False):
-    """`vf` of a PF, and an entry of its `vfs`, which has an `index`. Rates are in Mbit/s."""
+    """`vf` of a PF, or an entry of its `vfs`, which also has an `index`. Rates are in Mbit/s."""
 
     index: str | int | list[str | int]
     driver: str
@@ -40,7 +40,7 @@ class RailRoutesSettings(t.TypedDict, total=False):
 
 
 class DcbSettings(t.TypedDict, total=False):
-    """`dcb` of a PF. The lists have a value for each priority or traffic class."""
+    """`dcb` of a PF. Lists have one value for each priority or traffic class, but `pfc` lists priorities."""
 
     trust: str
     dscp_priorities: dict[str, int]
@@ -100,18 +100,22 @@ class NodeSettings(t.TypedDict, total=False):
     runtime_nri: bool
 
 
-def merged(base: Settings, more: t.Mapping[str, object]) -> Settings:
-    """`base` overridden by `more`; mappings are merged, None removes, and other values are replaced."""
-    result = overlaid(base, more)
-    return {key: merged({}, one) if isinstance(one, dict) else one for key, one in result.items() if one is not None}
+def merged(base: Settings, override: t.Mapping[str, object]) -> Settings:
+    """`base` with the values of `override`. Mappings are merged, None removes a setting, other values are replaced."""
+    result = merged_with_nulls(base, override)
+    return {
+        key: merged({}, value) if isinstance(value, dict) else value
+        for key, value in result.items()
+        if value is not None
+    }
 
 
-def overlaid(base: Settings, more: t.Mapping[str, object]) -> Settings:
-    """As `merged`, but None stays, so that a later merge still removes the value."""
+def merged_with_nulls(base: Settings, override: t.Mapping[str, object]) -> Settings:
+    """As `merged`, but a None in `override` is kept, so that a later merge still removes the setting."""
     result = dict(base)
-    for key, value in more.items():
+    for key, value in override.items():
         if isinstance(value, dict):
-            result[key] = overlaid(result[key] if isinstance(result.get(key), dict) else {}, value)
+            result[key] = merged_with_nulls(result[key] if isinstance(result.get(key), dict) else {}, value)
         else:
             result[key] = value
     return result

@@ -33,7 +33,7 @@ class StartedChange:
 class Remaining:
     """Something that differs from its state before the run, or whose state is unknown.
 
-    `now` is its value, or `Unread`. `reason` is why it was not restored, if that is known.
+    `now` is the current value, or `Unread`. `reason` is why it was not restored, if that is known.
     """
 
     resource: str
@@ -44,7 +44,7 @@ class Remaining:
     reason: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """The form of a module's result."""
+        """The form that a module returns."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "now": stored(self.now)}
 
@@ -63,7 +63,7 @@ class Remaining:
 class Failed(Exception):
     """A step failed. `undone` are the changes that were undone; `remaining` is everything that still differs.
 
-    `change` is the change that failed. `unexpected` means that its error is not one that steps are expected to raise.
+    `change` is the change that failed. `unexpected` means that the error is of a type that steps should not raise.
     """
 
     def __init__(
@@ -79,55 +79,56 @@ class Failed(Exception):
         self.undone = list(undone)
         self.remaining = list(remaining)
         self.unexpected = unexpected
-        what = f"{change}: {error}" if change else str(error)
-        super().__init__(f"{what}. {self._state()}.")
+        cause = f"{change}: {error}" if change else str(error)
+        super().__init__(f"{cause}. {self._state()}.")
 
     def _state(self) -> str:
         count = len(self.undone)
         undone = f"{count} change{'s' if count != 1 else ''} made before it {'were' if count != 1 else 'was'} undone"
         if self.remaining:
-            left = "; ".join(map(str, self.remaining))
-            return f"The node differs from its previous state: {left}" + (f"; {undone}" if count else "")
+            differences = "; ".join(map(str, self.remaining))
+            return f"The node differs from its previous state: {differences}" + (f"; {undone}" if count else "")
         state = "the node is in its previous state: all values that this run may have changed were read again"
         return f"{undone}, and {state}" if count else state.capitalize()
 
 
-def undo(node: Node, error: BaseException, done: t.Sequence[StartedChange]) -> Failed:
-    """Undo the changes, the last first, even if undoing one fails. Then read all of them again and compare.
+def undo(node: Node, error: BaseException, started: t.Sequence[StartedChange]) -> Failed:
+    """Undo the changes, the last first, even if undoing one of them fails. Then read all values again and compare them.
 
     Returns the error to raise.
     """
-    troubles: dict[int, list[str]] = {}
-    for place in reversed(range(len(done))):
-        one = done[place]
+    undo_errors: dict[int, list[str]] = {}
+    for index in reversed(range(len(started))):
+        one = started[index]
         for differs, step in ((_differs, _revert), (_side_effects_differ, _restore_side_effects)):
             try:
                 if _with_retry(differs, node, one):
                     step(node, one)
-            except Exception as trouble:  # noqa: BLE001  # the other changes must be undone even after a defect
-                troubles.setdefault(place, []).append(describe(trouble))
+            except Exception as undo_error:  # noqa: BLE001  # the other changes must be undone even after a bug
+                undo_errors.setdefault(index, []).append(describe(undo_error))
     files = node.system.differences()
     remaining: list[Remaining] = []
     undone = []
     seen: set[tuple[str, str]] = set()
-    for place, one in enumerate(done):
-        left = list(_still_different(node, one, seen, "; ".join(troubles.get(place, ()))))
+    for index, one in enumerate(started):
+        left = list(_still_different(node, one, seen, "; ".join(undo_errors.get(index, ()))))
         remaining += left
-        if not left and place < len(done) - 1:
+        if not left and index < len(started) - 1:
             undone.append(one.change)
-    remaining += [_of_file(one) for one in files]
+    remaining += [_from_file(file) for file in files]
     unexpected = not isinstance(error, (HostError, Unfit))
-    return Failed(_as_host_error(error), done[-1].change if done else None, undone, remaining, unexpected)
+    return Failed(_as_host_error(error), started[-1].change if started else None, undone, remaining, unexpected)
 
 
 def _value(node: Node, one: StartedChange) -> object:
+    """The current value of a change's setting. Raises HostError."""
     change = one.change
     state = one.resource.read(node, {change.device: {change.setting: change.before}})
     return state.get(change.device, {}).get(change.setting)
 
 
 def _with_retry(differs: t.Callable[[Node, StartedChange], bool], node: Node, one: StartedChange) -> bool:
-    """The result of `differs`, which is tried again if reading fails, as the node's state decides what is restored."""
+    """The result of `differs`, which is called again if reading fails, as its result decides what is restored."""
     try:
         return differs(node, one)
     except Exception:  # noqa: BLE001  # the second read decides
@@ -135,7 +136,7 @@ def _with_retry(differs: t.Callable[[Node, StartedChange], bool], node: Node, on
 
 
 def _differs(node: Node, one: StartedChange) -> bool:
-    """Whether a setting differs from its value before the change. That of the failed change usually does not. Raises
+    """Whether a setting differs from its value before the change. After a failed change, it usually does not. Raises
     HostError."""
     return not one.resource.same(one.change.setting, _value(node, one), one.change.before)
 
@@ -163,14 +164,16 @@ def _restore_side_effects(node: Node, one: StartedChange) -> None:
             node.refresh()
 
 
-def _still_different(node: Node, one: StartedChange, seen: set[tuple[str, str]], trouble: str) -> t.Iterator[Remaining]:
-    """The values of a change and of its side effects that still differ. A value of several changes is only reported for
-    the first of them."""
+def _still_different(
+    node: Node, one: StartedChange, seen: set[tuple[str, str]], undo_error: str
+) -> t.Iterator[Remaining]:
+    """The values of a change and of its side effects that still differ. A value that several changes alter is only
+    reported for the first of them."""
     change, resource = one.change, one.resource
     now: dict[str, object] = {change.setting: _read(lambda: _value(node, one))}
     if one.side_effects:
-        found = _read(lambda: resource.side_effects(node, change))
-        now.update({name: found if isinstance(found, Unread) else found.get(name) for name in one.side_effects})
+        effects = _read(lambda: resource.side_effects(node, change))
+        now.update({name: effects if isinstance(effects, Unread) else effects.get(name) for name in one.side_effects})
     for name, before in {**one.side_effects, change.setting: change.before}.items():
         key, value = (change.device, name), now[name]
         if key in seen:
@@ -179,11 +182,11 @@ def _still_different(node: Node, one: StartedChange, seen: set[tuple[str, str]],
         if isinstance(before, Unread) and not isinstance(value, Unread):
             value = Unread(f"it could not be read before the change: {before}")
         if isinstance(value, Unread):
-            alike = False
+            unchanged = False
         else:
-            alike = resource.same(name, value, before) if name == change.setting else value == before
-        if not alike or (trouble and name == change.setting):
-            yield Remaining(change.resource, change.device, name, before, value, trouble)
+            unchanged = resource.same(name, value, before) if name == change.setting else value == before
+        if not unchanged or (undo_error and name == change.setting):
+            yield Remaining(change.resource, change.device, name, before, value, undo_error)
 
 
 def _read(request: t.Callable[[], T]) -> T | Unread:
@@ -193,8 +196,8 @@ def _read(request: t.Callable[[], T]) -> T | Unread:
         return Unread(describe(error))
 
 
-def _of_file(one: Difference) -> Remaining:
-    return Remaining("file", NODE, one.path, one.before, one.now, one.reason)
+def _from_file(file: Difference) -> Remaining:
+    return Remaining("file", NODE, file.path, file.before, file.now, file.reason)
 
 
 def _as_host_error(error: BaseException) -> HostError:

@@ -3,10 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Files and units that a run stores on the node: the wanted state, the program that applies it at boot, the rollback
-timer.
+"""What a run stores on the node: the wanted state, the program that applies this state at boot, the rollback timer.
 
-It imports all other folders of this package; only the fabric module imports it.
+This package imports all other subpackages of `host`; only the fabric module imports it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 # Note: this package is private to the collection.
 
 """The commands of the program on a node: `boot` applies settings that a reboot loses, `network` those that need the
-network, `undo FILE` undoes changes."""
+network, and `undo FILE` undoes changes."""
 
 # pylint: disable=ansible-bad-function
 # There is no AnsibleModule here, so this file prints and exits itself.
@@ -30,8 +30,8 @@ from ..resources.catalogue import named, resources
 from . import guard
 from .program import Boot, StoredRule, load
 
-#: Seconds for which an undo waits for the run whose changes it undoes, if that still runs.
-_UNDO_TIMEOUT = 3600.0
+#: How long an undo waits for the node's lock, which the run whose changes it undoes may still hold.
+_UNDO_LOCK_TIMEOUT_SECONDS = 3600.0
 
 
 def rules(nics: t.Iterable[StoredRule]) -> list[Rule]:
@@ -50,6 +50,7 @@ def rules(nics: t.Iterable[StoredRule]) -> list[Rule]:
 
 
 def _run(argv: list[str]) -> tuple[int, str, str]:
+    """Run a command line. Returns its exit status, output and error output."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -57,28 +58,28 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 def _boot(system: System, network: bool = False) -> None:
     """Apply the stored settings; with `network`, those that need the network, such as settings of bonds and VLANs,
     which only exist after the network is configured."""
-    wanted, general = load(system)
-    nics = rules(wanted)
+    stored_rules, general = load(system)
+    nics = rules(stored_rules)
     nic_resources = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
     failed = []
     for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
         # a failed resource must not stop the others
-        found: list[str] = []
+        errors: list[str] = []
         if resource.network == network:
-            found = [_apply(system, nics, general, resource)]
+            errors = [_apply(system, nics, general, resource)]
             # a failed NIC must not stop the others either (a run of the module undoes everything instead)
-            keys = _chosen(system, nics) if found[0] and resource.name in nic_resources else []
+            keys = _chosen(system, nics) if errors[0] and resource.name in nic_resources else []
             if len(keys) > 1:
-                found = [_apply(system, nics, general, resource, key) for key in keys]
+                errors = [_apply(system, nics, general, resource, key) for key in keys]
         elif network and resource.name in nic_resources:
-            found = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
-        failed += [one for one in found if one]
+            errors = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
+        failed += [one for one in errors if one]
     if failed:
         sys.exit("\n".join(failed))
 
 
 def _apply(system: System, nics: t.Sequence[Rule], general: NodeSettings, resource: Resource, only: str = "") -> str:
-    """Apply the settings of a resource; with `only`, those of one device. Returns the error, or an empty text."""
+    """Apply the settings of a resource; with `only`, those of one device. Returns the error, or an empty string."""
     try:
         # at boot there is no connection that could be lost
         node = Node(system, nics, general, allow_management=True, only=only)
@@ -101,8 +102,8 @@ def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> li
 def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
     """Undo changes, the last first. Returns those that could not be undone, each with the reason."""
     node = Node(system, allow_management=True)
-    known = [*named(system, {change.resource for change in changes}), Boot(system, {})]
-    by_name = {one.name: one for one in known}
+    known_resources = [*named(system, {change.resource for change in changes}), Boot(system, {})]
+    by_name = {one.name: one for one in known_resources}
     failed = []
     for change in reversed(changes):
         try:
@@ -117,19 +118,19 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
 
 
 def _undo(system: System, path: str) -> None:
-    """Undo the changes in a file, unless they were confirmed. The file stays if some could not be undone."""
-    begun = guard.claim(path)
-    if not begun:
+    """Undo the changes in a file, unless they were confirmed. The file is kept if some could not be undone."""
+    claimed = guard.claim(path)
+    if not claimed:
         print("the changes were confirmed")
         return
-    failed = undo(system, guard.claimed_changes(begun))
+    failed = undo(system, guard.claimed_changes(claimed))
     if failed:
         sys.exit("\n".join(failed))
-    os.unlink(begun)
+    os.unlink(claimed)
 
 
 def main() -> None:
-    """Run with the arguments of the program. Exits 1 with what failed on standard error."""
+    """Run the command in the program's arguments. On errors, exits with status 1 and prints them on standard error."""
     command = sys.argv[1:]
     system = System(run=_run)
     try:
@@ -138,12 +139,12 @@ def main() -> None:
                 _boot(system, network=command == ["network"])
         elif len(command) == 2 and command[0] == "undo":
             while True:
-                with node_lock(LOCK, _UNDO_TIMEOUT):
-                    left = guard.seconds_left(command[1])
-                    if not left:
+                with node_lock(LOCK, _UNDO_LOCK_TIMEOUT_SECONDS):
+                    seconds_left = guard.seconds_left(command[1])
+                    if not seconds_left:
                         _undo(system, command[1])
                         break
-                time.sleep(left)  # the run took longer than the timer, and can still be confirmed
+                time.sleep(seconds_left)  # the run took longer than the timer, and can still be confirmed
         else:
             sys.exit("usage: fabric.pyz boot | network | undo FILE")
     except (HostError, OSError, ValueError) as error:

@@ -26,7 +26,7 @@ _PROGRAM = f"{_FOLDER}/fabric.pyz"
 #: Files of the first release have no format number.
 _FORMS = Forms(unnumbered=1)
 _FIELDS = [one.name for one in dataclasses.fields(Change)]
-_ARM = "set a timer that undoes the changes if the connection is lost"
+_ARM_STEP = "set a timer that undoes the changes if the connection is lost"
 
 
 def _unit(name: str) -> str:
@@ -38,23 +38,27 @@ def _path(name: str) -> str:
 
 
 def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
+    """Write the changes, and the time until which they can be confirmed. Raises HostError."""
     # all processes share this clock, which starts at boot and cannot be set
     content = {"until": time.monotonic() + seconds, "changes": [change.as_json() for change in changes]}
     system.install(path, json.dumps(_FORMS.write(content)), step, 0o600)
 
 
 def _read(path: str) -> tuple[float, list[Change]]:
-    """The time and the changes in a file of _write. Raises OSError, and HostError if the file cannot be used."""
+    """The deadline (on the monotonic clock) and the changes in a file that `_write` wrote.
+
+    Raises OSError, and HostError if the file cannot be used.
+    """
     with open(path, encoding="utf-8") as file:
         text = file.read()
     try:
-        found = _FORMS.read(json.loads(text))
-        if not {"until", "changes"} <= found.keys():
-            raise ValueError("it must have until and changes")
+        content = _FORMS.read(json.loads(text))
+        if not {"until", "changes"} <= content.keys():
+            raise ValueError("it must contain until and changes")
         changes = [
-            Change(**{name: value for name, value in one.items() if name in _FIELDS}) for one in found["changes"]
+            Change(**{name: value for name, value in one.items() if name in _FIELDS}) for one in content["changes"]
         ]
-        return float(found["until"]), changes
+        return float(content["until"]), changes
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         fix = "nothing was undone. Set the previous values in the file by hand, then remove it"
         raise HostError("undo changes that were not confirmed", f"{path} cannot be used: {error}", fix) from None
@@ -66,9 +70,9 @@ def needed(node: Node, changes: t.Sequence[Change]) -> bool:
 
 
 def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
-    """Let systemd undo the changes in `seconds`. Returns the name for `confirm`. Raises HostError."""
+    """Let systemd undo the changes after `seconds`. Returns the name for `confirm`. Raises HostError."""
     name = str(os.getpid())
-    step, path = _ARM, _path(name)
+    step, path = _ARM_STEP, _path(name)
     if not system.exists("/run/systemd/system"):
         fix = "set rollback_after to 0 to run without a rollback"
         raise HostError(step, "systemd does not run on this node", fix)
@@ -89,9 +93,9 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
 def restart_timer(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
     """Restart the time for a confirmation after the changes were made, which may have taken long. Raises HostError.
 
-    Only for the run that made them: it blocks an undo while it holds the lock.
+    Only the run that made them may call this. Its lock on the node blocks the undo meanwhile.
     """
-    _write(system, _path(name), changes, seconds, _ARM)
+    _write(system, _path(name), changes, seconds, _ARM_STEP)
 
 
 def seconds_left(path: str) -> float:
@@ -129,37 +133,37 @@ def check_none_pending(system: System) -> None:
 def claim(path: str) -> str | None:
     """Claim the changes in a file for an undo. Returns the file's new name, or None if they were confirmed.
 
-    Only one of this function and `confirm` gets the file. It is removed when everything is undone. If the file remains,
-    the undo is running or has failed. Raises OSError.
+    Either this function or `confirm` gets the file, never both. The file is removed when everything is undone. If it
+    remains, the undo is running or has failed. Raises OSError.
     """
-    begun = _claimed_path(path)
+    claimed = _claimed_path(path)
     try:
-        os.rename(path, begun)
+        os.rename(path, claimed)
     except FileNotFoundError:
         return None
-    return begun
+    return claimed
 
 
 def confirm(system: System, name: str) -> bool:
-    """Keep the changes of that name, and stop their timer. Raises HostError if it was too late."""
+    """Keep the changes of the run with that name, and stop their timer. Raises HostError if it is too late."""
     path = _path(name)
     step = "confirm the changes"
-    late, fix = "they were already undone, because they were not confirmed in time", "raise rollback_after"
+    reason, fix = "they were already undone, because they were not confirmed in time", "increase rollback_after"
     if not name.isdigit():
-        raise HostError(step, late, fix)
+        raise HostError(step, reason, fix)
     try:
         os.unlink(path)
     except FileNotFoundError:
         if system.exists(_claimed_path(path)):
-            late = "they were not confirmed in time, and the undo is running or has failed"
+            reason = "they were not confirmed in time, and the undo is running or has failed"
             fix = f"look at 'journalctl -u {_unit(name)}', then {fix}"
-        raise HostError(step, late, fix) from None
+        raise HostError(step, reason, fix) from None
     except OSError as error:
         raise refused(step, error.errno or 0, path) from None
     try:
         system.command(["systemctl", "stop", f"{_unit(name)}.timer"], step)
     except HostError:
-        pass  # it has just expired, and finds nothing to undo
+        pass  # the timer has just expired, and its program finds nothing to undo
     return True
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The node's settings before this collection first changed them, so that they can be restored."""
+"""The settings of the node before this collection first changed them, so that they can be restored."""
 
 from __future__ import annotations
 
@@ -28,54 +28,56 @@ _FIX = "run the role fabric of the release that wrote it, or of a newer one; the
 
 
 def load(system: System) -> dict[str, State]:
-    """The recorded settings by resource; empty without the file.
+    """The recorded settings by resource; empty if the file does not exist.
 
-    Raises HostError if the file is damaged, or only a newer release can read it.
+    Raises HostError if the file is damaged, or if only a newer release can read it.
     """
     text = system.content(PATH)
     try:
-        found = _FORMS.read(json.loads(text or "{}"))["resources"]
-        if not all(isinstance(one, dict) for one in _levels(found)):
-            raise ValueError("it must have settings by resource and device")
+        recorded = _FORMS.read(json.loads(text or "{}"))["resources"]
+        if not all(isinstance(one, dict) for one in _levels(recorded)):
+            raise ValueError("it must contain settings by resource and device")
     except NewerForm as error:
         raise HostError(f"read {PATH}", str(error), _FIX) from None
     except (ValueError, KeyError, RecursionError) as error:
         fix = "remove it; the original settings are then not restored"
         raise HostError(f"read {PATH}", str(error), fix) from None
-    return t.cast("dict[str, State]", found)
+    return t.cast("dict[str, State]", recorded)
 
 
-def _levels(found: dict[str, dict[str, object]]) -> t.Iterator[object]:
+def _levels(recorded: dict[str, dict[str, object]]) -> t.Iterator[object]:
     """The mapping of resources, then those of their devices, then those of the devices' settings."""
-    yield found
-    for state in found.values():
+    yield recorded
+    for state in recorded.values():
         yield state
         yield from state.values()
 
 
 def remember(system: System, changes: t.Sequence[Change]) -> None:
-    """Record the values before the changes, unless a setting is recorded already. Raises HostError."""
-    known = load(system)
-    before = json.dumps(known, indent=2, sort_keys=True)
+    """Record the values before the changes, except for settings that are already recorded. Raises HostError."""
+    recorded = load(system)
+    before = json.dumps(recorded, indent=2, sort_keys=True)
     for change in changes:
-        known.setdefault(change.resource, {}).setdefault(change.device, {}).setdefault(
+        recorded.setdefault(change.resource, {}).setdefault(change.device, {}).setdefault(
             change.setting, stored(change.before)
         )
-    if json.dumps(known, indent=2, sort_keys=True) != before:
-        text = json.dumps(_FORMS.write({"resources": known}), indent=2, sort_keys=True)
+    if json.dumps(recorded, indent=2, sort_keys=True) != before:
+        text = json.dumps(_FORMS.write({"resources": recorded}), indent=2, sort_keys=True)
         system.install(PATH, text + "\n", "record the original settings", 0o600)
 
 
 def wanted(system: System, node: Node) -> dict[str, State]:
-    """The values to restore by resource, of devices that still exist. Raises HostError, also for a resource that only a
-    newer release has, as this release would lose its settings."""
-    notes = load(system)
-    known = {one.name: one for one in named(system, notes)}
-    if newer := sorted(set(notes) - {*known, "boot"}):
+    """The values to restore, by resource, for devices that still exist.
+
+    Raises HostError, also if only a newer release knows a recorded resource: its settings would be lost.
+    """
+    recorded = load(system)
+    known = {one.name: one for one in named(system, recorded)}
+    if newer := sorted(set(recorded) - {*known, "boot"}):
         reason = f"it has settings of {', '.join(newer)}, which this release does not know"
         raise HostError(f"restore the settings in {PATH}", reason, _FIX)
     found: dict[str, State] = {}
-    for resource, state in notes.items():
+    for resource, state in recorded.items():
         for device, settings in state.items():
             if device == NODE or device.partition(" ")[0] in node.devices:
                 found.setdefault(resource, {})[device] = _values(known.get(resource), settings)

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The program that runs this package on a node without Ansible: at boot, and to undo changes that were not confirmed.
+"""The program that runs `host` on a node without Ansible: at boot, and to undo changes that were not confirmed.
 
-It is a zip file with this package, `topology` and `uplinks`, which Python can run, so that boot and playbooks use the
+It is a zip file that Python can run, with the packages `host`, `topology` and `uplinks`. So boot and playbooks use the
 same code.
 """
 
@@ -37,17 +37,17 @@ UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology", "uplinks")
-#: Parts of `topology` that are not needed at boot: findings, and the import of topology files of other programs.
+#: Parts of `topology` that are not needed at boot: findings, and the import of other programs' topology files.
 _EXCLUDED = ("topology/diagnosis", "topology/xml_import")
 _NAME = "lanewise_fabric"
 #: Where a unit looks for another Python interpreter.
 _OTHER_PYTHONS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
-_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 9))"
+_VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 9))"
 _NO_PYTHON = (
     "The RDMA and SR-IOV state of this node is not restored: {python} no longer exists, and there is no other Python "
     "3.9 or later. Install one, or run lanewise.dra.fabric on this node."
 )
-#: The date of all files in the zip file, so that the same sources make the same file. It is the earliest possible.
+#: The date of all files in the zip file, so that the same sources make the same file. No earlier date is possible.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 _UNIT_TEXT = """\
@@ -105,10 +105,10 @@ class StoredRule(t.TypedDict, total=False):
 
 
 def archive() -> bytes:
-    """The program as a zip file, made of the sources of the imported packages, which are in a folder or in AnsiballZ's
-    zip file.
+    """The program as a zip file, made from the sources of the imported packages.
 
-    AnsiballZ packs only imported modules, so a module that stores the program imports its entry point `boot`.
+    These are in a folder or in AnsiballZ's zip file. AnsiballZ packs only imported modules, so a module that stores the
+    program imports its entry point `boot`.
     """
     base = __name__.rsplit(".", 3)[0]
     sources = {f"{_NAME}/__init__.py": "", "__main__.py": f"from {_NAME}.host.persist.boot import main\n\nmain()\n"}
@@ -125,15 +125,17 @@ def archive() -> bytes:
 
 
 def load(system: System) -> tuple[list[StoredRule], NodeSettings]:
-    """The rules of NICs and the settings of the node to apply at boot, as JSON; empty without the file. Raises
-    HostError if the file is damaged, or if only a newer release can read it."""
+    """The rules of NICs and the settings of the node to apply at boot, as JSON; empty if the file does not exist.
+
+    Raises HostError if the file is damaged, or if only a newer release can read it.
+    """
     step, fix = f"read {DESIRED}", "run lanewise.dra.fabric on this node, which writes it and the program again"
     text = system.content(DESIRED)
     try:
         found = _FORMS.read(json.loads(text or "{}"))
         nics, general = found.get("nics", []), found.get("node", {})
         if not isinstance(nics, list) or not isinstance(general, dict) or not all(map(_is_rule, nics)):
-            raise ValueError("it must have rules (nics) and settings (node)")
+            raise ValueError("it must contain rules (nics) and settings (node)")
     except NewerForm as error:
         raise HostError(step, f"a newer release wrote it: {error}", fix) from None
     except (ValueError, RecursionError) as error:
@@ -141,9 +143,9 @@ def load(system: System) -> tuple[list[StoredRule], NodeSettings]:
     return nics, t.cast(NodeSettings, general)
 
 
-def _is_rule(one: object) -> bool:
-    wanted = {"name": str, "select": dict, "settings": dict}
-    return isinstance(one, dict) and all(isinstance(one.get(name), kind) for name, kind in wanted.items())
+def _is_rule(value: object) -> bool:
+    types = {"name": str, "select": dict, "settings": dict}
+    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in types.items())
 
 
 def _sources(package: str, folder: str) -> dict[str, str]:
@@ -175,15 +177,17 @@ def network_unit() -> str:
 
 
 def start(python: str, program: str = PROGRAM) -> str:
-    """The command of a unit that runs the program. It uses the present Python, or another one that is new enough if a
-    system update has removed the present one. Without any, it fails with a message in the journal.
+    """The command with which a unit runs the program, using the interpreter `python`.
+
+    If a system update has removed this interpreter, the command uses another one that is new enough. If there is none,
+    it fails with a message in the journal.
 
     Quoted for systemd, which turns $$ into $ (systemd.service(5), "Command lines").
     """
     first = f'"{python}" ' if python else ""
     script = (
         f"for python in {first}{_OTHER_PYTHONS}; do "
-        f'"$$python" -I -c "{_NEW_ENOUGH}" 2>/dev/null && exec "$$python" -I {program} "$$@"; done; '
+        f'"$$python" -I -c "{_VERSION_CHECK}" 2>/dev/null && exec "$$python" -I {program} "$$@"; done; '
         f'echo "{_NO_PYTHON.format(python=python or "/usr/bin/python3")}" >&2; exit 1'
     )
     return f"/bin/sh -c '{script}' lanewise-fabric"
@@ -205,24 +209,24 @@ class Boot(Resource):
         self._archive = archive() if desired else b""
 
     def wanted(self, node: Node) -> State:
-        none = {"network_enabled": None, "network_unit": None}
+        no_network = {"network_enabled": None, "network_unit": None}
         if not self._desired:
-            return {NODE: {**none, "enabled": None, "unit": None, "desired": None, "program": None}}
+            return {NODE: {**no_network, "enabled": None, "unit": None, "desired": None, "program": None}}
         values = {
             "program": hashlib.sha256(self._archive).hexdigest(),
             "desired": json.dumps(_FORMS.write(dict(self._desired)), indent=2, sort_keys=True) + "\n",
             "unit": unit(),
             "enabled": True,
         }
-        late = {"network_unit": network_unit(), "network_enabled": True}
-        return {NODE: {**values, **(late if self._desired.get("network") else none)}}
+        network_values = {"network_unit": network_unit(), "network_enabled": True}
+        return {NODE: {**values, **(network_values if self._desired.get("network") else no_network)}}
 
     def read(self, node: Node, wanted: State) -> State:
         values: dict[str, object] = {"desired": self.system.content(DESIRED)}
-        for before, name, path in (("", UNIT, UNIT_PATH), ("network_", NETWORK_UNIT, NETWORK_UNIT_PATH)):
-            values[f"{before}unit"] = self.system.content(path)
-            wants = f"{path.rpartition('/')[0]}/multi-user.target.wants/{name}"
-            values[f"{before}enabled"] = True if self.system.exists(wants) else None
+        for prefix, name, path in (("", UNIT, UNIT_PATH), ("network_", NETWORK_UNIT, NETWORK_UNIT_PATH)):
+            values[f"{prefix}unit"] = self.system.content(path)
+            wants_link = f"{path.rpartition('/')[0]}/multi-user.target.wants/{name}"
+            values[f"{prefix}enabled"] = True if self.system.exists(wants_link) else None
         data = self.system.data(PROGRAM)
         values["program"] = None if data is None else hashlib.sha256(data).hexdigest()
         return {NODE: values}

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""One file for each host resource, with `read`, `plan` and `apply`. `catalogue` has their order.
+"""The host resources, one module each with `wanted`, `read` and `apply`. `catalogue` lists them in their order.
 
-It imports `access`, `engine` and `topology`, never `persist`. Several resources share `owner` and `vfs`.
+The package imports `access`, `engine` and `topology`, never `persist`. Several resources share `owner` and `vfs`.
 """
 
 from __future__ import annotations

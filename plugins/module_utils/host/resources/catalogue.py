@@ -162,7 +162,7 @@ def _kubelet() -> type[Resource]:
 
 
 #: For each resource: whether it is for NICs or the node, its settings, and the function that imports it. Kernel
-#: settings come first, then settings that create devices, then those of devices, then services that are restarted.
+#: settings come first, then settings that create devices, then settings of devices, then services that are restarted.
 _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
     ("node", ("kernel_args", "kernel_args_absent", "iommu"), _kernel_args),
     ("node", ("kernel_modules", "module_options"), _kernel_modules),
@@ -194,7 +194,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
 def resources(
     system: System, nics: t.Iterable[t.Mapping[str, object]], general: t.Mapping[str, object], boot: bool = False
 ) -> list[Resource]:
-    """The resources for the settings of NIC rules and the node; with `boot`, those whose settings a reboot loses."""
+    """The resources for the settings of NICs and the node; with `boot`, only those whose settings a reboot loses."""
     wanted = {
         "nic": {key for settings in nics for key, value in settings.items() if value is not None},
         "node": {key for key, value in general.items() if value is not None},
@@ -204,6 +204,6 @@ def resources(
 
 
 def named(system: System, names: t.Iterable[str]) -> list[Resource]:
-    """The resources of these names, in the order in which they are applied."""
+    """The resources with these names, in the order in which they are applied."""
     wanted = set(names)
     return [one for one in (load()(system) for _scope, _keys, load in _ORDER) if one.name in wanted]

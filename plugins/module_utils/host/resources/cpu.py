@@ -17,7 +17,7 @@ from ..engine.resource import Resource
 _CPU = "/sys/devices/system/cpu"
 _POLICIES = f"{_CPU}/cpufreq"
 _FILES = {"cpu_governor": "scaling_governor", "cpu_energy_preference": "energy_performance_preference"}
-_OFFERS = {
+_AVAILABLE_VALUES = {
     "cpu_governor": "scaling_available_governors",
     "cpu_energy_preference": "energy_performance_available_preferences",
 }
@@ -26,16 +26,16 @@ _OFFERS = {
 class Cpu(Resource):
     """`cpu_governor`, `cpu_energy_preference` and `cpu_idle_max_latency_us` of the node.
 
-    A value is a string if all processors have the same, otherwise a mapping of processors to values.
+    A value is a string if it is the same for all processors, otherwise a mapping of processors to values.
     """
 
     name = "cpu"
     recorded_in = ("/sys/devices/system/cpu/cpufreq",)
 
     def wanted(self, node: Node) -> State:
-        given: t.Mapping[str, object] = node.general
+        requested: t.Mapping[str, object] = node.general
         # the governor first, as it decides which preferences are available
-        found = {name: given[name] for name in _FILES if given.get(name) is not None}
+        found = {name: requested[name] for name in _FILES if requested.get(name) is not None}
         limit = node.general.get("cpu_idle_max_latency_us")
         if limit is not None:
             for state, latency in self._idle_states().items():
@@ -43,7 +43,7 @@ class Cpu(Resource):
         return {NODE: found} if found else {}
 
     def _idle_states(self) -> dict[str, int]:
-        """The idle states of the first processor that has any, by name, with their exit latencies."""
+        """The idle states of the first processor that has any, by name, with their exit latencies in microseconds."""
         for cpu in self._cpus():
             found = {}
             for state in self.system.names(f"{_CPU}/{cpu}/cpuidle"):
@@ -67,11 +67,11 @@ class Cpu(Resource):
                 if re.match(r"^policy\d+$", name, re.ASCII)
             }
             return {name: path for name, path in found.items() if self.system.exists(path)}
-        wish = setting[len("idle state ") :]
+        state_name = setting[len("idle state ") :]
         found = {}
         for cpu in self._cpus():
             for state in self.system.names(f"{_CPU}/{cpu}/cpuidle"):
-                if self.system.text(f"{_CPU}/{cpu}/cpuidle/{state}/name") == wish:
+                if self.system.text(f"{_CPU}/{cpu}/cpuidle/{state}/name") == state_name:
                     found[cpu] = f"{_CPU}/{cpu}/cpuidle/{state}/disable"
         return found
 
@@ -81,8 +81,8 @@ class Cpu(Resource):
             values = {name: self.system.text(path) for name, path in self._paths(setting).items()}
             if setting not in _FILES:
                 values = {name: "off" if value == "1" else "on" for name, value in values.items()}
-            different = set(values.values())
-            found[setting] = values if len(different) > 1 else next(iter(different), None)
+            distinct = set(values.values())
+            found[setting] = values if len(distinct) > 1 else next(iter(distinct), None)
         return {NODE: found}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -93,16 +93,16 @@ class Cpu(Resource):
             return None
         for path in self._paths(change.setting).values():
             folder = path.rpartition("/")[0]
-            offered = (self.system.text(f"{folder}/{_OFFERS[change.setting]}") or "").split()
+            offered = (self.system.text(f"{folder}/{_AVAILABLE_VALUES[change.setting]}") or "").split()
             if change.setting == "cpu_energy_preference" and str(change.after).isdigit():
                 continue  # the processor's own scale, 0 to 255
-            for one in change.after.values() if isinstance(change.after, dict) else (change.after,):
-                if one not in offered:
+            for value in change.after.values() if isinstance(change.after, dict) else (change.after,):
+                if value not in offered:
                     return Refusal(
-                        NODE, change.setting, f"{one} is not available here", f"use one of {', '.join(offered)}"
+                        NODE, change.setting, f"{value} is not available here", f"use one of {', '.join(offered)}"
                     )
         governor = node.general.get("cpu_governor") or self._governor()
-        if change.setting == "cpu_energy_preference" and governor == "performance" and self._active():
+        if change.setting == "cpu_energy_preference" and governor == "performance" and self._in_active_mode():
             if change.after not in ("performance", "0", 0):
                 fix = "leave it out, or choose the governor powersave, which follows the load here"
                 message = "with the governor performance the driver accepts only the preference performance"
@@ -110,9 +110,11 @@ class Cpu(Resource):
         return None
 
     def _governor(self) -> str | None:
+        """The current governor of the first policy."""
         return next((self.system.text(path) for path in self._paths("cpu_governor").values()), None)
 
-    def _active(self) -> bool:
+    def _in_active_mode(self) -> bool:
+        """Whether the frequency driver is intel_pstate or amd_pstate in its active mode."""
         return any(self.system.text(f"{_CPU}/{one}/status") == "active" for one in ("intel_pstate", "amd_pstate"))
 
     def apply(self, node: Node, change: Change) -> None:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Data Center Bridging: flow control by priority, traffic classes, DSCP trust, buffers (linux/dcbnl.h)."""
+"""Data Center Bridging: priority flow control, traffic classes, DSCP trust, buffers (linux/dcbnl.h)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from ..engine.settings import DcbSettings
 from .ethtool import Ethtool
 
 _IEEE_SET, _IEEE_GET, _IEEE_DEL = 20, 21, 27
-_BY_DSCP = 5
+_SELECTOR_DSCP = 5
 _TSA = {0: "strict", 1: "cb_shaper", 2: "ets", 255: "vendor"}
-#: The size of buffers is a multiple of a cell: the reported size may be almost this much below the requested one.
-_CELL = 256
+#: The size of a buffer is a multiple of a cell. The reported size may be smaller than the requested one by less than
+#: this.
+_CELL_BYTES = 256
 SETTINGS = ("trust", "ets", "pfc", "buffer")
 #: The parts of IEEE 802.1Qaz in the kernel's messages, by name.
 _Parts = dict[str, Message]
@@ -33,8 +34,7 @@ _Lists = dict[str, list[t.Any]]
 
 @dataclass(frozen=True)
 class Trust(Value):
-    """The source of a packet's priority: its DSCP, mapped by `priorities`, or if these are empty, its VLAN tag
-    (PCP)."""
+    """The source of a packet's priority: its DSCP, mapped by `priorities`. Without these, its VLAN tag (PCP)."""
 
     priorities: t.Mapping[int, int] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Dcb(Resource):
     """`dcb` of a PF: `trust`, `dscp_priorities`, `ets`, `pfc`, `buffer`.
 
     The application table decides whether DSCPs are trusted: a driver trusts them if the table has an entry. Values that
-    are not in `ets` and `buffer` are not changed.
+    are missing in `ets` and `buffer` are not changed.
     """
 
     name = "dcb"
@@ -72,31 +72,32 @@ class Dcb(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            asked = settings.get("dcb") or DcbSettings()
-            priorities = asked.get("dscp_priorities")
-            one: dict[str, object] = {}
-            if asked.get("trust") in ("pcp", "dscp") or priorities is not None:
+            requested = settings.get("dcb") or DcbSettings()
+            priorities = requested.get("dscp_priorities")
+            values: dict[str, object] = {}
+            if requested.get("trust") in ("pcp", "dscp") or priorities is not None:
                 by_dscp = {int(code): int(priority) for code, priority in (priorities or {}).items()}
-                if asked.get("trust") == "pcp" and by_dscp:
+                if requested.get("trust") == "pcp" and by_dscp:
                     fix = "remove dscp_priorities, or set trust to dscp"
                     raise HostError(f"set dcb trust of {key}", "dscp_priorities is set, but trust is pcp", fix)
-                one["trust"] = Trust() if asked.get("trust") == "pcp" else Trust({**_classes(), **by_dscp})
-            for name, parts in (("ets", asked.get("ets")), ("buffer", asked.get("buffer"))):
+                is_pcp = requested.get("trust") == "pcp"
+                values["trust"] = Trust() if is_pcp else Trust({**_class_selector_priorities(), **by_dscp})
+            for name, parts in (("ets", requested.get("ets")), ("buffer", requested.get("buffer"))):
                 if parts is not None:
-                    one[name] = {part: value for part, value in parts.items() if value is not None}
-            pfc = asked.get("pfc")
+                    values[name] = {part: value for part, value in parts.items() if value is not None}
+            pfc = requested.get("pfc")
             if pfc is not None:
-                one["pfc"] = sorted(set(pfc))
-            if one:
-                found[key] = {name: one[name] for name in SETTINGS if name in one}
+                values["pfc"] = sorted(set(pfc))
+            if values:
+                found[key] = {name: values[name] for name in SETTINGS if name in values}
         return found
 
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
         for key, settings in wanted.items():
             parts = _read_parts(self.system, node.device(key).interface)
-            shown = decoded(parts)
-            found[key] = {name: shown.get(name) for name in settings}
+            current = decoded(parts)
+            found[key] = {name: current.get(name) for name in settings}
         return found
 
     def from_stored(self, setting: str, value: object) -> object:
@@ -124,7 +125,7 @@ class Dcb(Resource):
         if change.setting == "pfc" and change.after:
             pause = Ethtool(self.system).read_group(device.interface, "pause")[0]
             planned = (node.settings.get(change.device, {}).get("ethtool") or {}).get("pause") or {}
-            if any(planned.get(way, pause.get(way)) for way in ("rx", "tx")):
+            if any(planned.get(direction, pause.get(direction)) for direction in ("rx", "tx")):
                 fix = "switch it off: ethtool: {pause: {rx: false, tx: false}}"
                 return refusal("global pause is on, and replaces priority flow control", fix)
         return None
@@ -148,27 +149,27 @@ class Dcb(Resource):
         old, new = before.priorities, after.priorities
         # new entries first, as a driver falls back to PCP while the table is empty
         self._send_apps(interface, _IEEE_SET, set(new.items()) - set(old.items()), step)
-        gone = set(old.items()) - set(new.items())
+        removed = set(old.items()) - set(new.items())
         # a driver may have replaced an old entry by the new entry of the same DSCP
-        self._send_apps(interface, _IEEE_DEL, gone & _apps(_read_parts(self.system, interface)), step)
+        self._send_apps(interface, _IEEE_DEL, removed & _apps(_read_parts(self.system, interface)), step)
 
     def _send_apps(self, interface: str, command: int, entries: set[tuple[int, int]], step: str) -> None:
         if entries:
             apps = [
-                ("app", {"selector": _BY_DSCP, "priority": priority, "protocol": code})
+                ("app", {"selector": _SELECTOR_DSCP, "priority": priority, "protocol": code})
                 for code, priority in sorted(entries)
             ]
             self._send(interface, command, ("apps", {"attrs": apps}), step)
 
     def _send(self, interface: str, command: int, part: tuple[str, object], step: str) -> None:
-        kernel = self.system.socket("ROUTE")
+        socket = self.system.socket("ROUTE")
         from ..access import messages
 
         attributes = [("ifname", interface), ("ieee", {"attrs": [part]})]
 
         def request() -> None:
-            for answer in messages.exchange(kernel, messages.SET_DCB, messages.Dcb, attributes, cmd=command):
-                status = answer.get_attr("status")
+            for reply in messages.exchange(socket, messages.SET_DCB, messages.Dcb, attributes, cmd=command):
+                status = reply.get_attr("status")
                 if status:  # the negative error number as a byte
                     raise OSError(256 - status, "")
 
@@ -176,23 +177,23 @@ class Dcb(Resource):
 
 
 def _read_parts(system: System, interface: str) -> _Parts:
-    """The parts of IEEE 802.1Qaz that a driver reports (`messages.Dcb`); empty if it has none. Raises HostError."""
-    kernel = system.socket("ROUTE")
+    """The parts of IEEE 802.1Qaz that a driver reports (`messages.Dcb`); empty if it reports none. Raises HostError."""
+    socket = system.socket("ROUTE")
     from ..access import messages
 
     message = (messages.GET_DCB, messages.Dcb, [("ifname", interface)])
     try:
-        answers = system.read(f"read dcb of {interface}", lambda: messages.exchange(kernel, *message, cmd=_IEEE_GET))
+        replies = system.read(f"read dcb of {interface}", lambda: messages.exchange(socket, *message, cmd=_IEEE_GET))
     except HostError as error:
         if error.code == errno.EOPNOTSUPP:
             return {}
         raise
-    ieee = answers[0].get_attr("ieee") if answers else None
+    ieee = replies[0].get_attr("ieee") if replies else None
     return {one[0]: one[1] for one in ieee["attrs"]} if ieee else {}
 
 
 def decoded(parts: _Parts) -> dict[str, object]:
-    """The settings of the state from the kernel's parts, without those that the driver does not report."""
+    """The settings in the kernel's parts, without those that the driver does not report."""
     found: dict[str, object] = {}
     if parts:
         found["trust"] = Trust(dict(sorted(_apps(parts))))
@@ -220,20 +221,21 @@ def changed(parts: _Parts, setting: str, value: object) -> dict[str, object]:
 
 
 def _apps(parts: _Parts) -> set[tuple[int, int]]:
-    """DSCPs and their priorities in the application table."""
+    """Pairs of a DSCP and its priority in the application table."""
     apps = parts["apps"].get_attrs("app") if "apps" in parts else ()
-    return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _BY_DSCP}
+    return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _SELECTOR_DSCP}
 
 
-def _classes() -> dict[int, int]:
-    """The priority of each DSCP by its class selector, which is the default of devices."""
+def _class_selector_priorities() -> dict[int, int]:
+    """The priority of each DSCP according to its class selector, as devices map it by default."""
     return {code: code >> 3 for code in range(64)}
 
 
 def _same_part(part: str, before: object, after: object) -> bool:
     if part != "size" or not isinstance(before, list) or not isinstance(after, list):
         return bool(before == after)
-    return len(before) == len(after) and all(0 <= want - have < _CELL for have, want in zip(before, after))
+    pairs = zip(before, after)
+    return len(before) == len(after) and all(0 <= requested - current < _CELL_BYTES for current, requested in pairs)
 
 
 def _invalid(value: object) -> str:
@@ -246,16 +248,16 @@ def _invalid(value: object) -> str:
     lists = t.cast(_Lists, value)
     for part, numbers in lists.items():
         if len(numbers) != 8:
-            return f"{part} has {len(numbers)} values, but 8 are needed"
-        top = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100}.get(part)
-        if top is not None and not all(0 <= one <= top for one in numbers):
-            return f"values of {part} are 0 to {top}"
+            return f"{part} has {len(numbers)} values, but needs 8"
+        maximum = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100}.get(part)
+        if maximum is not None and not all(0 <= one <= maximum for one in numbers):
+            return f"values of {part} are 0 to {maximum}"
     names = [one for one in lists.get("tsa", ()) if one not in _TSA.values()]
     if names:
-        return f"{names[0]} is not a tsa, which is one of {', '.join(_TSA.values())}"
-    shared = [one for one, kind in zip(lists.get("bandwidth", ()), lists.get("tsa", ())) if kind == "ets"]
+        return f"{names[0]} is not a tsa: use one of {', '.join(_TSA.values())}"
+    ets_shares = [one for one, kind in zip(lists.get("bandwidth", ()), lists.get("tsa", ())) if kind == "ets"]
     return (
-        f"bandwidth of classes with ets adds up to {sum(shared)}, but 100 is needed"
-        if shared and sum(shared) != 100
+        f"bandwidth of classes with ets adds up to {sum(ets_shares)}, but must add up to 100"
+        if ets_shares and sum(ets_shares) != 100
         else ""
     )

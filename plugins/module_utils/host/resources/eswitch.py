@@ -22,11 +22,11 @@ _DRIVERS = "/sys/bus/pci/drivers"
 _VFS_UNBOUND = ("mlx5_core",)
 #: Drivers that change the mode in any state of the VFs.
 _VFS_IN_ANY_STATE = ("bnxt_en",)
-_FIX = "remove the PF from its bond or bridge and remove its tc rules first; 'dmesg' has the driver's reason"
+_FIX = "remove the PF from its bond or bridge and remove its tc rules first; 'dmesg' shows the driver's reason"
 
 
 class Eswitch(Resource):
-    """`eswitch_mode` of a PF: `legacy` or `switchdev`. Applied after the number of VFs."""
+    """`eswitch_mode` of a PF: `legacy` or `switchdev`. It is applied after the number of VFs."""
 
     name = "eswitch"
     recreates_devices = True
@@ -127,8 +127,8 @@ class Eswitch(Resource):
                     self._restore(f"{_DRIVERS}/{driver}/bind", vf, f"start the driver of {vf} again, to {step}")
 
     def _restore(self, path: str, value: str, step: str) -> None:
-        """Restore VFs or their driver. It is tried twice, because a later run only compares the mode, and would not
-        detect missing VFs or drivers."""
+        """Restore VFs or their driver. The write is tried twice, because a later run only compares the mode, and would
+        not detect missing VFs or drivers."""
         try:
             self.system.write(path, value, step)
         except HostError:

@@ -30,7 +30,7 @@ _NUMBERS = {
     ),
     "pause": ("autoneg", "rx", "tx"),
 }
-#: Groups of switches with names that the driver defines, and the attribute that sets them.
+#: Groups of switches whose names the kernel or the driver defines, and the attribute that sets them.
 _SWITCHES = {"features": "wanted", "private_flags": "active"}
 #: The flag for a reply with only success or failure.
 _OMIT_REPLY = 2
@@ -47,17 +47,19 @@ class Ethtool(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            asked = settings.get("ethtool") or {}
+            requested_groups = settings.get("ethtool") or {}
             for group in (*_NUMBERS, *_SWITCHES):
-                given = {name: value for name, value in (asked.get(group) or {}).items() if value is not None}
-                known = list(_NUMBERS[group]) if group in _NUMBERS else sorted(given)
-                unknown = sorted(set(given) - set(known))
+                requested = {
+                    name: value for name, value in (requested_groups.get(group) or {}).items() if value is not None
+                }
+                known = list(_NUMBERS[group]) if group in _NUMBERS else sorted(requested)
+                unknown = sorted(set(requested) - set(known))
                 if unknown:
                     fix = f"use {', '.join(known)}"
                     raise HostError(f"set ethtool {group} of {key}", f"{unknown[0]} is not known", fix)
                 for name in known:
-                    if name in given:
-                        found.setdefault(key, {})[f"{group}.{name}"] = given[name]
+                    if name in requested:
+                        found.setdefault(key, {})[f"{group}.{name}"] = requested[name]
         return found
 
     def read(self, node: Node, wanted: State) -> State:
@@ -77,18 +79,18 @@ class Ethtool(Resource):
         interface = node.device(change.device).interface
         values, limits = self.read_group(interface, group)
         if change.before is None:
-            kinds = ", ".join(sorted(values)) or "none"
+            names = ", ".join(sorted(values)) or "none"
             message = f"the driver of {interface} has no {group.rstrip('s')} {_NAMES.get(name, name)}"
-            return Refusal(change.device, change.setting, message, f"it has {kinds}")
+            return Refusal(change.device, change.setting, message, f"it has {names}")
         limit = limits.get(name)
         if group in _SWITCHES:
             if limit:
                 return None
-            message = f"the driver of {interface} does not allow a change of it"
+            message = f"the driver of {interface} does not allow changing it"
             return Refusal(change.device, change.setting, message, "leave it out for this NIC")
         if limit is not None and change.after > limit:
             message = f"{change.after} is more than {interface} supports"
-            return Refusal(change.device, change.setting, message, f"ask for {limit} at most")
+            return Refusal(change.device, change.setting, message, f"request at most {limit}")
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:
@@ -105,7 +107,7 @@ class Ethtool(Resource):
             bit = [("ETHTOOL_A_BITSET_BIT_NAME", name), *([("ETHTOOL_A_BITSET_BIT_VALUE", True)] if value else [])]
             bits = {"attrs": [("ETHTOOL_A_BITSET_BITS_BIT", {"attrs": bit})]}
             name, value = _SWITCHES[group], {"attrs": [("ETHTOOL_A_BITSET_BITS", bits)]}
-        kernel = self.system.socket("ethtool")
+        socket = self.system.socket("ethtool")
         from ..access import messages
 
         command, message = messages.ETHTOOL[group]
@@ -113,36 +115,36 @@ class Ethtool(Resource):
         fix = "RDMA uses the queues: unload the RDMA driver first" if group == "channels" else ""
         self.system.request_change(
             step,
-            lambda: messages.generic(kernel, command + 1, message, attributes, change=True),
+            lambda: messages.generic(socket, command + 1, message, attributes, change=True),
             fix if device.rdma_devices else "",
         )
 
     def read_group(self, interface: str, group: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """The present values of a group, and the largest allowed ones; for switches, whether they can be changed."""
+        """The current values of a group, and the largest allowed ones; for switches, whether they can be changed."""
         try:
-            kernel = self.system.socket("ethtool")
+            socket = self.system.socket("ethtool")
             from ..access import messages
 
             command, message = messages.ETHTOOL[group]
-            answers = self.system.read(
+            replies = self.system.read(
                 f"read ethtool {group} of {interface}",
-                lambda: messages.generic(kernel, command, message, [_header(interface)]),
+                lambda: messages.generic(socket, command, message, [_header(interface)]),
             )
         except HostError as error:
-            if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6; the driver does not have the group
+            if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6, or a driver without the group
                 return {}, {}
             raise
-        parts = {one[0]: one[1] for one in answers[0]["attrs"]} if answers else {}
+        parts = {one[0]: one[1] for one in replies[0]["attrs"]} if replies else {}
         if group in _NUMBERS:
             values = {name: parts[name] for name in _NUMBERS[group] if name in parts}
             return values, {name: parts[f"{name} max"] for name in values if f"{name} max" in parts}
-        bits = _set(parts.get("active"))
+        bits = _set_bits(parts.get("active"))
         if group == "private_flags":
             return bits, dict.fromkeys(bits, True)
-        changeable, fixed = _set(parts.get("changeable")), _set(parts.get("fixed"))
+        changeable, fixed = _set_bits(parts.get("changeable")), _set_bits(parts.get("fixed"))
         known = {*bits, *changeable, *fixed}
-        can = {name: changeable.get(name, False) and not fixed.get(name) for name in known}
-        return {name: bits.get(name, False) for name in known}, can
+        can_change = {name: changeable.get(name, False) and not fixed.get(name) for name in known}
+        return {name: bits.get(name, False) for name in known}, can_change
 
 
 def _header(interface: str, flags: int = 0) -> tuple[str, object]:
@@ -150,7 +152,7 @@ def _header(interface: str, flags: int = 0) -> tuple[str, object]:
     return "header", {"attrs": attributes}
 
 
-def _set(bitset: Message) -> dict[str, bool]:
+def _set_bits(bitset: Message) -> dict[str, bool]:
     """The named bits of a bitset, and whether each is set. A bitset without a mask lists only the bits that are set."""
     bits = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset else None
     no_mask = bool(bits) and bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None

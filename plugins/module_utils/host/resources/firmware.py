@@ -22,13 +22,13 @@ _COLUMNS = re.compile(r"^Configurations:\s+(.*)$")
 _ROW = re.compile(r"^\s*\*?\s+([A-Z][A-Z0-9_]*(?:\[\S+\])?)\s+(\S.*)$", re.ASCII)
 _NUMBERED = re.compile(r"^(?:.*\()?(-?\d+|0x[0-9a-fA-F]+)\)?$", re.ASCII)
 #: The file with the ID of the boot in which a setting was written. It shows whether the node was rebooted since.
-NOTES = "/var/lib/lanewise/firmware-boot"
+BOOT_ID_FILE = "/var/lib/lanewise/firmware-boot"
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
     """The settings of `mstconfig -e query`: default, current and next value of each.
 
-    If the firmware prints a single column, that is `next`. Values are as printed: `True(1)`, `ETH(2)`, `16`.
+    If there is only one column, it is `next`. Values are as printed: `True(1)`, `ETH(2)`, `16`.
     """
     found: dict[str, dict[str, str]] = {}
     columns: list[str] = []
@@ -46,8 +46,8 @@ def parse(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def plain(value: object) -> str:
-    """A value without its name, so that `True`, `1` and `True(1)` are equal, as are `2` and `ETH(2)`."""
+def number_or_name(value: object) -> str:
+    """The number of a value, else its name in capitals: `1` for `True` and `True(1)`, `2` for `ETH(2)`."""
     text = str(value).strip()
     if text.lower() in ("true", "false"):
         return "1" if text.lower() == "true" else "0"
@@ -58,7 +58,7 @@ def plain(value: object) -> str:
 class Firmware(Resource):
     """`firmware` of a PF: a mapping of settings to values, with the names of `mstconfig`.
 
-    A value takes effect at the card's next reset. Settings that the ports of a card share, such as NUM_OF_VFS, must be
+    A value takes effect when the card is reset. Settings that the ports of a card share, such as NUM_OF_VFS, must be
     the same in the rules of all ports.
     """
 
@@ -93,8 +93,8 @@ class Firmware(Resource):
     def same(self, setting: str, before: object, after: object) -> bool:
         if before is None or after is None:
             return before is after
-        one, other = plain(before), plain(after)
-        return one == other or str(before).partition("(")[0].upper() == other
+        current, wanted = number_or_name(before), number_or_name(after)
+        return current == wanted or str(before).partition("(")[0].upper() == wanted
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
@@ -111,11 +111,11 @@ class Firmware(Resource):
             )
             return Refusal(change.device, change.setting, "this card's firmware has no such setting", fix)
         for other, settings in node.settings.items():
-            wish = (settings.get("firmware") or {}).get(change.setting)
-            if wish is None or other == change.device or not _same_card(other, change.device):
+            other_value = (settings.get("firmware") or {}).get(change.setting)
+            if other_value is None or other == change.device or not _same_card(other, change.device):
                 continue
-            if not change.setting.endswith(("_P1", "_P2")) and not self.same(change.setting, wish, change.after):
-                message = f"the ports of a card share this setting, but the rules set {wish} for {other}"
+            if not change.setting.endswith(("_P1", "_P2")) and not self.same(change.setting, other_value, change.after):
+                message = f"the ports of a card share this setting, but the rules set {other_value} for {other}"
                 return Refusal(change.device, change.setting, message, "request the larger value for both")
         return None
 
@@ -123,8 +123,8 @@ class Firmware(Resource):
         """As for any resource, but a value that was not in effect after a reboot is refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
-        noted = self.system.text(NOTES)
-        if wanted and plan.reboot and not plan.changes and noted and noted != self._boot():
+        recorded_boot_id = self.system.text(BOOT_ID_FILE)
+        if wanted and plan.reboot and not plan.changes and recorded_boot_id and recorded_boot_id != self._boot_id():
             for reason in plan.reboot:
                 message = f"the node was rebooted after the setting was written, but {reason}"
                 fix = "some cards need a power cycle or 'mstfwreset'; BlueField in DPU mode needs a power cycle"
@@ -132,35 +132,35 @@ class Firmware(Resource):
             plan.reboot.clear()
         return plan
 
-    def _boot(self) -> str:
+    def _boot_id(self) -> str:
         return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
 
     def pending(self, node: Node, wanted: State, state: State) -> list[str]:
         reasons = []
         for key, settings in wanted.items():
             table = self._tables.get(key, {})
-            for name, wish in settings.items():
+            for name, value in settings.items():
                 row = table.get(name, {})
-                if not self.same(name, row.get("next"), wish) or "current" not in row:
+                if not self.same(name, row.get("next"), value) or "current" not in row:
                     continue  # a change is planned, or the firmware is old and does not report the current value
-                if not self.same(name, row["current"], wish):
-                    reasons.append(f"the firmware of {key} runs with {name}={row['current']}, not {wish}")
+                if not self.same(name, row["current"], value):
+                    reasons.append(f"the firmware of {key} runs with {name}={row['current']}, not {value}")
         return reasons
 
     def after_reboot(self, change: Change) -> str:
         row = self._tables.get(change.device, {}).get(change.setting, {})
         if "current" in row and self.same(change.setting, row["current"], change.after):
             return ""
-        return f"the firmware of {change.device} takes {change.setting}={change.after} when the card is reset"
+        return f"the firmware of {change.device} applies {change.setting}={change.after} when the card is reset"
 
     def apply(self, node: Node, change: Change) -> None:
         step = f"set {change.setting} of {change.device} to {change.after}"
-        value = plain(change.after)
+        value = number_or_name(change.after)
         argv = [_PROGRAM, "-y", "-d", change.device, "set", f"{change.setting}={value}"]
         self.system.command(argv, step, "the card may not support the value, see 'mstconfig show_confs'")
-        if self.system.text(NOTES) != self._boot():
-            self.system.install(NOTES, self._boot() + "\n", "record the boot in which firmware was changed")
+        if self.system.text(BOOT_ID_FILE) != self._boot_id():
+            self.system.install(BOOT_ID_FILE, self._boot_id() + "\n", "record the boot in which firmware was changed")
 
 
-def _same_card(one: str, other: str) -> bool:
-    return one.rpartition(".")[0] == other.rpartition(".")[0]
+def _same_card(first: str, second: str) -> bool:
+    return first.rpartition(".")[0] == second.rpartition(".")[0]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How NICs access the memory of NVIDIA's GPUs: by dma-buf, or by the module nvidia-peermem."""
+"""How NICs access the memory of NVIDIA's GPUs: with dma-buf, or with the module nvidia-peermem."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Gpudirect(Resource):
     boot = False
 
     def wanted(self, node: Node) -> State:
-        way = node.general.get("gpudirect")
-        if way == "dma_buf":
+        mode = node.general.get("gpudirect")
+        if mode == "dma_buf":
             return {NODE: {"dma_buf": True}}
-        if way == "peermem":
+        if mode == "peermem":
             return {NODE: {"nvidia-peermem": True, "nvidia-peermem at boot": _TEXT}}
-        if way is None:
+        if mode is None:
             return {}
-        raise HostError("prepare GPUDirect", f"{way!r} is not known", "use dma_buf or peermem")
+        raise HostError("prepare GPUDirect", f"{mode!r} is not known", "use dma_buf or peermem")
 
     def read(self, node: Node, wanted: State) -> State:
         found = {

@@ -42,14 +42,14 @@ class Hugepages(Resource):
 
     def wanted(self, node: Node) -> State:
         found: dict[str, object] = {}
-        for one in node.general.get("hugepages") or []:
-            kilobytes(one["size"])
-            numa_nodes = one.get("numa_nodes")
-            for number in self._with_processors() if numa_nodes is None else numa_nodes:
-                found[f"hugepages {one['size']} on NUMA node {number}"] = one["count"]
+        for entry in node.general.get("hugepages") or []:
+            kilobytes(entry["size"])
+            numa_nodes = entry.get("numa_nodes")
+            for number in self._numa_nodes_with_processors() if numa_nodes is None else numa_nodes:
+                found[f"hugepages {entry['size']} on NUMA node {number}"] = entry["count"]
         return {NODE: found} if found else {}
 
-    def _with_processors(self) -> list[int]:
+    def _numa_nodes_with_processors(self) -> list[int]:
         names = [name for name in self.system.names(_NODES) if re.match(r"^node\d+$", name, re.ASCII)]
         return sorted(int(name[4:]) for name in names if self.system.text(f"{_NODES}/{name}/cpulist"))
 
@@ -62,12 +62,13 @@ class Hugepages(Resource):
         return kilobytes(match.group(1)), match.group(2)
 
     def _folder(self, setting: str) -> str:
+        """The folder of a page size and NUMA node in sysfs."""
         size, number = self._parts(setting)
         return f"{_NODES}/node{number}/hugepages/hugepages-{size}kB"
 
     def read(self, node: Node, wanted: State) -> State:
         numbers: dict[str, object] = {
-            one: self.system.integer(f"{self._folder(one)}/nr_hugepages") for one in wanted.get(NODE, {})
+            setting: self.system.integer(f"{self._folder(setting)}/nr_hugepages") for setting in wanted.get(NODE, {})
         }
         return {NODE: numbers}
 
@@ -75,7 +76,7 @@ class Hugepages(Resource):
         folder = self._folder(change.setting)
         if change.before is None:
             parent = folder.rpartition("/")[0]
-            sizes = ", ".join(_shown(name) for name in self.system.names(parent))
+            sizes = ", ".join(_size_of(name) for name in self.system.names(parent))
             if not sizes:
                 return Refusal(NODE, change.setting, "the node has no such NUMA node with huge pages")
             fix = f"available sizes: {sizes}"
@@ -93,13 +94,13 @@ class Hugepages(Resource):
         return None
 
     def _conflicting_state(self, change: Change) -> str:
-        """The state file of kubelet's Static memory manager if it has another number of pages; empty otherwise.
+        """The state file of kubelet's Static memory manager if it contains another number of pages; empty otherwise.
 
-        At boot there is no conflict, as kubelet's state was made with the number of the last run.
+        At boot there is no conflict, as kubelet's state was written with the number of the last run.
         """
         path = f"{Kubelet(self.system).root()}/memory_manager_state"
         size, number = self._parts(change.setting)
-        resource = f"hugepages-{_shown(f'hugepages-{size}kB')}i"
+        resource = f"hugepages-{_size_of(f'hugepages-{size}kB')}i"
         try:
             state = json.loads(self.system.content(path) or "{}")
             if state.get("policyName") != "Static":
@@ -113,17 +114,18 @@ class Hugepages(Resource):
         path = f"{self._folder(change.setting)}/nr_hugepages"
         step = f"set {change.setting} to {change.after}"
         self.system.write(path, str(change.after), step)
-        got = self.system.integer(path)
-        if got == change.after:
+        allocated = self.system.integer(path)
+        if allocated == change.after:
             return
         size = change.setting.split()[1]
         fix = "reboot, so that memory is not fragmented, or stop a program on that NUMA node"
         if kilobytes(size) >= kilobytes("1G"):
             fix = f"allocate them at boot: kernel_args: [hugepagesz={size}, hugepages=NUMBER FOR ALL NUMA NODES]"
-        raise HostError(step, f"the kernel could allocate only {got}", fix)
+        raise HostError(step, f"the kernel could allocate only {allocated}", fix)
 
 
-def _shown(name: str) -> str:
+def _size_of(name: str) -> str:
+    """The page size in the name of a folder: `2M` for `hugepages-2048kB`."""
     number = int(name[len("hugepages-") : -len("kB")])
     for unit in ("G", "M"):
         if number % _KILOBYTES[unit] == 0:

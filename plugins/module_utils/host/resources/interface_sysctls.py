@@ -15,7 +15,7 @@ from ..engine.resource import Resource
 
 _FAMILIES = ("ipv4", "ipv6")
 _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
-#: IPv4 settings with the larger of the values of the interface and of `all` (include/linux/inetdevice.h, MAXCONF).
+#: IPv4 settings for which the larger value of the interface's and `all`'s counts (include/linux/inetdevice.h, MAXCONF).
 _LARGER = ("rp_filter", "arp_announce", "arp_ignore", "arp_accept", "arp_notify")
 #: Settings that are on if either value is on (ORCONF), and those that are on only if both are (ANDCONF).
 _EITHER = (
@@ -39,19 +39,19 @@ class InterfaceSysctls(Resource):
         for key, settings in node.settings.items():
             for family in _FAMILIES:
                 for name, value in (settings.get("sysctls", {}).get(family) or {}).items():
-                    found.setdefault(key, {})[f"{family}.{name}"] = _shown(value)
+                    found.setdefault(key, {})[f"{family}.{name}"] = _parsed(value)
         return found
 
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
         for key, settings in wanted.items():
             interface = node.device(key).interface
-            found[key] = {setting: _shown(self._text(interface, setting)) for setting in settings}
+            found[key] = {setting: _parsed(self._text(interface, setting)) for setting in settings}
         return found
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
-        refused = {(one.device, one.setting) for one in plan.refusals}
+        refused = {(refusal.device, refusal.setting) for refusal in plan.refusals}
         for key, settings in (self.wanted(node) if wanted is None else {}).items():
             for setting, value in settings.items():
                 refusal = self._overridden(node, key, setting, value)
@@ -71,7 +71,7 @@ class InterfaceSysctls(Resource):
             return None
         for_all = f"net.ipv4.conf.all.{name}"
         planned = (node.general.get("sysctl") or {}).get(for_all)
-        for_all_value = _shown(planned if planned is not None else self._text("all", setting))
+        for_all_value = _parsed(planned if planned is not None else self._text("all", setting))
         if not isinstance(for_all_value, int) or not isinstance(value, int):
             return None
         if name in _BOTH:
@@ -98,8 +98,8 @@ def _path(interface: str, setting: str) -> str:
     return f"/proc/sys/net/{family}/conf/{interface}/{name}"
 
 
-def _shown(value: object) -> int | str | None:
-    """A value as the kernel shows it: a number if possible, else text."""
+def _parsed(value: object) -> int | str | None:
+    """A value in the form in which values are compared: a number if possible, else text."""
     if value is None:
         return None
     text = str(int(value)) if isinstance(value, bool) else str(value).strip()

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The CPUs that serve the interrupts of a NIC (Documentation/core-api/irq/irq-affinity.rst)."""
+"""The CPUs that handle the interrupts of a NIC (Documentation/core-api/irq/irq-affinity.rst)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _FIX = "'No space left' means that these CPUs have no free vectors: use fewer ch
 
 
 class Irq(Resource):
-    """`irq_affinity` of a NIC: each interrupt is served by all CPUs of the NIC's NUMA node (`local`), or by one of
-    them, in turn (`spread`).
+    """`irq_affinity` of a NIC: all CPUs of the NIC's NUMA node handle each interrupt (`local`), or the interrupts are
+    assigned to these CPUs one by one (`spread`).
 
-    The present state has the CPUs of each interrupt. The wanted state only has CPUs, since interrupts are recreated if
-    the number of queues changes. Interrupts that the kernel manages itself are not changed.
+    The current state contains the CPUs of each interrupt. The wanted state only contains the mode and the NUMA node's
+    CPUs, since interrupts are recreated if the number of queues changes. Interrupts that the kernel manages itself are
+    not changed.
     """
 
     name = "irq"
@@ -39,43 +40,43 @@ class Irq(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            way = settings.get("irq_affinity")
-            if way:
-                found[key] = {"irq_affinity": {way: self._local(node, key)}}
+            mode = settings.get("irq_affinity")
+            if mode:
+                found[key] = {"irq_affinity": {mode: self._local_cpus(node, key)}}
         return found
 
     def read(self, node: Node, wanted: State) -> State:
-        return {key: {"irq_affinity": self._present(key)} for key in wanted}
+        return {key: {"irq_affinity": self._current(key)} for key in wanted}
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        present, wanted = t.cast("dict[str, str]", before), t.cast("dict[str, str]", after)
-        expected = _expected(sorted(present, key=int), wanted)
+        current, wanted = t.cast("dict[str, str]", before), t.cast("dict[str, str]", after)
+        expected = _expected(sorted(current, key=int), wanted)
         return all(
-            present[irq] == cpus for irq, cpus in expected.items() if irq in present and irq not in self._managed
+            current[irq] == cpus for irq, cpus in expected.items() if irq in current and irq not in self._managed
         )
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         driver = node.device(change.device).driver or ""
-        balancer = self._balancer()
-        if balancer is None or _banned(balancer, driver, list(change.before)):
+        command = self._irqbalance()
+        if command is None or _banned(command, driver, list(change.before)):
             return None
         fix = f"stop and disable irqbalance, or start it with --banmod={driver}"
         return Refusal(change.device, change.setting, "irqbalance is running and would move the interrupts again", fix)
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
-        present = self._present(change.device)
-        for irq, cpus in _expected(sorted(present, key=int), change.after).items():
-            if present.get(irq) in (None, cpus):
+        current = self._current(change.device)
+        for irq, cpus in _expected(sorted(current, key=int), change.after).items():
+            if current.get(irq) in (None, cpus):
                 continue
             try:
-                self.system.write(_path(irq), cpus, f"let CPUs {cpus} serve interrupt {irq} of {device}", _FIX)
+                self.system.write(_path(irq), cpus, f"let CPUs {cpus} handle interrupt {irq} of {device}", _FIX)
             except HostError as error:
                 if error.code != errno.EIO:
                     raise
                 self._managed.add(irq)  # the error means that an older kernel manages the interrupt itself
 
-    def _present(self, key: str) -> dict[str, str]:
+    def _current(self, key: str) -> dict[str, str]:
         """The CPUs of each of a device's interrupts, without those that the kernel manages itself."""
         found = {}
         for irq in self.system.names(f"{_DEVICES}/{key}/msi_irqs"):
@@ -84,7 +85,8 @@ class Irq(Resource):
                 found[irq] = cpus
         return found
 
-    def _local(self, node: Node, key: str) -> str:
+    def _local_cpus(self, node: Node, key: str) -> str:
+        """The CPUs of the device's NUMA node, as a list such as `0-15,32-47`. Raises HostError."""
         device = node.device(key)
         step = f"set irq_affinity of {device}"
         if device.address is None:
@@ -96,8 +98,8 @@ class Irq(Resource):
             raise HostError(step, f"NUMA node {device.numa_node} has no CPUs", "leave irq_affinity out for it")
         return cpus
 
-    def _balancer(self) -> list[str] | None:
-        """The command line of irqbalance, if it runs."""
+    def _irqbalance(self) -> list[str] | None:
+        """The command line of irqbalance; None if it does not run."""
         for process in self.system.names("/proc"):
             if process.isdigit() and self.system.text(f"/proc/{process}/comm") == "irqbalance":
                 return [one for one in (self.system.content(f"/proc/{process}/cmdline") or "").split("\0") if one]
@@ -115,7 +117,7 @@ def _expected(irqs: t.Sequence[str], after: t.Mapping[str, str]) -> dict[str, st
     if SPREAD in after:
         bits = cpuset.from_list(after[SPREAD]) or 1
         cpus = [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
-        return {irq: str(cpus[at % len(cpus)]) for at, irq in enumerate(irqs)}
+        return {irq: str(cpus[index % len(cpus)]) for index, irq in enumerate(irqs)}
     return dict(after)
 
 

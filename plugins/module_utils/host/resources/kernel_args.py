@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Kernel arguments of the running kernel and of the next boot (Documentation/admin-guide/kernel-parameters.rst)."""
+"""The kernel's arguments now and at the next boot (Documentation/admin-guide/kernel-parameters.rst)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ..engine.resource import Resource
 _SETTINGS = ("kernel_args", "kernel_args_absent", "iommu")
 #: Arguments that every boot loader's configuration supports.
 _PORTABLE = re.compile(r"^[A-Za-z0-9_.,:;=/@+*%\[\]{}()!?~^|&<>-]+$", re.ASCII)
-#: Without these the node does not boot.
+#: Arguments that decide what is booted. They are never changed, as a wrong value could keep the node from booting.
 _PROTECTED = ("root", "BOOT_IMAGE", "initrd", "init", "ostree", "rd.luks.uuid", "rd.lvm.lv", "resume")
 
 
 class KernelArgs(Resource):
     """`kernel_args`, `kernel_args_absent` and `iommu` of the node, as one setting.
 
-    The value is the site's part of the next boot's command line: the recorded arguments, or those of them that remain
-    if another program has changed the command line.
+    The value is the site's part of the next boot's command line: the recorded arguments, or only some of them if
+    another program has changed the command line.
     """
 
     name = "kernel_args"
@@ -39,7 +39,7 @@ class KernelArgs(Resource):
         super().__init__(system)
         self._loader: BootLoader | None = None
         self._searched = False
-        self._found: object = None
+        self._before: object = None  # the value that the last plan would change
 
     def _boot_loader(self) -> BootLoader | None:
         if not self._searched:
@@ -62,40 +62,42 @@ class KernelArgs(Resource):
     def read(self, node: Node, wanted: State) -> State:
         loader = self._boot_loader()
         if loader is None:  # without a known boot loader only the running kernel's arguments are known
-            wish = _arguments(wanted[NODE]["kernel_args"])
-            lines, absent = [self.running()], list(wish.absent)
+            site = _arguments(wanted[NODE]["kernel_args"])
+            lines, absent = [self.running()], list(site.absent)
         else:
-            wish = loader.record()
-            lines, absent = loader.lines(), list(wish.absent)
+            site = loader.recorded_arguments()
+            lines, absent = loader.lines(), list(site.absent)
         for line in lines:
-            seen = wish.seen(line)
-            if seen != wish.ordered():
-                left = [item for item in absent if not any(matches(item, one) for one in line)]
-                kept = [one for one in seen if one in wish.present]
-                if kept == list(wish.present) and left == absent:
-                    kept = []  # all are present, but there are others of the same name
-                return {NODE: {"kernel_args": _value(kept, left)}}
-        return {NODE: {"kernel_args": _value(wish.present, absent)}}
+            relevant = site.relevant(line)
+            if relevant != site.ordered():
+                still_absent = [item for item in absent if not any(matches(item, one) for one in line)]
+                still_present = [one for one in relevant if one in site.present]
+                if still_present == list(site.present) and still_absent == absent:
+                    still_present = []  # all are present, but there are others with the same name
+                return {NODE: {"kernel_args": _value(still_present, still_absent)}}
+        return {NODE: {"kernel_args": _value(site.present, absent)}}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
-        wish = _arguments(change.after)
-        for one in (*wish.present, *wish.absent):
+        wanted = _arguments(change.after)
+        for one in (*wanted.present, *wanted.absent):
             if not _PORTABLE.match(one) or not key(one):
                 fix = "write arguments with blanks, quotes, $, # or backslashes to the boot loader's own configuration"
                 return Refusal(NODE, change.setting, f"{one!r} is not an argument that every boot loader supports", fix)
             if key(one) in _PROTECTED:
                 return Refusal(NODE, change.setting, f"{one}: the node would not boot with another {key(one)}")
-        for one in wish.present:
-            if any(matches(item, one) for item in wish.absent):
-                return Refusal(NODE, change.setting, f"{one} is both wanted and unwanted")
-        word = node.general.get("iommu")
-        if word is not None and _iommu(self.system, word) is None:
+        for one in wanted.present:
+            if any(matches(item, one) for item in wanted.absent):
+                return Refusal(
+                    NODE, change.setting, f"{one} is set by kernel_args or iommu, but removed by kernel_args_absent"
+                )
+        iommu = node.general.get("iommu")
+        if iommu is not None and _iommu(self.system, iommu) is None:
             fix = "set the arguments in kernel_args"
-            if _architecture(self.system) == "arm64":
+            if _processor_family(self.system) == "arm64":
                 fix = "use iommu: passthrough, with which accesses of devices are not translated either"
-            return Refusal(NODE, "iommu", f"no argument is known for {word} on this processor", fix)
+            return Refusal(NODE, "iommu", f"no argument is known for {iommu} on this processor", fix)
         if self._boot_loader() is None:
-            missing = ", ".join(_difference(wish, self.running()))
+            missing = ", ".join(_difference(wanted, self.running()))
             reason, fix = why_unsupported(self.system)
             return Refusal(NODE, change.setting, f"its running kernel differs ({missing}), and {reason}", fix)
         return None
@@ -104,7 +106,7 @@ class KernelArgs(Resource):
         """As for any resource, but arguments that were not in effect after a reboot are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
-        self._found = next((change.before for change in plan.changes), None)
+        self._before = next((change.before for change in plan.changes), None)
         loader = self._boot_loader() if wanted else None
         if loader is None or plan.changes or plan.refusals:
             return plan
@@ -125,41 +127,42 @@ class KernelArgs(Resource):
 
     def after_reboot(self, change: Change) -> str:
         running = self.running()
-        gone = [one for one in (change.before or {}).get("present", []) if one not in change.after["present"]]
-        gone = [one for one in gone if any(equal(one, other) for other in running)]
-        return f"kernel arguments are removed at the next boot: {', '.join(gone)}" if gone else ""
+        removed = [one for one in (change.before or {}).get("present", []) if one not in change.after["present"]]
+        removed = [one for one in removed if any(equal(one, other) for other in running)]
+        return f"kernel arguments are removed at the next boot: {', '.join(removed)}" if removed else ""
 
     def apply(self, node: Node, change: Change) -> None:
         loader = self._boot_loader()
         if loader is None:
             raise HostError("set the kernel arguments", *why_unsupported(self.system))
-        wish = _arguments(change.after)
-        if change.after == self._found and loader.changed:
+        wanted = _arguments(change.after)
+        if change.after == self._before and loader.changed:
             loader.restore()
         else:
-            loader.change(wish if wish.present or wish.absent else None)
+            loader.change(wanted if wanted.present or wanted.absent else None)
 
 
 def _value(present: t.Iterable[str], absent: t.Iterable[str]) -> dict[str, list[str]]:
     return {"present": list(present), "absent": list(absent)}
 
 
-def _arguments(wish: object) -> Arguments:
-    value = t.cast("dict[str, list[str]]", wish)
-    return Arguments(tuple(value["present"]), tuple(value["absent"]))
+def _arguments(setting: object) -> Arguments:
+    lists = t.cast("dict[str, list[str]]", setting)
+    return Arguments(tuple(lists["present"]), tuple(lists["absent"]))
 
 
-def _difference(asked: Arguments, arguments: t.Sequence[str]) -> list[str]:
+def _difference(wanted: Arguments, arguments: t.Sequence[str]) -> list[str]:
     """The arguments that a list lacks (`+x`) or must not have (`-x`)."""
-    seen = asked.seen(arguments)
-    if seen == asked.ordered():
+    relevant = wanted.relevant(arguments)
+    if relevant == wanted.ordered():
         return []
-    lacks = [f"+{one}" for one in asked.present if one not in seen]
-    extra = [f"-{one}" for one in seen if one not in asked.present]
-    return lacks + extra or [f"order of {' '.join(asked.ordered())}"]
+    missing = [f"+{one}" for one in wanted.present if one not in relevant]
+    extra = [f"-{one}" for one in relevant if one not in wanted.present]
+    return missing + extra or [f"order of {' '.join(wanted.ordered())}"]
 
 
-def _architecture(system: System) -> str:
+def _processor_family(system: System) -> str:
+    """`intel`, `amd` or `arm64`; empty for other processors."""
     for line in (system.content("/proc/cpuinfo") or "").splitlines():
         name, _colon, value = line.partition(":")
         if name.strip() == "vendor_id":
@@ -169,12 +172,12 @@ def _architecture(system: System) -> str:
     return ""
 
 
-def _iommu(system: System, wish: str | None) -> list[str] | None:
-    """The arguments for a value of `iommu`; None if there are none for the processor.
+def _iommu(system: System, mode: str | None) -> list[str] | None:
+    """The arguments for a value of `iommu`; None if the processor has none.
 
     AMD's and arm64's IOMMUs are on by default; Intel's depend on the distribution. No argument disables all of arm64's.
     """
-    if wish is None:
+    if mode is None:
         return []
     return {
         ("intel", "passthrough"): ["intel_iommu=on", "iommu=pt"],
@@ -185,4 +188,4 @@ def _iommu(system: System, wish: str | None) -> list[str] | None:
         ("amd", "off"): ["amd_iommu=off"],
         ("arm64", "passthrough"): ["iommu.passthrough=1"],
         ("arm64", "translate"): ["iommu.passthrough=0"],
-    }.get((_architecture(system), wish))
+    }.get((_processor_family(system), mode))

@@ -47,10 +47,10 @@ class KernelModules(Resource):
     def wanted(self, node: Node) -> State:
         modules, options = node.general.get("kernel_modules"), node.general.get("module_options")
         found: dict[str, object] = {}
-        if options is not None:  # before modules are loaded, as these read them
+        if options is not None:  # before modules are loaded, as they read their options then
             stored = self._options()
-            for module, wish in options.items():
-                found[_OF_MODULE.format(_kernel_name(module))] = " ".join(wish.split()) or None
+            for module, text in options.items():
+                found[_OF_MODULE.format(_kernel_name(module))] = " ".join(text.split()) or None
             for module in stored:
                 found.setdefault(_OF_MODULE.format(module), None)
         if modules is not None:
@@ -62,19 +62,22 @@ class KernelModules(Resource):
         return {NODE: found} if found else {}
 
     def _at_boot(self) -> list[str]:
+        """The modules that the site loads at boot."""
         lines = (self.system.content(LOAD) or "").splitlines()
         return [line for line in lines if line and line[0] not in "#;"]
 
     def _options(self) -> dict[str, str]:
+        """The options that the site sets, by module."""
         lines = [line.split(None, 2) for line in (self.system.content(OPTIONS) or "").splitlines()]
-        return {words[1]: words[2] for words in lines if len(words) == 3 and words[0] == "options"}
+        return {fields[1]: fields[2] for fields in lines if len(fields) == 3 and fields[0] == "options"}
 
     def _booted_since(self) -> bool:
+        """Whether the node was booted after the site's options were written."""
         text = self.system.content(OPTIONS) or ""
         written = [line[8:].strip() for line in text.splitlines() if line.startswith("#: boot ")]
-        return bool(written) and written[0] != self._boot()
+        return bool(written) and written[0] != self._boot_id()
 
-    def _boot(self) -> str:
+    def _boot_id(self) -> str:
         return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
 
     def read(self, node: Node, wanted: State) -> State:
@@ -97,9 +100,9 @@ class KernelModules(Resource):
         if change.after is None:
             return None
         if change.setting.startswith("options"):
-            wrong = [one for one in change.after.split() if not _OPTION.match(one)]
-            if wrong:
-                return Refusal(NODE, change.setting, f"{wrong[0]!r} is not an option of the form name=value")
+            invalid = [one for one in change.after.split() if not _OPTION.match(one)]
+            if invalid:
+                return Refusal(NODE, change.setting, f"{invalid[0]!r} is not an option of the form name=value")
             if self.system.exists(f"/sys/module/{module}") and not self._is_loaded(module):
                 arguments = ", ".join(f"{module}.{one}" for one in change.after.split())
                 fix = f"kernel_args: [{arguments}]"
@@ -110,7 +113,9 @@ class KernelModules(Resource):
             try:
                 self.system.query(["modprobe", "--show-depends", module], f"find the module {module}")
             except HostError as error:
-                return Refusal(NODE, change.setting, error.reason, "install the package that has it for this kernel")
+                return Refusal(
+                    NODE, change.setting, error.reason, "install the package that contains it for this kernel"
+                )
         return None
 
     def _is_loaded(self, module: str) -> bool:
@@ -123,8 +128,8 @@ class KernelModules(Resource):
             path = f"/etc/modprobe.d/{name}"
             if name.endswith(".conf") and path != OPTIONS:
                 for line in (self.system.content(path) or "").splitlines():
-                    words = line.split(None, 2)
-                    if words[:1] == ["options"] and len(words) > 1 and _kernel_name(words[1]) == module:
+                    fields = line.split(None, 2)
+                    if fields[:1] == ["options"] and len(fields) > 1 and _kernel_name(fields[1]) == module:
                         yield path
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
@@ -134,7 +139,8 @@ class KernelModules(Resource):
         if wanted and not plan.changes and plan.reboot and self._booted_since():
             fix = "look for other options of the module in 'modprobe --showconfig' and the initial RAM disk"
             refusals = [
-                Refusal(NODE, "module_options", f"the node was rebooted since, but {one}", fix) for one in plan.reboot
+                Refusal(NODE, "module_options", f"the node was rebooted since, but {reason}", fix)
+                for reason in plan.reboot
             ]
             plan.refusals += refusals
             plan.reboot.clear()
@@ -147,10 +153,10 @@ class KernelModules(Resource):
                 continue
             module = _module(setting)
             for option in value.split():
-                name, _equals, wish = option.partition("=")
-                now = self.system.text(f"/sys/module/{module}/parameters/{name}")
-                if now is not None and _BOOLEANS.get(now, now) != _BOOLEANS.get(wish, wish):
-                    reasons.append(f"module {module} was loaded with {name}={now}, not {wish}")
+                name, _equals, wanted_value = option.partition("=")
+                current = self.system.text(f"/sys/module/{module}/parameters/{name}")
+                if current is not None and _BOOLEANS.get(current, current) != _BOOLEANS.get(wanted_value, wanted_value):
+                    reasons.append(f"module {module} was loaded with {name}={current}, not {wanted_value}")
         return reasons
 
     def apply(self, node: Node, change: Change) -> None:
@@ -173,7 +179,11 @@ class KernelModules(Resource):
         options.pop(module, None)
         if change.after:
             options[module] = change.after
-        lines = [_HEADER, f"#: boot {self._boot()}\n", *(f"options {one} {options[one]}\n" for one in sorted(options))]
+        lines = [
+            _HEADER,
+            f"#: boot {self._boot_id()}\n",
+            *(f"options {one} {options[one]}\n" for one in sorted(options)),
+        ]
         self.system.install(OPTIONS, "".join(lines) if options else None, step)
         rebuild_initramfs(self.system, module)
 
@@ -187,6 +197,7 @@ def rebuild_initramfs(system: System, module: str) -> None:
 
 
 def _module(setting: str) -> str:
+    """The module in the name of a setting."""
     setting = setting[len("options of ") :] if setting.startswith("options of ") else setting
     setting = setting[: -len(" at boot")] if setting.endswith(" at boot") else setting
     return setting[len("module ") :]

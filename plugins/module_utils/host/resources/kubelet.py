@@ -29,7 +29,7 @@ _FIELDS = {
     "topology_manager_scope": "topologyManagerScope",
     "topology_manager_policy_options": "topologyManagerPolicyOptions",
 }
-#: The fields on which each state file depends. kubelet does not start if its state was made with other values.
+#: The fields on which each state file depends. kubelet does not start if its state was written with other values.
 _STATES = {
     "cpu_manager_state": ("cpuManagerPolicy", ("cpuManagerPolicyOptions", "reservedSystemCPUs")),
     "memory_manager_state": ("memoryManagerPolicy", ("reservedMemory",)),
@@ -38,11 +38,11 @@ _STATES = {
 _SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 _UNIT = "kubelet.service"
 _ERROR = re.compile(r'^[EF]\d{4} .* err="(.*)"$')
-_SECONDS = 60.0
+_START_TIMEOUT_SECONDS = 60.0
 
 
 class Kubelet(Resource):
-    """`kubelet` of the node: a drop-in of kubelet's configuration directory (`--config-dir`, Kubernetes 1.30).
+    """`kubelet` of the node: a drop-in of kubelet's configuration directory (`--config-dir`, since Kubernetes 1.30).
 
     The value is the content of the file. If the policy or reservation of the CPU or memory manager changes, the
     manager's state is removed while kubelet is stopped, so the node must be drained first.
@@ -68,29 +68,29 @@ class Kubelet(Resource):
         return self._arguments
 
     def option(self, name: str) -> str | None:
-        """The value of an option of the running kubelet."""
-        found = None
+        """The value of an option of the running kubelet; None if it is not set. The last one counts."""
+        value = None
         arguments = self.arguments()
-        for place, one in enumerate(arguments):
+        for index, one in enumerate(arguments):
             if one.startswith(f"--{name}="):
-                found = one.partition("=")[2]
-            elif one == f"--{name}" and place + 1 < len(arguments):
-                found = arguments[place + 1]
-        return found
+                value = one.partition("=")[2]
+            elif one == f"--{name}" and index + 1 < len(arguments):
+                value = arguments[index + 1]
+        return value
 
     def root(self) -> str:
         """The folder of kubelet's own files, which include the states of its managers."""
         return self.option("root-dir") or "/var/lib/kubelet"
 
     def wanted(self, node: Node) -> State:
-        wish = node.general.get("kubelet")
-        if wish is None:
+        requested = node.general.get("kubelet")
+        if requested is None:
             return {}
-        fields = {_FIELDS[name]: value for name, value in wish.items() if value is not None}
+        fields = {_FIELDS[name]: value for name, value in requested.items() if value is not None}
         text = None
         if fields:
-            head = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
-            text = json.dumps({**head, **fields}, indent=2, sort_keys=True) + "\n"  # JSON is YAML
+            header = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+            text = json.dumps({**header, **fields}, indent=2, sort_keys=True) + "\n"  # JSON is YAML
         return {NODE: {f"{self.option('config-dir') or 'kubelet'}/{FILE}": text}}
 
     def read(self, node: Node, wanted: State) -> State:
@@ -128,7 +128,7 @@ class Kubelet(Resource):
             option = "".join(f"-{one.lower()}" if one.isupper() else one for one in name).replace("-c-p-us", "-cpus")
             if self.option(option) is not None:
                 return Refusal(
-                    NODE, "kubelet", f"its command line has --{option}, which takes precedence", "remove it there"
+                    NODE, "kubelet", f"its command line contains --{option}, which takes precedence", "remove it there"
                 )
         return None
 
@@ -141,17 +141,18 @@ class Kubelet(Resource):
                 text = self.system.content(f"{folder}/{name}") or ""
                 for field in fields:
                     if any(line.strip().strip('"').startswith(field) for line in text.splitlines()):
-                        return f"{folder}/{name} has {field} too, and takes precedence"
+                        return f"{folder}/{name} sets {field} too, and takes precedence"
         return ""
 
     def _changed_states(self, change: Change) -> list[str]:
+        """The state files that kubelet would not accept after the change."""
         before, after = _fields(change.before), _fields(change.after)
         found = []
         for file, (policy, others) in _STATES.items():
-            # if there is no policy here, another file may have one
-            kept = before.get(policy) == after.get(policy)
-            idle = str(after.get(policy)).lower() == "none" and policy in after
-            if not kept or not idle and any(before.get(one) != after.get(one) for one in others):
+            # if this file sets no policy, another file may set one
+            same_policy = before.get(policy) == after.get(policy)
+            without_policy = str(after.get(policy)).lower() == "none" and policy in after
+            if not same_policy or not without_policy and any(before.get(one) != after.get(one) for one in others):
                 found.append(f"{self.root()}/{file}")
         return found
 
@@ -169,7 +170,7 @@ class Kubelet(Resource):
         for path in (*states, _SOCKET):
             self.system.remove(path, f"remove {path}")
         self.system.command(["systemctl", "start", _UNIT], step, "see 'journalctl -u kubelet'")
-        self._wait(step)
+        self._wait_until_started(step)
         fields = _fields(change.after)
         for path in states:
             policy = _STATES[path.rpartition("/")[2]][0]
@@ -185,22 +186,27 @@ class Kubelet(Resource):
     def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
         if effects[_UNIT] == units.RUNS:
             units.start(self.system, _UNIT)
-            self._wait(f"start {_UNIT} again")
+            self._wait_until_started(f"start {_UNIT} again")
 
-    def _wait(self, step: str) -> None:
-        """Wait until kubelet has started its managers. Raises HostError if kubelet ends before, or takes too long."""
-        ask = ["systemctl", "show", _UNIT, "--property=MainPID", "--value"]
-        first = self.system.query(ask, step).strip()
-        deadline = time.monotonic() + _SECONDS
+    def _wait_until_started(self, step: str) -> None:
+        """Wait until kubelet has started its managers. Raises HostError if kubelet stops first, or takes too long."""
+        main_pid_query = ["systemctl", "show", _UNIT, "--property=MainPID", "--value"]
+        main_pid = self.system.query(main_pid_query, step).strip()
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         while not self.system.exists(_SOCKET):
-            ended = first == "0" or self.system.query(ask, step).strip() != first
-            if ended or time.monotonic() >= deadline:
+            stopped = main_pid == "0" or self.system.query(main_pid_query, step).strip() != main_pid
+            if stopped or time.monotonic() >= deadline:
                 lines = self.system.query(["journalctl", f"--unit={_UNIT}", "--output=cat", "--lines=50"], step)
                 errors = [match.group(1) for match in map(_ERROR.match, lines.splitlines()) if match]
-                reason = "kubelet stopped" if ended else f"kubelet has not started its managers after {_SECONDS:.0f} s"
+                reason = (
+                    "kubelet stopped"
+                    if stopped
+                    else f"kubelet has not started its managers after {_START_TIMEOUT_SECONDS:.0f} s"
+                )
                 raise HostError(step, ": ".join([reason, *errors[-1:]]), "see 'journalctl -u kubelet'")
             time.sleep(0.2)
 
 
 def _fields(text: str | None) -> dict[str, object]:
+    """The fields in the content of the drop-in; empty without a file."""
     return t.cast("dict[str, object]", json.loads(text)) if text else {}

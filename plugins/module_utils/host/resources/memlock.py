@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The limit of locked memory of pods and logins, as RDMA locks every buffer (setrlimit(2), systemd.exec(5))."""
+"""The limit of locked memory of pods and logins, as RDMA locks buffers in memory (setrlimit(2), systemd.exec(5))."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNITS = (
 LOGINS = "/etc/security/limits.d/90-lanewise-memlock.conf"
 _HEADER = "# Written by the Ansible collection lanewise.dra, which owns this file.\n"
 _DROP_IN = f"{_HEADER}[Service]\nLimitMEMLOCK=infinity\n"
-_OF_LOGINS = _HEADER + "".join(
+_LOGIN_LIMITS = _HEADER + "".join(
     f"{who} {kind} memlock unlimited\n" for who in ("*", "root") for kind in ("soft", "hard")
 )
 _NOW = "memlock of {} now"
@@ -70,15 +70,15 @@ class Memlock(Resource):
         return self._units
 
     def wanted(self, node: Node) -> State:
-        wish = node.general.get("memlock_unlimited")
-        if wish is None:
+        unlimited = node.general.get("memlock_unlimited")
+        if unlimited is None:
             return {}
         found: dict[str, object] = {}
-        if self.system.exists(LOGINS.rpartition("/")[0]):  # else PAM does not set limits of logins
-            found[_LOGINS_SETTING] = _OF_LOGINS if wish else None
+        if self.system.exists(LOGINS.rpartition("/")[0]):  # otherwise PAM does not set limits of logins
+            found[_LOGINS_SETTING] = _LOGIN_LIMITS if unlimited else None
         for unit, process in self.units().items():
-            found[_AT_START.format(unit)] = _DROP_IN if wish else None
-            if wish and process:
+            found[_AT_START.format(unit)] = _DROP_IN if unlimited else None
+            if unlimited and process:
                 found[_NOW.format(unit)] = [_UNLIMITED, _UNLIMITED]
         return {NODE: found} if found else {}
 
@@ -109,10 +109,12 @@ class Memlock(Resource):
             self.system.command(["systemctl", "daemon-reload"], step)
             if change.after is None:
                 return
-            shown = self.system.query(["systemctl", "show", "--property=LimitMEMLOCK", "--value", unit], step).strip()
-            if shown != "infinity":
+            effective = self.system.query(
+                ["systemctl", "show", "--property=LimitMEMLOCK", "--value", unit], step
+            ).strip()
+            if effective != "infinity":
                 fix = f"'systemctl cat {unit}' shows which later drop-in sets LimitMEMLOCK: remove the line there"
-                raise HostError(step, f"systemd still uses {shown}", fix)
+                raise HostError(step, f"systemd still uses {effective}", fix)
 
 
 def _path(setting: str) -> str:

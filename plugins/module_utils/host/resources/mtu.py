@@ -18,7 +18,7 @@ class Mtu(Resource):
     """`mtu` of a NIC's interface. The MTU of a PF is raised before that of its VFs, and lowered after it, as drivers
     require.
 
-    If another program has its own value for the interface, this value is changed, too (see `owner`).
+    If another program manages the interface's MTU, the value in its configuration is changed, too (see `owner`).
     """
 
     name = "mtu"
@@ -59,13 +59,13 @@ class Mtu(Resource):
         return plan
 
     def _refusals(self, node: Node) -> list[Refusal]:
-        asked: dict[int, dict[str, str]] = {}
+        requested: dict[int, dict[str, str]] = {}
         for key, settings in node.settings.items():
             if "mtu" in settings:
-                asked.setdefault(settings["mtu"], {})[key] = node.device(key).interface
+                requested.setdefault(settings["mtu"], {})[key] = node.device(key).interface
         return [
             refusal
-            for mtu, interfaces in asked.items()
+            for mtu, interfaces in requested.items()
             for key, interface in interfaces.items()
             for refusal in owner.mtu_refusals(self.system, key, interface, mtu, interfaces.values())
         ]
@@ -73,19 +73,19 @@ class Mtu(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
         if owner.reconfigures(change.setting) and "rail_routes" in node.settings.get(change.device, {}):
-            # it removes the addresses briefly, and the kernel then removes the routes that depend on them
+            # systemd-networkd removes the addresses briefly, and the kernel then removes the routes that depend on them
             message = f"systemd-networkd would reconfigure {device.interface}, which removes its rail routes"
             path = change.setting.removeprefix("mtu in ")
             fix = f"write {path} by hand, run 'networkctl reload', then run again to add the routes"
             return Refusal(change.device, change.setting, message, fix)
         if not self.system.reader.live or change.setting != "mtu":
             return None
-        low, high = mtu_limits(self.system, device.interface)
-        if (low is None or change.after >= low) and (high is None or change.after <= high):
+        minimum, maximum = mtu_limits(self.system, device.interface)
+        if (minimum is None or change.after >= minimum) and (maximum is None or change.after <= maximum):
             return None
-        fix = f"ask for {low or 0} to {high}" if high else f"ask for {low} or more"
+        fix = f"request {minimum or 0} to {maximum}" if maximum else f"request at least {minimum}"
         if device.link_layer == "infiniband":
-            fix += ", the limit of this InfiniBand port in its present mode"
+            fix += ", the limit of this InfiniBand port in its current mode"
         return Refusal(
             change.device, change.setting, f"the driver of {device.interface} does not accept {change.after}", fix
         )

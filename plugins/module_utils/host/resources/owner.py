@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Settings of an interface that other programs would override: systemd-networkd, udev, NetworkManager, netplan.
+"""Programs that would override settings of an interface: systemd-networkd, udev, NetworkManager, netplan.
 
 Each program records which of its files it uses: `/run/systemd/netif/links` (sd-network.c), `/run/udev/data`
 (`ID_NET_LINK_FILE`), `/run/NetworkManager/devices` (nm-config.c). For the files see systemd.network(5),
@@ -24,25 +24,25 @@ from ..engine.change import Refusal
 NETWORKD, UDEV, NETWORK_MANAGER = "systemd-networkd", "udev", "NetworkManager"
 
 _ETC = "/etc/systemd/network"
-_FOLDERS = (_ETC, *(f"{top}/systemd/network" for top in ("/run", "/usr/local/lib", "/usr/lib", "/lib")))
+_FOLDERS = (_ETC, *(f"{root}/systemd/network" for root in ("/run", "/usr/local/lib", "/usr/lib", "/lib")))
 _DROP_IN = "lanewise.conf"
 _DROP_IN_TEXT = "# Written by the Ansible collection lanewise.dra, which owns this file.\n[Link]\nMTUBytes={}\n"
-_PROFILES = tuple(f"{top}/NetworkManager/system-connections" for top in ("/etc", "/run", "/usr/lib"))
-#: Sections of a profile that can have an MTU, with their names in nmcli.
+_PROFILES = tuple(f"{root}/NetworkManager/system-connections" for root in ("/etc", "/run", "/usr/lib"))
+#: Sections of a profile that can contain an MTU, with their names in nmcli.
 _SECTIONS = {"ethernet": "802-3-ethernet", "802-3-ethernet": "802-3-ethernet", "infiniband": "infiniband"}
 #: The namespace for the UUIDs of profiles that have none in their file, such as netplan's (nm-uuid.c, nm_uuid_ns_1).
 _NAMESPACE = uuid.UUID("b425e9fb-7598-44b4-9e3b-5a2e3aaa4905")
-_OF_NETPLAN = re.compile(r"(?:10-netplan-(.+)\.(?:network|link)|netplan-(.+)\.nmconnection)")
-_YAML = tuple(f"{top}/netplan" for top in ("/etc", "/run", "/usr/lib", "/lib"))
-_IN = "mtu in "
-_SECONDS = 10.0
+_NETPLAN_FILE = re.compile(r"(?:10-netplan-(.+)\.(?:network|link)|netplan-(.+)\.nmconnection)")
+_NETPLAN_FOLDERS = tuple(f"{root}/netplan" for root in ("/etc", "/run", "/usr/lib", "/lib"))
+_MTU_IN = "mtu in "
+_RECONFIGURE_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Manager:
-    """A program that manages an interface, with the `file` that it uses, and the UUID of NetworkManager's `profile`.
+    """A program that manages an interface, the `file` that it uses, and the UUID of NetworkManager's `profile`.
 
-    The file is empty if the profile is not in a keyfile.
+    `file` is empty if the profile is not in a keyfile.
     """
 
     program: str
@@ -51,25 +51,25 @@ class Manager:
 
     @property
     def netplan(self) -> str:
-        """The name in netplan's YAML, if netplan has written the file; else empty."""
-        match = _OF_NETPLAN.fullmatch(self.file.rpartition("/")[2])
+        """The interface's name in netplan's YAML, if netplan has written the file; otherwise empty."""
+        match = _NETPLAN_FILE.fullmatch(self.file.rpartition("/")[2])
         return (match.group(1) or match.group(2)) if match else ""
 
 
 def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
     """Section, key and value of each line. For a section's header, key and value are empty.
 
-    With `continued` a backslash joins a line with the next, as in systemd's files (systemd.syntax(7)).
+    With `continued`, a backslash joins a line with the next, as in systemd's files (systemd.syntax(7)).
     """
     found = []
-    section = held = ""
-    for one in (*text.split("\n"), ""):
-        line = one.strip()
+    section = continued_line = ""
+    for raw in (*text.split("\n"), ""):
+        line = raw.strip()
         if line.startswith(("#", ";")):
             continue
-        line, held = held + line, ""
+        line, continued_line = continued_line + line, ""
         if continued and (len(line) - len(line.rstrip("\\"))) % 2:
-            held = f"{line[:-1]} "
+            continued_line = f"{line[:-1]} "
         elif line.startswith("[") and line.endswith("]"):
             section = line[1:-1]
             found.append((section, "", ""))
@@ -79,9 +79,11 @@ def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
     return found
 
 
-def size(text: str) -> int | str | None:
-    """An MTU in a file, in bytes; systemd's suffixes K, M and G are allowed. Other text is returned unchanged. None if
-    it is empty or 0."""
+def parse_mtu(text: str) -> int | str | None:
+    """An MTU in a file, in bytes; systemd's suffixes K, M and G are allowed. None if it is empty or 0.
+
+    Other text is returned unchanged.
+    """
     match = re.fullmatch(r"(\d{1,10})\s*([BKMG]?)", text, re.ASCII)
     if not match:
         return text or None
@@ -108,44 +110,46 @@ def managers(system: System, interface: str) -> list[Manager]:
 
 
 def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, object]:
-    """The settings that prevent the interface's programs from setting another MTU, with the MTU, or None if the
-    collection's file is no longer needed. Raises HostError."""
+    """The settings that prevent other programs from setting another MTU, as `mtu in PATH`.
+
+    A value is the MTU, or None if the collection's file is no longer needed. Raises HostError.
+    """
     found: dict[str, object] = {}
     for manager in managers(system, interface):
         differs = _mtu(system, manager)[0] not in (None, mtu)
         if manager.program == NETWORK_MANAGER:
-            found.update({_IN + manager.file: mtu} if differs else {})
+            found.update({_MTU_IN + manager.file: mtu} if differs else {})
         elif differs or system.exists(_drop_in(manager)):
-            found[_IN + _drop_in(manager)] = mtu if differs else None
+            found[_MTU_IN + _drop_in(manager)] = mtu if differs else None
     return found
 
 
 def is_manager_setting(setting: str) -> bool:
     """Whether a setting is one of `mtu_settings`."""
-    return setting.startswith(_IN)
+    return setting.startswith(_MTU_IN)
 
 
 def reconfigures(setting: str) -> bool:
-    """Whether a change of such a setting makes its program reconfigure the interface."""
+    """Whether changing a setting of `mtu_settings` makes systemd-networkd reconfigure the interface."""
     return is_manager_setting(setting) and setting.endswith(f".network.d/{_DROP_IN}")
 
 
 def is_orphaned(system: System, setting: str) -> bool:
-    """Whether such a setting belongs to a profile that no longer exists, so that it cannot be restored."""
-    path = setting[len(_IN) :]
+    """Whether a setting of `mtu_settings` is in a profile that no longer exists, so that it cannot be restored."""
+    path = setting[len(_MTU_IN) :]
     return is_manager_setting(setting) and not path.startswith(_ETC) and not system.exists(path)
 
 
 def read(system: System, setting: str) -> int | str | None:
-    """The present value of such a setting. Raises HostError."""
-    path = setting[len(_IN) :]
-    section = ("Link",) if path.startswith(_ETC) else _SECTIONS
-    return _last_value(system, path, section, "MTUBytes" if path.startswith(_ETC) else "mtu")
+    """The current value of a setting of `mtu_settings`. Raises HostError."""
+    path = setting[len(_MTU_IN) :]
+    sections = ("Link",) if path.startswith(_ETC) else _SECTIONS
+    return _last_value(system, path, sections, "MTUBytes" if path.startswith(_ETC) else "mtu")
 
 
 def write(system: System, setting: str, value: int | None, interface: str) -> None:
-    """Change such a setting and notify its program, which may interrupt the interface. Raises HostError."""
-    path = setting[len(_IN) :]
+    """Change a setting of `mtu_settings` and notify its program. This may interrupt the interface. Raises HostError."""
+    path = setting[len(_MTU_IN) :]
     step = f"set the MTU of {interface} in {path} to {value}"
     if path.startswith(_ETC):
         if read(system, setting) == value:
@@ -159,39 +163,41 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
         ):
             system.command(["networkctl", "reload"], step)  # without the check above, this would start networkd
             values = [_mtu(system, one)[0] for one in managers(system, interface) if _drop_in(one) == path]
-            _wait(system, interface, values[0] if value is None and values else value, step)
+            _wait_for_mtu(system, interface, values[0] if value is None and values else value, step)
         return
-    found = entries(_text(system, path))
-    profile = next((text for section, key, text in found if (section, key) == ("connection", "uuid")), "")
-    section = next((_SECTIONS[one[0]] for one in found if one[0] in _SECTIONS), "")
+    lines = entries(_text(system, path))
+    profile = next((text for section, key, text in lines if (section, key) == ("connection", "uuid")), "")
+    section = next((_SECTIONS[one[0]] for one in lines if one[0] in _SECTIONS), "")
     if not profile or not section:
         raise HostError(step, "it is no longer a profile with a UUID and an MTU", "look at 'nmcli connection show'")
-    asked = [f"{section}.mtu", str(value or 0)]
+    properties = [f"{section}.mtu", str(value or 0)]
     # without this, nmcli would overwrite lines that were edited by hand
     system.command(["nmcli", "connection", "load", path], step)
-    system.command(["nmcli", "connection", "modify", "uuid", profile, *asked], step)
+    system.command(["nmcli", "connection", "modify", "uuid", profile, *properties], step)
     if Manager(NETWORK_MANAGER, path, profile) in managers(system, interface):
         # applies only this property, not other changes of the profile since it was activated
-        system.command(["nmcli", "device", "modify", interface, *asked], step)
+        system.command(["nmcli", "device", "modify", interface, *properties], step)
 
 
-def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> None:
+def _wait_for_mtu(system: System, interface: str, mtu: int | str | None, step: str) -> None:
     """Wait until systemd-networkd has applied the change, as `networkctl` does not wait for it."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + _RECONFIGURE_TIMEOUT_SECONDS
     while isinstance(mtu, int) and system.integer(f"/sys/class/net/{interface}/mtu") != mtu:
         if time.monotonic() >= deadline:
-            reason = f"systemd-networkd has not set {mtu} after {_SECONDS:.0f} s"
+            reason = f"systemd-networkd has not set {mtu} after {_RECONFIGURE_TIMEOUT_SECONDS:.0f} s"
             raise HostError(step, reason, "look at 'journalctl --unit=systemd-networkd'")
         time.sleep(0.02)
 
 
-def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t.Container[str]) -> list[Refusal]:
-    """The refusals of an MTU that another program would override, if that cannot be prevented. `asked` are all
-    interfaces that get this MTU."""
+def mtu_refusals(system: System, device: str, interface: str, mtu: int, requested: t.Container[str]) -> list[Refusal]:
+    """The refusals of an MTU that another program would override, if that cannot be prevented.
+
+    `requested` are all interfaces that get this MTU. Raises HostError.
+    """
     found = []
     for manager in managers(system, interface):
         message = fix = ""
-        value, place = _mtu(system, manager)
+        value, source = _mtu(system, manager)
         if manager.program == NETWORK_MANAGER and not manager.file:
             message = (
                 f"NetworkManager's profile {manager.profile} of {interface} is not in a keyfile, so its MTU is unknown"
@@ -200,24 +206,26 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
         elif value in (None, mtu):
             continue
         elif manager.program == NETWORK_MANAGER:
-            message = f"NetworkManager sets {value} again, because of {place}"
+            message = f"NetworkManager sets {value} again, because of {source}"
             if manager.netplan:
                 fix = f"write mtu: {mtu} for {manager.netplan} in {_yaml(system, manager.netplan)}, and 'netplan apply'"
-            elif not place.startswith("/etc/"):
+            elif not source.startswith("/etc/"):
                 fix = f"set the MTU {mtu} in the profile {manager.profile} with nmcli, or change what writes this file"
             elif not system.exists("/usr/bin/nmcli"):
                 fix = f"write mtu={mtu} there: this node has no nmcli"
-        elif place != manager.file and place.rpartition("/")[2] > _DROP_IN:
-            message = f"{manager.program} sets {value} again, because of {place}, which overrides {_drop_in(manager)}"
+        elif source != manager.file and source.rpartition("/")[2] > _DROP_IN:
+            message = f"{manager.program} sets {value} again, because of {source}, which overrides {_drop_in(manager)}"
             fix = f"write MTUBytes={mtu} there, or remove the line"
         if not fix:
             others = [
-                one for one in system.names("/sys/class/net") if one not in asked and manager in managers(system, one)
+                one
+                for one in system.names("/sys/class/net")
+                if one not in requested and manager in managers(system, one)
             ]
             if others:
-                shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-                message = f"{manager.program} sets {value} again, because of {place}, which is for {shown} too"
-                fix = f"give {interface} a file of its own, or ask for {mtu} there too"
+                names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+                message = f"{manager.program} sets {value} again, because of {source}, which is for {names} too"
+                fix = f"give {interface} a separate file, or request {mtu} for them too"
         if fix:
             found.append(Refusal(device, "mtu", message, fix))
     return found
@@ -232,8 +240,8 @@ def vfs_refusals(system: System, device: str, interface: str, number: int) -> li
         if manager.program == UDEV:
             counts[manager.file] = _vfs_of_link(system, manager.file)
         elif manager.program == NETWORK_MANAGER and manager.file:
-            one = {key: value for part, key, value in entries(_text(system, manager.file)) if part == "sriov"}
-            counts[manager.file] = _number(one.get("total-vfs") or "0") if one else None
+            sriov = {key: value for part, key, value in entries(_text(system, manager.file)) if part == "sriov"}
+            counts[manager.file] = _number(sriov.get("total-vfs") or "0") if sriov else None
     for name in sorted(names - {""}) if system.live else ():
         counts[_yaml(system, name)] = _vfs_of_netplan(system, name)
     fix = "write {} there or remove it, or leave the VFs to that program: externally_managed: true"
@@ -245,16 +253,18 @@ def vfs_refusals(system: System, device: str, interface: str, number: int) -> li
 
 
 def _vfs_of_link(system: System, file: str) -> int | str | None:
+    """The number of VFs that a .link file creates; None if it does not set a number."""
     lines = [one for path in _files(system, file) for one in entries(_text(system, path), True)]
     count = [value for section, key, value in lines if (section, key) == ("Link", "SR-IOVVirtualFunctions")]
     if count and count[-1]:
         return _number(count[-1])
-    own = [value for section, key, value in lines if (section, key) == ("SR-IOV", "VirtualFunction")]
-    numbers = [int(value) + 1 for value in own if re.fullmatch(r"\d{1,10}", value, re.ASCII)]
+    functions = [value for section, key, value in lines if (section, key) == ("SR-IOV", "VirtualFunction")]
+    numbers = [int(value) + 1 for value in functions if re.fullmatch(r"\d{1,10}", value, re.ASCII)]
     return max(numbers) if numbers else None
 
 
 def _vfs_of_netplan(system: System, name: str) -> int | str | None:
+    """The number of VFs that netplan creates; None if it creates none. Raises HostError."""
     step = f"read netplan's number of VFs of {name}"
     path = name.replace(".", "\\.")
     count = system.query(["netplan", "get", f"ethernets.{path}.virtual-function-count"], step).strip()
@@ -268,20 +278,21 @@ def _mtu(system: System, manager: Manager) -> tuple[int | str | None, str]:
     """The MTU that the program sets without the collection's drop-in, and the file that sets it."""
     if manager.program == NETWORK_MANAGER:
         return _last_value(system, manager.file, _SECTIONS, "mtu") if manager.file else None, manager.file
-    found: tuple[int | str | None, str] = (None, manager.file)
+    result: tuple[int | str | None, str] = (None, manager.file)
     for path in _files(system, manager.file):
         value = _last_value(system, path, ("Link",), "MTUBytes") if path != _drop_in(manager) else None
-        found = (value, path) if value is not None else found
-    return found
+        result = (value, path) if value is not None else result
+    return result
 
 
 def _last_value(system: System, path: str, sections: t.Container[str], key: str) -> int | str | None:
     lines = entries(_text(system, path), continued=key == "MTUBytes")
     values = [value for section, name, value in lines if section in sections and name == key]
-    return size(values[-1]) if values else None
+    return parse_mtu(values[-1]) if values else None
 
 
 def _drop_in(manager: Manager) -> str:
+    """The path of the collection's drop-in for a systemd file."""
     return f"{_ETC}/{manager.file.rpartition('/')[2]}.d/{_DROP_IN}"
 
 
@@ -296,12 +307,12 @@ def _files(system: System, file: str) -> list[str]:
 
 
 def _keyfile(system: System, profile: str) -> str:
-    """The keyfile of a NetworkManager profile; empty if it has none."""
+    """The keyfile of the NetworkManager profile with a UUID; empty if there is none."""
     for folder in _PROFILES:
         for name in system.names(folder):
             found = {one[:2]: one[2] for one in entries(_text(system, f"{folder}/{name}"))}
-            known = found.get(("connection", "uuid"))
-            if known == profile or (not known and profile == _computed_uuid(name)):
+            recorded_uuid = found.get(("connection", "uuid"))
+            if recorded_uuid == profile or (not recorded_uuid and profile == _computed_uuid(name)):
                 return f"{folder}/{name}"
     return ""
 
@@ -313,9 +324,9 @@ def _computed_uuid(name: str) -> str:
 
 
 def _yaml(system: System, name: str) -> str:
-    """The netplan files that contain a name."""
-    paths = [f"{folder}/{one}" for folder in _YAML for one in system.names(folder) if one.endswith(".yaml")]
-    return " or ".join(path for path in paths if name in _text(system, path)) or _YAML[0]
+    """The netplan files that contain a name, joined by `or`; the main folder if there is none."""
+    paths = [f"{folder}/{one}" for folder in _NETPLAN_FOLDERS for one in system.names(folder) if one.endswith(".yaml")]
+    return " or ".join(path for path in paths if name in _text(system, path)) or _NETPLAN_FOLDERS[0]
 
 
 def _values(system: System, path: str) -> dict[str, str]:

@@ -5,7 +5,7 @@
 
 """Registers of PCI functions: a NIC's read requests and ordering, and the access control services of ports.
 
-PCI Express Base Specification 6.0, section 7.5.3.4 (Device Control) and 7.7.11 (Access Control Services).
+PCI Express Base Specification 6.0, sections 7.5.3.4 (Device Control) and 7.7.11 (Access Control Services).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def _word(system: System, address: str, offset: int) -> int | None:
 
 
 def _change_bits(system: System, address: str, offset: int, mask: int, bits: int, step: str) -> None:
-    """Change only the bits of a word in `mask`. Raises HostError."""
-    found = _word(system, address, offset)
-    if found is None or found == 0xFFFF:
+    """Change only those bits of a word that are in `mask`. Raises HostError."""
+    current = _word(system, address, offset)
+    if current is None or current == 0xFFFF:
         raise HostError(step, f"{_UNREADABLE}: the device does not answer", "look at 'dmesg' for PCIe errors")
-    value = found & ~mask & 0xFFFF | bits & mask
+    value = current & ~mask & 0xFFFF | bits & mask
     system.write_at(f"{_DEVICES}/{address}/config", offset, value.to_bytes(2, "little"), step)
 
 
@@ -60,11 +60,12 @@ class Pcie(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            given: t.Mapping[str, object] = settings
-            found[key] = {name: given[name] for name in self.settings if given.get(name) is not None}
-        return {key: one for key, one in found.items() if one}
+            requested: t.Mapping[str, object] = settings
+            found[key] = {name: requested[name] for name in self.settings if requested.get(name) is not None}
+        return {key: values for key, values in found.items() if values}
 
     def _register(self, address: str) -> int | None:
+        """The offset of the Device Control register; None if it cannot be found."""
         capability = find_capability(_reader(self.system, address), _CAP_EXPRESS)
         return None if capability is None else capability + _DEVICE_CONTROL
 
@@ -87,7 +88,9 @@ class Pcie(Resource):
         if device.address is None:
             return Refusal(change.device, change.setting, "is not a PCI function")
         if device.physfn:
-            return Refusal(change.device, change.setting, f"a VF uses that of its PF {device.physfn}", "choose the PF")
+            return Refusal(
+                change.device, change.setting, f"a VF uses the setting of its PF {device.physfn}", "choose the PF"
+            )
         if change.before is None:
             return Refusal(change.device, change.setting, f"{_UNREADABLE}, or it is not a PCI Express function")
         if change.setting == "max_read_request_bytes" and change.after not in _SIZES:
@@ -109,7 +112,7 @@ class Pcie(Resource):
 class AcsForGpudirect(Resource):
     """`acs` of the node: `gpudirect` lets GPUs and NICs below one switch reach each other without the processor.
 
-    Only ports on the path between a GPU and its nearest NIC are changed, each as its board needs it. The value of a
+    Only ports on the path between a GPU and its nearest NIC are changed, each as the board requires. The value of a
     port is the list of its enabled controls, in the notation of lspci.
     """
 
@@ -139,7 +142,7 @@ class AcsForGpudirect(Resource):
         return node.facts
 
     def _registers(self, port: str) -> tuple[int, int, int] | None:
-        """The offset of the control register, and the bits of the capability and of the register."""
+        """The offset of the ACS control register, and the values of the capability and the control register."""
         read = _reader(self.system, port)
         offset, seen = 0x100, set()
         while offset >= 0x100 and offset not in seen:
@@ -178,10 +181,10 @@ class AcsForGpudirect(Resource):
         for address, function in functions.items():
             if port in function["bridges"] and function["driver"] in ("vfio-pci", "vfio_pci"):
                 fix = (
-                    "isolation of guests and direct traffic exclude each other: bind it to its own driver, or leave "
-                    "acs out"
+                    "isolation of guests and direct traffic exclude each other: bind the function to its own driver, "
+                    "or leave acs out"
                 )
-                return Refusal(NODE, change.setting, f"{address} below it belongs to a guest (vfio-pci)", fix)
+                return Refusal(NODE, change.setting, f"{address} below this port belongs to a guest (vfio-pci)", fix)
         return None
 
     def apply(self, node: Node, change: Change) -> None:
@@ -203,15 +206,17 @@ def _names(word: int) -> list[str]:
 
 
 def _unknown_board(facts: NodeFacts) -> str:
-    """Why the board is unknown: it has a ConnectX switch with a GPU below it, but no data-direct function. Else
-    empty."""
+    """Why the board is unknown; empty if it is not.
+
+    It is unknown if a GPU is below the switch of a ConnectX NIC, and there is no data-direct function.
+    """
     functions = facts["functions"]
-    direct = {nic["data_direct"] for nic in facts["nics"] if nic["data_direct"]}
-    roots = {tuple(functions[address]["bridges"][:1]) for address in direct}
+    data_direct = {nic["data_direct"] for nic in facts["nics"] if nic["data_direct"]}
+    roots = {tuple(functions[address]["bridges"][:1]) for address in data_direct}
     for gpu in facts["gpus"]:
         bridges = functions[gpu["address"]]["bridges"]
-        ours = [functions[one] for one in bridges if one in functions]
-        if any(one["vendor_id"] == "15b3" for one in ours) and tuple(bridges[:1]) not in roots:
+        upstream = [functions[one] for one in bridges if one in functions]
+        if any(one["vendor_id"] == "15b3" for one in upstream) and tuple(bridges[:1]) not in roots:
             return f"GPU {gpu['address']} is below a switch of a NIC, without a data-direct function"
     return ""
 

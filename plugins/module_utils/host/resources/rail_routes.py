@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A routing table for each rail, so that packets from a NIC's address are sent by that NIC (linux/rtnetlink.h)."""
+"""A routing table for each rail, so that packets from a NIC's address leave through that NIC (linux/rtnetlink.h)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ..engine.resource import Resource
 from ..engine.settings import RailRoutesSettings
 
 _TEMPORARY_OR_TENTATIVE = 0x01 | 0x40
-_STATIC, _UNICAST, _TO_TABLE, _LINK, _UNIVERSE, _NOT = 4, 1, 1, 253, 0, 2
+_PROTOCOL_STATIC, _TYPE_UNICAST, _ACTION_TO_TABLE = 4, 1, 1
+_SCOPE_LINK, _SCOPE_UNIVERSE, _FLAG_INVERT = 253, 0, 2
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
-_ANY = tuple(_FAMILIES.values())
+_ADDRESS_FAMILIES = tuple(_FAMILIES.values())
 #: Tables of the kernel: unspecified, compat, default, main, local.
 _RESERVED_TABLES = (0, 252, 253, 254, 255)
 _IPV6_METRIC = 1024
-#: The attributes in a dump of rules and routes of this resource, with those that the kernel adds
+#: The attributes of this resource's rules and routes in a dump, including those that the kernel adds
 #: (suppress_prefixlength; cache, preference).
 _RULE_ATTRIBUTES = {"FRA_SRC", "FRA_PRIORITY", "FRA_TABLE", "FRA_PROTOCOL", "FRA_SUPPRESS_PREFIXLEN"}
 _ROUTE_ATTRIBUTES = {
@@ -43,7 +44,7 @@ Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 class RailRoutes(Resource):
     """`rail_routes` of a NIC: `table`, `priority` of its rules, `gateway` if there is one.
 
-    A table belongs to one NIC: it has only the wanted routes, and only the wanted rules use it.
+    A table belongs to one NIC: it contains only the wanted routes, and only the wanted rules refer to it.
     """
 
     name = "rail_routes"
@@ -52,26 +53,29 @@ class RailRoutes(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            asked = settings.get("rail_routes")
-            if asked:
-                own = self._addresses(node, key)
-                table = f"table {asked['table']}"
-                found[key] = {f"{table} rules": _rules(own, asked), f"{table} routes": _routes(own, asked)}
+            requested = settings.get("rail_routes")
+            if requested:
+                addresses = self._addresses(node, key)
+                table = f"table {requested['table']}"
+                found[key] = {
+                    f"{table} rules": _rules(addresses, requested),
+                    f"{table} routes": _routes(addresses, requested),
+                }
         return found
 
     def read(self, node: Node, wanted: State) -> State:
         return {
-            key: {setting: [one.value for one in self._present(node, key, setting)] for setting in settings}
+            key: {setting: [one.value for one in self._current(node, key, setting)] for setting in settings}
             for key, settings in wanted.items()
         }
 
-    def _present(self, node: Node, key: str, setting: str) -> list[_Entry]:
-        """The present entries of a setting (`table NUMBER rules`, `table NUMBER routes`)."""
+    def _current(self, node: Node, key: str, setting: str) -> list[_Entry]:
+        """The current entries of a setting (`table NUMBER rules`, `table NUMBER routes`)."""
         _unused, table, kind = setting.split()
         if kind == "rules":
             return _sorted(one for one in self._all_rules() if one.table == int(table))
-        own = index(self.system, node.device(key).interface)
-        return _sorted(one for one in self._all_routes() if one.table == int(table) and one.out == own)
+        interface_index = index(self.system, node.device(key).interface)
+        return _sorted(one for one in self._all_routes() if one.table == int(table) and one.out == interface_index)
 
     def from_stored(self, setting: str, value: object) -> object:
         kind = SourceRule if setting.endswith(" rules") else RailRoute
@@ -79,20 +83,22 @@ class RailRoutes(Resource):
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
-        if wanted is not None:  # an earlier state is restored, and needs no checks
+        if wanted is not None:  # an earlier state is restored, which needs no checks
             return plan
         wanted = self.wanted(node)
         entries = [*self._all_rules(), *self._all_routes()] if wanted else []
         tables: dict[int, str] = {}
         for key in wanted:
-            asked = node.settings[key]["rail_routes"]
-            interface, table = node.device(key).interface, asked["table"]
+            requested = node.settings[key]["rail_routes"]
+            interface, table = node.device(key).interface, requested["table"]
 
             def refuse(message: str, fix: str, key: str = key) -> None:
                 plan.refusals.append(Refusal(key, "rail_routes", message, fix))
 
-            own = index(self.system, interface)
-            foreign = [one for one in entries if one.table == table and not (one.plain and one.out in (0, own))]
+            interface_index = index(self.system, interface)
+            foreign = [
+                one for one in entries if one.table == table and not (one.plain and one.out in (0, interface_index))
+            ]
             addresses = self._addresses(node, key)
             if table in _RESERVED_TABLES:
                 refuse(f"table {table} is reserved by the kernel", "choose another number, such as 100 plus the rail")
@@ -106,7 +112,7 @@ class RailRoutes(Resource):
                 refuse(f"{interface} has no IP address", "configure one first, as the routes depend on it")
             elif not self._up(interface):
                 refuse(f"{interface} is down, and does not accept routes", "bring it up first")
-            for gateway in _gateways(asked) if addresses else ():
+            for gateway in _gateways(requested) if addresses else ():
                 if not any(gateway in one.network for one in addresses):
                     refuse(f"the gateway {gateway} is not in a network of {interface}", "look at its addresses")
         return plan
@@ -115,21 +121,21 @@ class RailRoutes(Resource):
         device = node.device(change.device)
         _unused, number, kind = change.setting.split()
         table, out = int(number), index(self.system, device.interface)
-        kernel = self.system.socket("IPRoute")
-        present = [one.value for one in self._present(node, change.device, change.setting)]
+        netlink = self.system.socket("IPRoute")
+        current = [one.value for one in self._current(node, change.device, change.setting)]
 
-        def ask(verb: str, one: SourceRule | RailRoute) -> None:
+        def request(verb: str, one: SourceRule | RailRoute) -> None:
             step = f"{verb} the {kind[:-1]} '{one}' of table {table} for {device}"
             if isinstance(one, SourceRule):
-                self.system.request_change(step, lambda: kernel.rule(verb, **one.message(table)))
+                self.system.request_change(step, lambda: netlink.rule(verb, **one.message(table)))
             else:
-                self.system.request_change(step, lambda: kernel.route(verb, **one.message(table, out)))
+                self.system.request_change(step, lambda: netlink.route(verb, **one.message(table, out)))
 
         # a default route needs the route to its gateway, so it is added after that one, and removed before it
-        for one in sorted((one for one in present if one not in change.after), key=lambda one: not _has_gateway(one)):
-            ask("remove", one)
-        for one in sorted((one for one in change.after if one not in present), key=_has_gateway):
-            ask("add", one)
+        for one in sorted((one for one in current if one not in change.after), key=lambda one: not _has_gateway(one)):
+            request("remove", one)
+        for one in sorted((one for one in change.after if one not in current), key=_has_gateway):
+            request("add", one)
 
     def _up(self, interface: str) -> bool:
         try:
@@ -139,12 +145,12 @@ class RailRoutes(Resource):
 
     def _addresses(self, node: Node, key: str) -> list[Interface]:
         """The permanent global addresses of a NIC, from which packets are sent."""
-        own = index(self.system, node.device(key).interface)
+        interface_index = index(self.system, node.device(key).interface)
         found: list[Interface] = []
         for one in self.system.dump("list the addresses", self.system.socket("IPRoute").get_addr):
             flags = one["flags"] | (one.get_attr("IFA_FLAGS") or 0)
             raw = one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")
-            if one["index"] == own and one["scope"] == _UNIVERSE and raw:
+            if one["index"] == interface_index and one["scope"] == _SCOPE_UNIVERSE and raw:
                 address = ipaddress.ip_interface(f"{raw}/{one['prefixlen']}")
                 if address.version == 4 or not flags & _TEMPORARY_OR_TENTATIVE:
                     found.append(address)
@@ -152,11 +158,13 @@ class RailRoutes(Resource):
 
     def _all_rules(self) -> list[_Entry]:
         message = self.system.dump("list the rules", self.system.socket("IPRoute").get_rules)
-        return [_rule(one) for one in message if one["family"] in _ANY and one["action"] == _TO_TABLE]
+        return [
+            _rule(one) for one in message if one["family"] in _ADDRESS_FAMILIES and one["action"] == _ACTION_TO_TABLE
+        ]
 
     def _all_routes(self) -> list[_Entry]:
         message = self.system.dump("list the routes", self.system.socket("IPRoute").get_routes)
-        return [_route(one) for one in message if one["family"] in _ANY]
+        return [_route(one) for one in message if one["family"] in _ADDRESS_FAMILIES]
 
 
 @dataclass(frozen=True)
@@ -183,7 +191,7 @@ class SourceRule(Value):
             "src_len": self.source.prefixlen,
             "priority": self.priority,
             "table": table,
-            "protocol": _STATIC,
+            "protocol": _PROTOCOL_STATIC,
         }
 
 
@@ -198,21 +206,21 @@ class RailRoute(Value):
 
     def __str__(self) -> str:
         parts = [str(self.destination or "default")]
-        for word, value in (("via", self.gateway), ("src", self.source), ("metric", self.metric)):
-            parts += [word, str(value)] if value else []
+        for keyword, value in (("via", self.gateway), ("src", self.source), ("metric", self.metric)):
+            parts += [keyword, str(value)] if value else []
         return " ".join(parts)
 
     @classmethod
     def parse(cls, text: str) -> RailRoute:
         """Parse the text in a file. Raises ValueError."""
         destination, *rest = text.split()
-        words = dict(zip(rest[::2], rest[1::2]))
-        gateway, source = (ipaddress.ip_address(words[name]) if name in words else None for name in ("via", "src"))
-        to = None if destination == "default" else ipaddress.ip_network(destination)
-        return cls(to, gateway, source, int(words.get("metric", 0)))
+        values = dict(zip(rest[::2], rest[1::2]))
+        gateway, source = (ipaddress.ip_address(values[name]) if name in values else None for name in ("via", "src"))
+        network = None if destination == "default" else ipaddress.ip_network(destination)
+        return cls(network, gateway, source, int(values.get("metric", 0)))
 
     def message(self, table: int, out: int) -> dict[str, object]:
-        """pyroute2's arguments for the route of a table, by the interface with the index `out`. Raises ValueError."""
+        """pyroute2's arguments for the route in a table, through the interface with index `out`. Raises ValueError."""
         if self.source is None:  # all routes that this resource adds and deletes have a source
             raise ValueError(f"the route {self} has no source")
         on_link = self.source.version == 4 and not self.gateway
@@ -222,17 +230,17 @@ class RailRoute(Value):
             "prefsrc": str(self.source),
             "oif": out,
             "table": table,
-            "proto": _STATIC,
-            "scope": _LINK if on_link else _UNIVERSE,
+            "proto": _PROTOCOL_STATIC,
+            "scope": _SCOPE_LINK if on_link else _SCOPE_UNIVERSE,
             **({"gateway": str(self.gateway)} if self.gateway else {}),
             **({"priority": self.metric} if self.metric else {}),
         }
 
 
 class _Entry(t.NamedTuple):
-    """A rule or a route, its table, and its outgoing interface.
+    """A rule or a route, its table, and the index of its outgoing interface.
 
-    It is `plain` if it has no other attributes, so that it can be recreated from its value.
+    It is `plain` if it has no other attributes, so that it can be recreated from its `value`.
     """
 
     value: SourceRule | RailRoute
@@ -246,23 +254,23 @@ def _sorted(entries: t.Iterable[_Entry]) -> list[_Entry]:
 
 
 def _has_gateway(one: SourceRule | RailRoute) -> bool:
-    """Whether it is a route through a gateway."""
+    """Whether a rule or route is a route through a gateway."""
     return isinstance(one, RailRoute) and one.gateway is not None
 
 
 def _gateways(settings: RailRoutesSettings) -> list[Address]:
-    given = settings.get("gateway") or []
-    return [ipaddress.ip_address(one) for one in ([given] if isinstance(given, str) else given)]
+    gateways = settings.get("gateway") or []
+    return [ipaddress.ip_address(one) for one in ([gateways] if isinstance(gateways, str) else gateways)]
 
 
-def _rules(own: t.Sequence[Interface], settings: RailRoutesSettings) -> list[SourceRule]:
+def _rules(addresses: t.Sequence[Interface], settings: RailRoutesSettings) -> list[SourceRule]:
     priority = settings.get("priority", 1000)
-    return sorted((SourceRule(ipaddress.ip_network(one.ip), priority) for one in own), key=str)
+    return sorted((SourceRule(ipaddress.ip_network(one.ip), priority) for one in addresses), key=str)
 
 
-def _routes(own: t.Sequence[Interface], settings: RailRoutesSettings) -> list[RailRoute]:
+def _routes(addresses: t.Sequence[Interface], settings: RailRoutesSettings) -> list[RailRoute]:
     found: dict[Network | Address, RailRoute] = {}
-    for one in own:
+    for one in addresses:
         metric = _IPV6_METRIC if one.version == 6 else 0
         found.setdefault(one.network, RailRoute(one.network, None, one.ip, metric))
         for gateway in _gateways(settings):
@@ -274,7 +282,7 @@ def _routes(own: t.Sequence[Interface], settings: RailRoutesSettings) -> list[Ra
 def _rule(message: Message) -> _Entry:
     source = _network(message["family"], message.get_attr("FRA_SRC"), message["src_len"])
     suppressed = message.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
-    special = message["dst_len"] or message["tos"] or message["flags"] & _NOT or suppressed
+    special = message["dst_len"] or message["tos"] or message["flags"] & _FLAG_INVERT or suppressed
     plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_RULE_ATTRIBUTES, message)
     rule = SourceRule(source, message.get_attr("FRA_PRIORITY") or 0)
     return _Entry(rule, message.get_attr("FRA_TABLE", message["table"]), 0, plain)
@@ -289,7 +297,7 @@ def _route(message: Message) -> _Entry:
         message.get_attr("RTA_PRIORITY") or 0,
     )
     metrics = message.get_attr("RTA_METRICS")
-    special = message["type"] != _UNICAST or message["tos"] or (metrics and metrics["attrs"])
+    special = message["type"] != _TYPE_UNICAST or message["tos"] or (metrics and metrics["attrs"])
     plain = not special and bool(message.get_attr("RTA_PREFSRC")) and _has_only(_ROUTE_ATTRIBUTES, message)
     out = 0 if message.get_attr("RTA_MULTIPATH") else message.get_attr("RTA_OIF") or 0
     return _Entry(route, message.get_attr("RTA_TABLE", message["table"]), out, plain)
@@ -300,8 +308,8 @@ def _address(text: str | None) -> Address | None:
 
 
 def _network(family: int, address: str | None, length: int) -> Network:
-    nothing = "0.0.0.0" if family == socket.AF_INET else "::"
-    return ipaddress.ip_network(f"{address or nothing}/{length}", strict=False)
+    unspecified = "0.0.0.0" if family == socket.AF_INET else "::"
+    return ipaddress.ip_network(f"{address or unspecified}/{length}", strict=False)
 
 
 def _has_only(names: set[str], message: Message) -> bool:

@@ -24,8 +24,8 @@ _FILES = {"mode": "default_roce_mode", "tos": "default_roce_tos"}
 class Roce(Resource):
     """`roce` of a NIC: `mode` and `tos` of the RDMA connection manager, and the forced `traffic_class`, for each port.
 
-    The connection manager's values can only be read after a folder is created for the device. Check mode does not
-    create it, so the value is unknown there, and counts as changed.
+    The connection manager's values can only be read after a folder was created for the device. Check mode does not
+    create the folder, so it reports an unreadable value as a change.
     """
 
     name = "roce"
@@ -33,7 +33,7 @@ class Roce(Resource):
 
     def __init__(self, system: System) -> None:
         super().__init__(system)
-        self._found: dict[str, int | str | None] = {}
+        self._originals: dict[str, int | str | None] = {}
 
     def wanted(self, node: Node) -> State:
         found: State = {}
@@ -51,8 +51,8 @@ class Roce(Resource):
         return {key: {setting: self._value(setting) for setting in settings} for key, settings in wanted.items()}
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        if after is None:  # it could not be read before the folder was created
-            return setting not in self._found or bool(before == self._found[setting])
+        if after is None:  # the value could not be read before the folder was created
+            return setting not in self._originals or bool(before == self._originals[setting])
         return bool(before == after)
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -63,7 +63,7 @@ class Roce(Resource):
         if node.device(change.device).link_layer == "infiniband":
             return refusal(f"{device} is InfiniBand", "leave roce out for it")
         if name == "traffic_class":
-            if not self.system.exists(_tc(device, port)):
+            if not self.system.exists(_traffic_class_path(device, port)):
                 return refusal("this RDMA driver has no such setting", "only DOCA-OFED has it: leave it out")
         elif not self.system.exists(_CONFIGFS):
             fix = "load rdma_cm (kernel_modules) and mount configfs on /sys/kernel/config"
@@ -77,20 +77,21 @@ class Roce(Resource):
 
     def apply(self, node: Node, change: Change) -> None:
         device, port, name = _parts(change.setting)
-        after = self._found.get(change.setting) if change.after is None else change.after
+        after = self._originals.get(change.setting) if change.after is None else change.after
         if after is None:
             return
         step = f"set RoCE {name} of {device} port {port} of {node.device(change.device)} to {after}"
         if name == "traffic_class":
-            self.system.write(_tc(device, port), str(after), step)
+            self.system.write(_traffic_class_path(device, port), str(after), step)
             return
         if not self.system.exists(f"{_CONFIGFS}/{device}"):
             self.system.make_folder(f"{_CONFIGFS}/{device}", step)
-        self._found.setdefault(change.setting, self._value(change.setting))
+        self._originals.setdefault(change.setting, self._value(change.setting))
         path = f"{_CONFIGFS}/{device}/ports/{port}/{_FILES[name]}"
         self.system.write(path, _MODES[str(after)] if name == "mode" else str(after), step)
 
     def _devices(self, node: Node, key: str) -> t.Sequence[str]:
+        """The RDMA devices of a NIC. Raises HostError if it has none."""
         device = node.device(key)
         if not device.rdma_devices:
             fix = "load its RDMA driver, and check whether a container has the device"
@@ -101,9 +102,10 @@ class Roce(Resource):
         return [name for name in self.system.names(f"{_CLASS}/{device}/ports") if name.isdigit()]
 
     def _value(self, setting: str) -> int | str | None:
+        """The current value of a setting; None if it cannot be read."""
         device, port, name = _parts(setting)
         if name == "traffic_class":
-            digits = re.search(r"\d+\s*$", self.system.text(_tc(device, port)) or "")
+            digits = re.search(r"\d+\s*$", self.system.text(_traffic_class_path(device, port)) or "")
             return int(digits[0]) if digits else None
         text = self.system.text(f"{_CONFIGFS}/{device}/ports/{port}/{_FILES[name]}")
         if name == "mode":
@@ -111,7 +113,7 @@ class Roce(Resource):
         return int(text) if text and text.isdigit() else None
 
 
-def _tc(device: str, port: str) -> str:
+def _traffic_class_path(device: str, port: str) -> str:
     return f"{_CLASS}/{device}/tc/{port}/traffic_class"
 
 

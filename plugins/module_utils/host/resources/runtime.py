@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from ..access import units
-from ..access.system import HostError, System
+from ..access.system import HostError
 from ..engine.change import NODE, Change, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
@@ -23,14 +23,14 @@ _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin")
 _VERSION = re.compile(r"\sv?(\d+)\.(\d+)\.\d+")
 _TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*=\s*(.*?)\s*$")
-#: The plugins that have the settings: CRI of containerd 1.x, CRI of 2.x, where CDI is on by default, and NRI.
+#: The plugins with the settings: CRI of containerd 1.x, CRI of containerd 2.x, where CDI is on by default, and NRI.
 _CRI_1 = "io.containerd.grpc.v1.cri"
 _CRI_2 = "io.containerd.cri.v1.runtime"
 _NRI = "io.containerd.nri.v1.nri"
 
 
 def values(dump: str) -> dict[str, str]:
-    """The settings of `containerd config dump` as `TABLE:KEY`, without quotes. A list is a text."""
+    """The settings of `containerd config dump` as `TABLE:KEY`, without quotes. A list is returned as text."""
     found: dict[str, str] = {}
     table = ""
     for line in dump.splitlines():
@@ -47,22 +47,22 @@ def values(dump: str) -> dict[str, str]:
 def with_key(text: str, plugin: str, key: str, value: str) -> str:
     """A TOML configuration with a single key of a plugin's table changed."""
     lines = text.splitlines()
-    wish = f"plugins.{plugin}"
-    inside = None
+    table = f"plugins.{plugin}"
+    table_line = None
     for number, line in enumerate(lines):
         header = _TABLE.match(line)
         if header:
-            if inside is not None:
+            if table_line is not None:
                 break
-            if header.group(1).replace("'", "").replace('"', "").replace(" ", "") == wish:
-                inside = number
+            if header.group(1).replace("'", "").replace('"', "").replace(" ", "") == table:
+                table_line = number
             continue
         pair = _KEY.match(line)
-        if inside is not None and pair and pair.group(1) == key:
+        if table_line is not None and pair and pair.group(1) == key:
             lines[number] = f"{line[: len(line) - len(line.lstrip())]}{key} = {value}"
             return "\n".join(lines) + "\n"
-    if inside is not None:
-        lines.insert(inside + 1, f"  {key} = {value}")
+    if table_line is not None:
+        lines.insert(table_line + 1, f"  {key} = {value}")
     else:
         lines += ["", f'[plugins."{plugin}"]', f"  {key} = {value}"]
     return "\n".join(lines) + "\n"
@@ -71,21 +71,18 @@ def with_key(text: str, plugin: str, key: str, value: str) -> str:
 class Runtime(Resource):
     """`runtime_cdi` and `runtime_nri` of the node. The value is the content of the configuration file.
 
-    For containerd 2 this is a drop-in, if its own file imports drop-ins. Without imports, and for containerd 1, one
-    line of containerd's own file is changed: in containerd 1, an imported file would replace the whole table of a
-    plugin, including the cgroup driver. The change is undone if containerd then shows any other difference in its
-    configuration.
+    For containerd 2 this is a drop-in, if the main configuration file imports drop-ins. Without imports, and for
+    containerd 1, single lines of the main file are changed: in containerd 1, an imported file would replace the whole
+    table of a plugin, including the cgroup driver. The change is undone if anything else in containerd's effective
+    configuration changes.
     """
 
     name = "runtime"
     recorded_in = ("/etc/containerd",)
     boot = False
 
-    def __init__(self, system: System) -> None:
-        super().__init__(system)
-        self._dumped: str | None = None
-
     def _program(self, name: str) -> str | None:
+        """The path of an installed program; None if it is not installed."""
         return next((f"{one}/{name}" for one in _BINARIES if self.system.exists(f"{one}/{name}")), None)
 
     def _version(self, containerd: str) -> tuple[int, int]:
@@ -106,17 +103,18 @@ class Runtime(Resource):
         found: dict[str, object] = {}
         containerd = self._program("containerd")
         if containerd:
-            old = self._version(containerd) < (2, 0)
-            now = values(self._dump(containerd))
-            for wish, one in ((cdi, f"plugins.{_CRI_1}:enable_cdi"), (nri, f"plugins.{_NRI}:disable")):
-                if old and wish and one not in now:
-                    return {NODE: {one.partition(":")[0]: "known"}}
+            is_containerd_1 = self._version(containerd) < (2, 0)
+            current = values(self._dump(containerd))
+            for requested, setting in ((cdi, f"plugins.{_CRI_1}:enable_cdi"), (nri, f"plugins.{_NRI}:disable")):
+                if is_containerd_1 and requested and setting not in current:
+                    return {NODE: {setting.partition(":")[0]: "known"}}
             changes = []
-            if cdi and now.get(f"plugins.{_CRI_1 if old else _CRI_2}:enable_cdi", str(not old).lower()) == "false":
-                changes.append((_CRI_1 if old else _CRI_2, "enable_cdi", "true"))
-            if nri is not None and now.get(f"plugins.{_NRI}:disable", "false") == str(nri).lower():
+            cri = _CRI_1 if is_containerd_1 else _CRI_2
+            if cdi and current.get(f"plugins.{cri}:enable_cdi", str(not is_containerd_1).lower()) == "false":
+                changes.append((cri, "enable_cdi", "true"))
+            if nri is not None and current.get(f"plugins.{_NRI}:disable", "false") == str(nri).lower():
                 changes.append((_NRI, "disable", str(not nri).lower()))
-            path = CONTAINERD_CONFIG if old or not self._imports() else CONTAINERD_DROP_IN
+            path = CONTAINERD_CONFIG if is_containerd_1 or not self._imports() else CONTAINERD_DROP_IN
             text = self.system.content(path)
             if not changes:
                 found[path] = text
@@ -125,7 +123,7 @@ class Runtime(Resource):
                 for plugin, key, value in changes:
                     text = with_key(text, plugin, key, value)
                 found[path] = text
-        if self._program("crio") and nri is not None:  # its CDI is always on
+        if self._program("crio") and nri is not None:  # CDI is always on in CRI-O
             found[CRIO_DROP_IN] = f"{_HEADER}[crio.nri]\nenable_nri = {str(bool(nri)).lower()}\n"
         return {NODE: found or {"runtime": "containerd or crio"}}
 
@@ -144,7 +142,7 @@ class Runtime(Resource):
             return Refusal(NODE, "runtime", f"this containerd does not know {change.setting}", fix)
         if not change.setting.startswith("/"):
             fix = "if the Kubernetes distribution has its own runtime (k3s, RKE2), set it in its template"
-            return Refusal(NODE, "runtime", "neither containerd nor CRI-O is installed in the usual places", fix)
+            return Refusal(NODE, "runtime", "neither containerd nor CRI-O is installed in the usual directories", fix)
         if node.general.get("runtime_cdi") is False:
             return Refusal(NODE, "runtime_cdi", "DRA drivers need CDI to add devices to containers", "leave it out")
         return None
@@ -166,24 +164,26 @@ class Runtime(Resource):
         unit = _unit(change)
         containerd = self._program("containerd") if unit == "containerd.service" else None
         before = values(self._dump(containerd)) if containerd else {}
-        text = values(self.system.content(change.setting) or "")
+        before_in_file = values(self.system.content(change.setting) or "")
         self.system.install(change.setting, change.after, step)
         if containerd:
             after = values(self._dump(containerd))
-            ours = (":imports", ":version", f"plugins.{_NRI}:disable")
-            lost = [
+            expected = (":imports", ":version", f"plugins.{_NRI}:disable")
+            unexpected = [
                 one
                 for one in sorted({*before, *after})
-                if before.get(one) != after.get(one) and one not in ours and not one.endswith(":enable_cdi")
+                if before.get(one) != after.get(one) and one not in expected and not one.endswith(":enable_cdi")
             ]
-            if lost:
+            if unexpected:
                 fix = "set runtime_cdi and runtime_nri in containerd's own file by hand"
                 raise HostError(
-                    step, f"containerd would change more than what is requested: {', '.join(lost[:5])}", fix
+                    step, f"containerd would change more than what is requested: {', '.join(unexpected[:5])}", fix
                 )
-            wish = values(change.after or "")
+            after_in_file = values(change.after or "")
             unchanged = [
-                one for one in sorted(wish) if "plugins." in one and text.get(one) != wish[one] != after.get(one)
+                one
+                for one in sorted(after_in_file)
+                if "plugins." in one and before_in_file.get(one) != after_in_file[one] != after.get(one)
             ]
             if unchanged:
                 fix = "containerd is too old for this setting, or another file in its imports overrides it"

@@ -18,9 +18,9 @@ from . import owner
 from .vf_driver import restore_vf_states, vf_states
 
 _DEVICES = "/sys/bus/pci/devices"
-#: VFs of large cards appear one after the other, and each starts its driver.
-_SECONDS = 120.0
-_NO_ROOM = (
+#: Maximum time until all VFs exist. On large cards, they appear one after the other, and each starts its driver.
+_VFS_TIMEOUT_SECONDS = 120.0
+_NO_SPACE_FIX = (
     "if 'dmesg' says 'not enough MMIO resources', enable 'above 4G decoding' in the firmware setup, "
     "or add the kernel argument pci=realloc"
 )
@@ -29,7 +29,7 @@ _NO_ROOM = (
 class Sriov(Resource):
     """`num_vfs` and `vfs_autoprobe` of a PF.
 
-    A PF that is `externally_managed` is checked and never changed: too few VFs are refused, more are accepted.
+    A PF that is `externally_managed` is only checked, never changed: fewer VFs are refused, more are accepted.
     """
 
     name = "sriov"
@@ -39,17 +39,17 @@ class Sriov(Resource):
         found: State = {}
         for key, settings in node.settings.items():
             # the kernel reads autoprobe when a VF appears, so it is set first
-            one: dict[str, object] = {}
+            values: dict[str, object] = {}
             if "vfs_autoprobe" in settings:
-                one["vfs_autoprobe"] = settings["vfs_autoprobe"]
+                values["vfs_autoprobe"] = settings["vfs_autoprobe"]
             if "num_vfs" in settings:
-                one["num_vfs"] = settings["num_vfs"]
+                values["num_vfs"] = settings["num_vfs"]
             if settings.get("externally_managed"):
-                one.pop("vfs_autoprobe", None)
+                values.pop("vfs_autoprobe", None)
                 if (self.system.integer(f"{_DEVICES}/{key}/sriov_numvfs") or 0) >= settings.get("num_vfs", 0):
                     continue
-            if one:
-                found[key] = one
+            if values:
+                found[key] = values
         return found
 
     def read(self, node: Node, wanted: State) -> State:
@@ -84,11 +84,11 @@ class Sriov(Resource):
             return None
         total = device.total_vfs or 0
         if change.after > total:
-            fix = f"ask for {total} at most" if total else "raise the number in the card's firmware first"
+            fix = f"request at most {total}" if total else "raise the number in the card's firmware first"
             return refusal(f"{change.after} VFs are wanted, but the card offers {total}", fix)
         if node.settings.get(change.device, {}).get("externally_managed"):
             return refusal(f"has {change.before} VFs and is externally managed, but {change.after} are wanted")
-        for vf in device.vfs:  # all VFs are removed, as the kernel accepts a new number only after zero
+        for vf in device.vfs:  # all VFs must be removed, as the kernel accepts a new number only after 0
             reason = users(self.system, vf)
             if reason:
                 fix = "drain the node first, or leave the number as it is"
@@ -116,13 +116,13 @@ class Sriov(Resource):
             self.system.write(f"{folder}/sriov_numvfs", "0", step, "a VF is in use: drain the node first")
         if not change.after:
             return
-        self.system.write(f"{folder}/sriov_numvfs", str(change.after), step, _NO_ROOM)
-        self._wait(folder, change.after, step)
+        self.system.write(f"{folder}/sriov_numvfs", str(change.after), step, _NO_SPACE_FIX)
+        self._wait_for_vfs(folder, change.after, step)
 
-    def _wait(self, folder: str, number: int, step: str) -> None:
+    def _wait_for_vfs(self, folder: str, number: int, step: str) -> None:
         """Wait until the VFs exist and, if the kernel binds drivers automatically, have theirs."""
         bound = self.system.integer(f"{folder}/sriov_drivers_autoprobe")
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + _VFS_TIMEOUT_SECONDS
         while True:
             present = [n for n in range(number) if self.system.link(f"{folder}/virtfn{n}")]
             ready = [n for n in present if not bound or self.system.exists(f"{folder}/virtfn{n}/driver")]
@@ -131,6 +131,6 @@ class Sriov(Resource):
             if time.monotonic() >= deadline:
                 if len(present) == number:
                     return  # no driver is bound automatically
-                reason = f"{len(present)} of {number} VFs exist after {_SECONDS:.0f} s"
+                reason = f"{len(present)} of {number} VFs exist after {_VFS_TIMEOUT_SECONDS:.0f} s"
                 raise HostError(step, reason, "look at 'dmesg' for errors of the card's driver")
             time.sleep(0.05)

@@ -3,8 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The node's own sysctls (Documentation/admin-guide/sysctl; sysctl.d(5)). `interface_sysctls` has those of
-interfaces."""
+"""The node's own sysctls (Documentation/admin-guide/sysctl; sysctl.d(5)).
+
+`interface_sysctls` sets sysctls of single interfaces.
+"""
 
 from __future__ import annotations
 
@@ -55,17 +57,18 @@ class Sysctl(Resource):
     boot = False
 
     def wanted(self, node: Node) -> State:
-        wish = node.general.get("sysctl")
-        if wish is None:
+        requested = node.general.get("sysctl")
+        if requested is None:
             return {}
         found: dict[str, object] = {}
-        for key, value in wish.items():
+        for key, value in requested.items():
             found[_name(key)] = found[_name(key) + _AT_BOOT] = _text(value)
         for key in self._stored():
             found.setdefault(key + _AT_BOOT, None)
         return {NODE: found} if found else {}
 
     def _stored(self) -> dict[str, str]:
+        """The settings in this collection's file."""
         return parse(self.system.content(PATH) or "")
 
     def read(self, node: Node, wanted: State) -> State:
@@ -107,7 +110,7 @@ class Sysctl(Resource):
         return None
 
     def _override(self, key: str, value: str) -> str:
-        """Why another file overrides ours at boot; empty if none does."""
+        """Why another file overrides this collection's file at boot; empty if none does."""
         files: dict[str, str] = {}
         for folder in _FOLDERS:
             for name in self.system.names(folder):
@@ -117,11 +120,15 @@ class Sysctl(Resource):
             if name <= PATH.rpartition("/")[2]:
                 break
             try:
-                other = parse(self.system.content(files[name]) or "").get(key)
+                other_value = parse(self.system.content(files[name]) or "").get(key)
             except HostError:
                 continue  # a broken link, or not text: systemd-sysctl skips it as well
-            if other is not None:
-                return "" if _text(other) == _text(value) else f"{files[name]} sets it to {other}, after {PATH}"
+            if other_value is not None:
+                return (
+                    ""
+                    if _text(other_value) == _text(value)
+                    else f"{files[name]} sets it to {other_value}, after {PATH}"
+                )
         return ""
 
     def apply(self, node: Node, change: Change) -> None:
@@ -139,5 +146,5 @@ class Sysctl(Resource):
 
 
 def _text(value: object) -> str:
-    """A value as text with single spaces, as the kernel separates several values by tabs."""
+    """A value as text with single spaces, as the kernel separates multiple values with tabs."""
     return " ".join(str(int(value) if isinstance(value, bool) else value).split())

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Settings that a PF has for each of its VFs (linux/if_link.h, IFLA_VF_*)."""
+"""Settings of VFs that their PF applies (linux/if_link.h, IFLA_VF_*)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _PROTOCOLS = {_VLAN: 0x8100, "802.1ad": 0x88A8}
 _KINDS = {"mac": "a MAC address", "node_guid": "a GUID", "port_guid": "a GUID"}
 #: The text of a `Vlan`.
 _STORED_VLAN = re.compile(r"(\d+)(?: qos (\d+))?(?: (\S+))?", re.ASCII)
-#: Drivers that read a VF's address and GUIDs only when they start.
+#: Drivers of VFs that read the address and the GUIDs only when they start.
 _READ_AT_START = ("mlx5_core",)
 
-#: Settings of the state in the order in which they are applied. `trust` is first, as the kernel may refuse an untrusted
-#: VF another address.
+#: Settings of the state in the order in which they are applied. `trust` is first, as an untrusted VF may not be
+#: allowed another address.
 SETTINGS = ("trust", "mac", "node_guid", "port_guid", "vlan", "rate", "spoof_check", "link_state")
 
 
@@ -58,13 +58,13 @@ class Vlan(Value):
 
 @dataclass(frozen=True)
 class Rate(Value):
-    """The guaranteed and the maximum rate of a VF, in Mbit/s; 0 for none."""
+    """The minimum (guaranteed) and the maximum rate of a VF in Mbit/s; 0 if there is none."""
 
-    low: int
-    high: int
+    minimum: int
+    maximum: int
 
     def __str__(self) -> str:
-        return f"{self.low} to {self.high} Mbit/s"
+        return f"{self.minimum} to {self.maximum} Mbit/s"
 
 
 class Vf(Resource):
@@ -78,10 +78,10 @@ class Vf(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            for number, asked in per_vf(self.system, key, settings).items():
-                one = _normal(f"{key} vf {number}", asked)
-                if one:
-                    found[f"{key} vf {number}"] = {name: one[name] for name in SETTINGS if name in one}
+            for number, requested in per_vf(self.system, key, settings).items():
+                values = _normalized(f"{key} vf {number}", requested)
+                if values:
+                    found[f"{key} vf {number}"] = {name: values[name] for name in SETTINGS if name in values}
         return found
 
     def read(self, node: Node, wanted: State) -> State:
@@ -90,8 +90,8 @@ class Vf(Resource):
         for name in wanted:
             key, number = split_name(name)
             if key not in read_before:
-                there = number_of_vfs(self.system, key) and not will_be_recreated(self.system, node, key)
-                read_before[key] = read(self.system, node.device(key).interface) if there else {}
+                vfs_exist = number_of_vfs(self.system, key) and not will_be_recreated(self.system, node, key)
+                read_before[key] = read(self.system, node.device(key).interface) if vfs_exist else {}
             found[name] = dict(read_before[key].get(number, {}))
         return found
 
@@ -99,15 +99,15 @@ class Vf(Resource):
         if value is None or setting not in ("vlan", "rate"):
             return value
         if setting == "rate":
-            low, _to, high, _unit = str(value).split()
-            return Rate(int(low), int(high))
+            minimum, _to, maximum, _unit = str(value).split()
+            return Rate(int(minimum), int(maximum))
         match = _STORED_VLAN.fullmatch(str(value))
         if not match:
             raise ValueError(f"{value!r} is not a VLAN")
         return Vlan(int(match[1]), int(match[2] or 0), match[3] or _VLAN)
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        return after is None or before == after  # None: the VF did not exist, and is removed with its settings
+        return after is None or before == after  # None: the VF did not exist, so its settings are removed with it
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
@@ -122,7 +122,9 @@ class Vf(Resource):
         if infiniband != change.setting.endswith("guid") and (infiniband or change.setting.endswith("guid")):
             if change.setting in ("mac", "vlan", "spoof_check", "node_guid", "port_guid"):
                 other = "node_guid and port_guid" if infiniband else "mac"
-                return refusal(f"a VF of {device.link_layer or 'this link layer'} does not have it", f"use {other}")
+                return refusal(
+                    f"a VF of {device.link_layer or 'this link layer'} does not have this setting", f"use {other}"
+                )
         if number >= number_of_vfs(self.system, key) or will_be_recreated(self.system, node, key):
             return None  # the VF does not exist yet
         if change.before is None:
@@ -154,7 +156,7 @@ class Vf(Resource):
             self.system.write(f"{driver}/bind", vf, f"start the driver of {vf}, to {step}")
 
     def side_effects(self, node: Node, change: Change) -> SideEffects:
-        """The driver of a VF, if it is restarted, as a failure during the restart leaves the VF without one."""
+        """The driver of a VF, if it must be restarted, as a failure in the restart leaves the VF without a driver."""
         vf = address(self.system, *split_name(change.device)) if change.before is not None else None
         if not vf or not self._restarts_driver(vf, change.setting):
             return {}
@@ -167,43 +169,48 @@ class Vf(Resource):
             self.system.write(path, vf, f"start the driver {effects['driver']} of {vf} again")
 
     def _restarts_driver(self, vf: str, setting: str) -> bool:
+        """Whether the driver of a VF must be restarted to read a changed setting."""
         if setting not in ("mac", "node_guid", "port_guid"):
             return False
         return self.system.link(f"{_DEVICES}/{vf}/driver") in _READ_AT_START
 
 
-def _normal(name: str, asked: VfSettings) -> dict[str, object]:
-    """A site's settings of a VF as settings of the state, in the kernel's spelling. Raises HostError."""
-    given: t.Mapping[str, object] = asked
-    found: dict[str, object] = {one: bool(given[one]) for one in ("trust", "spoof_check") if one in given}
-    if "link_state" in asked:
-        found["link_state"] = asked["link_state"]
-    for one, length in (("mac", 6), ("node_guid", 8), ("port_guid", 8)):
-        if one in given:
-            digits = re.sub(r"[:.-]", "", str(given[one])).lower()
+def _normalized(name: str, settings: VfSettings) -> dict[str, object]:
+    """A site's settings of a VF as settings of the state, normalized as the kernel reports them. Raises HostError."""
+    values: t.Mapping[str, object] = settings
+    found: dict[str, object] = {
+        setting: bool(values[setting]) for setting in ("trust", "spoof_check") if setting in values
+    }
+    if "link_state" in settings:
+        found["link_state"] = settings["link_state"]
+    for setting, length in (("mac", 6), ("node_guid", 8), ("port_guid", 8)):
+        if setting in values:
+            digits = re.sub(r"[:.-]", "", str(values[setting])).lower()
             if not re.fullmatch(f"[0-9a-f]{{{2 * length}}}", digits):
                 raise HostError(
-                    f"set {one} of {name}", f"{given[one]!r} is not {_KINDS[one]}", f"write {length} bytes: 02:00:..."
+                    f"set {setting} of {name}",
+                    f"{values[setting]!r} is not {_KINDS[setting]}",
+                    f"write {length} bytes: 02:00:...",
                 )
-            found[one] = ":".join(digits[at : at + 2] for at in range(0, 2 * length, 2))
-    if "vlan" in asked:
-        found["vlan"] = Vlan(asked["vlan"], asked.get("qos", 0), asked.get("vlan_protocol", _VLAN))
-    elif "qos" in asked or "vlan_protocol" in asked:
+            found[setting] = ":".join(digits[start : start + 2] for start in range(0, 2 * length, 2))
+    if "vlan" in settings:
+        found["vlan"] = Vlan(settings["vlan"], settings.get("qos", 0), settings.get("vlan_protocol", _VLAN))
+    elif "qos" in settings or "vlan_protocol" in settings:
         raise HostError(f"set the VLAN of {name}", "qos and vlan_protocol need a VLAN", "set vlan, or 0 for none")
-    if "min_rate" in asked or "max_rate" in asked:
-        found["rate"] = Rate(asked.get("min_rate", 0), asked.get("max_rate", 0))
+    if "min_rate" in settings or "max_rate" in settings:
+        found["rate"] = Rate(settings.get("min_rate", 0), settings.get("max_rate", 0))
     return found
 
 
 def send(system: System, interface: str, number: int, setting: str, value: t.Any, step: str) -> None:
     """Apply a setting of the state to the VF `number` of a PF. Raises HostError."""
-    kernel = system.socket("ROUTE")
+    socket = system.socket("ROUTE")
     from ..access import messages
 
     vfs = [("vf", {"attrs": [encoded(number, setting, value)]})]
     attributes = [("IFLA_IFNAME", interface), ("IFLA_VFINFO_LIST", {"attrs": vfs})]
     message = (messages.NEW_LINK, messages.Link, attributes)
-    system.request_change(step, lambda: messages.exchange(kernel, *message, change=True))
+    system.request_change(step, lambda: messages.exchange(socket, *message, change=True))
 
 
 def encoded(number: int, setting: str, value: t.Any) -> tuple[str, object]:
@@ -217,7 +224,7 @@ def encoded(number: int, setting: str, value: t.Any) -> tuple[str, object]:
     if setting.endswith("guid"):
         return setting, {"vf": number, "guid": int(value.replace(":", ""), 16)}
     if setting == "rate":
-        return setting, {"vf": number, "low": value.low, "high": value.high}
+        return setting, {"vf": number, "low": value.minimum, "high": value.maximum}
     entry = {"vf": number, "vlan": value.number, "qos": value.priority}
     if value.protocol != _VLAN:
         return "vlans", {"attrs": [("vlan", {**entry, "protocol": _PROTOCOLS[value.protocol]})]}
@@ -238,7 +245,7 @@ def decoded(link: Message) -> dict[int, dict[str, object]]:
         if "mac" not in parts:
             continue
         state: dict[str, object] = {}
-        if link["ifi_type"] == _ETHERNET:  # for InfiniBand it has 20 bytes, which cannot be set
+        if link["ifi_type"] == _ETHERNET:  # an InfiniBand address has 20 bytes, and cannot be set
             state["mac"] = _hexadecimal(parts["mac"]["mac"][:6])
         entries = [parts["vlan"]] if "vlan" in parts else []
         entries += parts["vlans"].get_attrs("vlan") if "vlans" in parts else []

@@ -20,7 +20,7 @@ _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
 #: The kernel's default driver, and no driver.
 NATIVE, NONE = "native", "none"
-_USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
+_USER_SPACE_DRIVERS = ("vfio-pci", "uio_pci_generic", "igb_uio")
 _NO_IOMMU = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 _BRIDGE = "0x0604"
 
@@ -28,7 +28,7 @@ _BRIDGE = "0x0604"
 class VfDriver(Resource):
     """`driver` of `vf` and `vfs`: `native`, `vfio-pci`, the name of another driver, or `none`.
 
-    It is applied after the settings that the PF has for its VFs, as a VF without a driver of the node accepts no
+    It is applied after the settings that the PF applies to its VFs, as a VF without a driver of the node accepts no
     address. The driver override is cleared when the driver is bound, so that it has no later effect.
     """
 
@@ -38,9 +38,9 @@ class VfDriver(Resource):
     def wanted(self, node: Node) -> State:
         found: State = {}
         for key, settings in node.settings.items():
-            for number, asked in per_vf(self.system, key, settings).items():
-                if asked.get("driver"):
-                    found[f"{key} vf {number}"] = {"driver": asked["driver"]}
+            for number, requested in per_vf(self.system, key, settings).items():
+                if requested.get("driver"):
+                    found[f"{key} vf {number}"] = {"driver": requested["driver"]}
         return found
 
     def read(self, node: Node, wanted: State) -> State:
@@ -53,7 +53,7 @@ class VfDriver(Resource):
 
     def same(self, setting: str, before: object, after: object) -> bool:
         if after == NATIVE:
-            return before not in (None, NONE, *_USER_SPACE)
+            return before not in (None, NONE, *_USER_SPACE_DRIVERS)
         return after is None or bool(before == after)
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -65,7 +65,7 @@ class VfDriver(Resource):
             return missing
         key, number = split_name(change.device)
         driver = str(change.after)
-        if driver not in (NATIVE, NONE) and not self._known(node, driver):
+        if driver not in (NATIVE, NONE) and not self._is_available(node, driver):
             return refusal(f"no driver {driver} is loaded", f"load it: add {driver} to kernel_modules")
         if change.before is None:
             return None  # the VF and its IOMMU group do not exist yet
@@ -76,14 +76,15 @@ class VfDriver(Resource):
         reason, fix = self._vfio_problem(vf, driver)
         return refusal(reason, fix) if reason else None
 
-    def _known(self, node: Node, driver: str) -> bool:
-        asked = (str(one) for one in node.general.get("kernel_modules") or ())
+    def _is_available(self, node: Node, driver: str) -> bool:
+        """Whether a driver is loaded, or will be loaded by this run."""
+        requested = (str(one) for one in node.general.get("kernel_modules") or ())
         return self.system.exists(f"{_DRIVERS}/{driver}") or driver.replace("-", "_") in [
-            one.replace("-", "_") for one in asked
+            one.replace("-", "_") for one in requested
         ]
 
     def _vfio_problem(self, vf: str, driver: str) -> tuple[str, str]:
-        """Why a VF cannot be bound to VFIO, and how to fix it; empty if it can."""
+        """Why a VF cannot be bound to VFIO, and how to fix it; both empty if it can be bound."""
         if driver != "vfio-pci":
             return "", ""
         group = self.system.link(f"{_DEVICES}/{vf}/iommu_group")
@@ -97,7 +98,7 @@ class VfDriver(Resource):
         for other in self.system.names(f"/sys/kernel/iommu_groups/{group}/devices"):
             kind = self.system.text(f"{_DEVICES}/{other}/class") or ""
             bound = self.system.link(f"{_DEVICES}/{other}/driver")
-            if other != vf and not kind.startswith(_BRIDGE) and bound not in (None, *_USER_SPACE):
+            if other != vf and not kind.startswith(_BRIDGE) and bound not in (None, *_USER_SPACE_DRIVERS):
                 reason = f"{vf} shares IOMMU group {group} with {other}, which is bound to {bound}"
                 return reason, "leave ACS enabled between them, or put the card in another slot"
         return "", ""
@@ -133,14 +134,16 @@ class VfDriver(Resource):
         finally:
             if override and self._overridden(vf):
                 self.system.write(f"{folder}/driver_override", "\n", f"{step}, and to clear its override")
-        shown = self._driver(vf)
-        if not self.same("driver", shown, change.after):
-            raise HostError(step, f"its driver is {shown}", "look at 'dmesg', as the driver may refuse this VF")
+        bound = self._driver(vf)
+        if not self.same("driver", bound, change.after):
+            raise HostError(step, f"its driver is {bound}", "look at 'dmesg', as the driver may have rejected this VF")
 
     def _driver(self, vf: str) -> str:
+        """The driver that a VF is bound to, or `none`."""
         return self.system.link(f"{_DEVICES}/{vf}/driver") or NONE
 
     def _overridden(self, vf: str) -> bool:
+        """Whether a VF has a driver override."""
         return self.system.text(f"{_DEVICES}/{vf}/driver_override") not in (None, "", "(null)")
 
 
@@ -151,16 +154,16 @@ def vf_states(system: System, node: Node, key: str) -> dict[str, object]:
     if not count:
         return found
     settings: dict[int, dict[str, object]] = {}
-    unread = ""
+    reason = ""
     try:
         settings = settings_of_vfs(system, node.device(key).interface)
     except HostError as error:
-        unread = str(error)
+        reason = str(error)
     for number in range(count):
         driver = system.link(f"{_DEVICES}/{key}/virtfn{number}/driver") or NONE
         found[f"driver of VF {number}"] = driver
-        if unread:
-            found[f"settings of VF {number}"] = Unread(unread)
+        if reason:
+            found[f"settings of VF {number}"] = Unread(reason)
         for name in SETTINGS:
             if name in settings.get(number, {}):
                 found[f"{name} of VF {number}"] = settings[number][name]
@@ -168,14 +171,16 @@ def vf_states(system: System, node: Node, key: str) -> dict[str, object]:
 
 
 def restore_vf_states(system: System, node: Node, key: str, wanted: SideEffects) -> None:
-    """Restore the values of `vf_states` on a PF's VFs; a failure does not stop the rest. Raises HostError with all
-    failures."""
-    now = vf_states(system, node, key)
+    """Restore the values of `vf_states` for a PF's VFs; a failure does not stop the rest.
+
+    Raises HostError with all failures.
+    """
+    current = vf_states(system, node, key)
     failed = []
     # drivers last: a VF without a driver of the node accepts no address
-    for name, value in sorted(wanted.items(), key=lambda one: one[0].startswith("driver of")):
+    for name, value in sorted(wanted.items(), key=lambda item: item[0].startswith("driver of")):
         setting, _of, number = name.partition(" of VF ")
-        if isinstance(value, Unread) or now.get(name) == value:
+        if isinstance(value, Unread) or current.get(name) == value:
             continue
         resource = VfDriver(system) if setting == "driver" else Vf(system)
         try:

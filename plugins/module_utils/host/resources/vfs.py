@@ -17,7 +17,7 @@ from ..engine.node import Node
 from ..engine.settings import NicSettings, VfSettings
 
 _DEVICES = "/sys/bus/pci/devices"
-#: Drivers that change the mode of the embedded switch only while there are no VFs, so that VFs are recreated.
+#: Drivers that change the mode of the embedded switch only while there are no VFs, so that the VFs are recreated.
 VFS_AFTER_MODE = ("ice",)
 
 
@@ -28,6 +28,7 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def number_of_vfs(system: System, key: str) -> int:
+    """The current number of VFs of a PF."""
     return system.integer(f"{_DEVICES}/{key}/sriov_numvfs") or 0
 
 
@@ -37,14 +38,14 @@ def address(system: System, key: str, number: int) -> str | None:
 
 
 def will_be_recreated(system: System, node: Node, key: str) -> bool:
-    """Whether this run will recreate the VFs of a PF, so that the settings of the present ones are lost."""
+    """Whether this run will recreate the VFs of a PF, so that their current settings are lost."""
     settings = node.settings.get(key, {})
     if settings.get("externally_managed"):
         return False
-    present = number_of_vfs(system, key)
-    if settings.get("num_vfs", present) != present:
+    current = number_of_vfs(system, key)
+    if settings.get("num_vfs", current) != current:
         return True
-    if not present or node.device(key).driver not in VFS_AFTER_MODE or not settings.get("eswitch_mode"):
+    if not current or node.device(key).driver not in VFS_AFTER_MODE or not settings.get("eswitch_mode"):
         return False
     return bool(devlink.eswitch_mode(system, key) != settings["eswitch_mode"])
 
@@ -59,7 +60,7 @@ def refusal_if_missing(system: System, node: Node, change: Change) -> Refusal | 
     count = node.settings.get(key, {}).get("num_vfs", number_of_vfs(system, key))
     if number < count:
         return None
-    fix = f"raise num_vfs to {number + 1}, or leave this VF out"
+    fix = f"increase num_vfs to {number + 1}, or leave this VF out"
     return Refusal(change.device, change.setting, f"the PF has {count} VFs", fix)
 
 
@@ -88,7 +89,8 @@ def per_vf(system: System, key: str, settings: NicSettings) -> dict[int, VfSetti
         unique = {"mac", "node_guid", "port_guid"}.intersection(values)
         if unique and len(numbers) > 1:
             raise HostError(
-                f"set {min(unique)} of VFs of {key}", f"{entry['index']} are several VFs, but each needs another value"
+                f"set {min(unique)} of VFs of {key}",
+                f"{entry['index']} are several VFs, but each needs a different value",
             )
         for number in numbers:
             found.setdefault(number, dict(common)).update(values)

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What an operator should know of a node: findings, and the fingerprint of its shape.
+"""What an operator should know about a node: findings, and the fingerprint of its shape.
 
-It imports `topology`, which never imports it: :func:`diagnose.diagnose` is passed to the probe. The driver does not
-carry it.
+This package imports `topology`, which never imports this package: :func:`diagnose.diagnose` is passed to the probe. The
+driver does not contain it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The last step of a probe whose facts people read: fingerprint and findings."""
+"""The last step of a probe whose facts are for people: fingerprint and findings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from .fingerprint import fingerprint
 
 
 def diagnose(topology: Topology, proximity: Proximity) -> None:
-    """Add the fingerprint of a node, and its findings before those that it has already."""
+    """Add the fingerprint of a node, and its findings, in front of the existing ones."""
     topology.fingerprint = fingerprint(topology)
     topology.findings = findings.find(topology, proximity) + topology.findings

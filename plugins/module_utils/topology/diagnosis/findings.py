@@ -5,8 +5,8 @@
 
 """What an operator should know about a node before GPUs and NICs are paired on it.
 
-Every rule reads the finished topology and yields findings with the values that it saw. It yields nothing if the facts
-that it needs could not be read.
+Every rule reads the complete topology and yields findings with the values on which they are based. A rule yields
+nothing if it lacks facts because they could not be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SEVERITIES = ("error", "warning", "info")
 
 
 class _Node:
-    """What the rules read: the topology, and the functions that findings are about (VFs follow their PF)."""
+    """The input of the rules: the topology, and the functions that findings are about (for a VF, this is its PF)."""
 
     def __init__(self, topology: Topology, proximity: Proximity) -> None:
         self.topology = topology
@@ -36,14 +36,14 @@ class _Node:
 
 
 def find(topology: Topology, proximity: Proximity) -> list[Finding]:
-    """All findings, the severest first, in a stable order."""
+    """All findings, the most severe first, in a stable order."""
     node = _Node(topology, proximity)
     findings = [finding for rule in _RULES for finding in rule(node)]
     return sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity))
 
 
 def _as_root(topology: Topology) -> str:
-    """How to read what only root can read. Reading a recorded tree as root adds nothing to it."""
+    """The action for reading what only root can read. Reading a recorded tree as root would not help."""
     return "Run the probe as root (become)" if topology.source.path == "/" else "Record the machine again as root"
 
 
@@ -59,9 +59,9 @@ def _unreadable(node: _Node) -> t.Iterator[Finding]:
             id="unreadable",
             severity="warning",
             summary=f"{source.unreadable_count} file(s) could not be read; their content is unknown",
-            action=f"{_as_root(topology)}, and check the kernel log for the devices named."
+            action=f"{_as_root(topology)}, and check the kernel log for these devices."
             if source.path == "/"
-            else f"{_as_root(topology)}: what the recording lacks is unknown here.",
+            else f"{_as_root(topology)}: files that the recording lacks are unknown here.",
             evidence=source.unreadable[:20],
         )
     if source.config_space is False and topology.gpus and not topology.system.virtual:
@@ -166,7 +166,7 @@ def _asymmetry(node: _Node) -> t.Iterator[Finding]:
         yield Finding(
             id="asymmetric-gpus",
             severity="info",
-            summary="NUMA nodes hold different numbers of GPUs",
+            summary="NUMA nodes have different numbers of GPUs",
             action="Check whether a GPU is missing.",
             devices=[gpu.address for gpu in topology.gpus],
             evidence=[f"NUMA node {number}: {count} GPU(s)" for number, count in sorted(nodes.items())],
@@ -176,15 +176,15 @@ def _asymmetry(node: _Node) -> t.Iterator[Finding]:
 def _numa(node: _Node) -> t.Iterator[Finding]:
     topology = node.topology
     functions = node.devices
-    silent = [function.address for function in functions if function.numa_node is None]
-    if silent:
+    unknown = [function.address for function in functions if function.numa_node is None]
+    if unknown:
         yield Finding(
             id="numa-unknown",
             severity="info" if len(topology.numa_nodes) < 2 else "warning",
-            summary=f"{len(silent)} of {len(functions)} device(s) have no NUMA node",
+            summary=f"{len(unknown)} of {len(functions)} device(s) have no NUMA node",
             action="Enable NUMA affinity in firmware (_PXM) or the hypervisor, or state it in the inventory "
             "(topology_locality_overrides).",
-            devices=silent,
+            devices=unknown,
             evidence=[f"{len(topology.numa_nodes)} NUMA node(s) on the machine"],
         )
     conflicts = list(_numa_conflicts(node))
@@ -192,7 +192,7 @@ def _numa(node: _Node) -> t.Iterator[Finding]:
         yield Finding(
             id="numa-conflict",
             severity="warning",
-            summary="The machine's statements on NUMA locality contradict each other",
+            summary="The machine reports contradictory NUMA localities",
             action="Update the firmware. If that does not help, state the correct values in the inventory "
             "(topology_locality_overrides).",
             devices=sorted({address for address, text in conflicts}),
@@ -201,17 +201,17 @@ def _numa(node: _Node) -> t.Iterator[Finding]:
 
 
 def _numa_conflicts(node: _Node) -> t.Iterator[tuple[str, str]]:
-    """Functions whose NUMA node, as the kernel reports it, contradicts other facts; each with the contradiction."""
+    """Functions for which the kernel reports a NUMA node that contradicts other facts; each with the contradiction."""
     sets = {one.id: cpuset.from_list(one.cpus or "") or 0 for one in node.topology.numa_nodes}
     by_root: dict[str, dict[int, str]] = {}
     for function in node.devices:
         local = cpuset.from_list(function.local_cpus or "") or 0
-        written = function.kubernetes.get("numaNode")
-        cpus = sets.get(written) if written is not None else None
+        reported = function.kubernetes.get("numaNode")
+        cpus = sets.get(reported) if reported is not None else None
         if local and cpus and not local & cpus:
-            yield function.address, f"{function.address}: NUMA node {written}, but CPUs {function.local_cpus}"
-        if written is not None and sets and written not in sets:
-            yield function.address, f"{function.address}: NUMA node {written} does not exist"
+            yield function.address, f"{function.address}: NUMA node {reported}, but CPUs {function.local_cpus}"
+        if reported is not None and sets and reported not in sets:
+            yield function.address, f"{function.address}: NUMA node {reported} does not exist"
         if function.root_complex and function.numa_node is not None and function.numa_source != "override":
             by_root.setdefault(function.root_complex, {}).setdefault(function.numa_node, function.address)
     for root, members in by_root.items():
@@ -237,16 +237,16 @@ def _iommu(node: _Node) -> t.Iterator[Finding]:
         id="iommu-translation",
         severity="warning",
         summary="The IOMMU translates the DMA of GPUs or NICs, which slows or breaks GPUDirect",
-        action="Boot with iommu=pt (and intel_iommu=on where VFs go to virtual machines).",
+        action="Boot with iommu=pt (and intel_iommu=on if VFs are passed to virtual machines).",
         devices=[function.address for function in translated],
         evidence=[f"{one.address}: IOMMU group {one.iommu_group} type {one.iommu_group_type}" for one in translated[:8]]
         + [f"kernel arguments: {' '.join(system.iommu_arguments) or 'none about the IOMMU'}"],
     )
 
 
-class _Turn(t.NamedTuple):
-    """The port right below the meeting point of a GPU and a NIC, on one side. This port decides where a request turns;
-    ports further down do not matter."""
+class _TurningPort(t.NamedTuple):
+    """The port directly below the meeting point of a GPU and a NIC, on one side. This port decides whether a request
+    turns there; ports further down do not matter."""
 
     gpu: str
     nic: str
@@ -256,7 +256,7 @@ class _Turn(t.NamedTuple):
     acs: Acs
 
 
-def _turns(node: _Node) -> t.Iterator[_Turn]:
+def _turning_ports(node: _Node) -> t.Iterator[_TurningPort]:
     functions = node.topology.functions
     for gpu in node.topology.gpus:
         if RANK[gpu.nearest_nics.level] > RANK["PXB"]:
@@ -269,33 +269,33 @@ def _turns(node: _Node) -> t.Iterator[_Turn]:
                 for port in bridges[bridges.index(common) + 1 :][:1] if common in bridges else ():
                     acs = functions[port].acs if port in functions else None
                     if acs is not None:
-                        yield _Turn(gpu.address, nic, side, end != nic, port, acs)
+                        yield _TurningPort(gpu.address, nic, side, end != nic, port, acs)
 
 
 def _acs(node: _Node) -> t.Iterator[Finding]:
     """ACS on the switch ports between a GPU and its nearest NIC.
 
-    On ordinary switches request or completion redirect sends peer-to-peer traffic up to the root complex. Boards
-    with a data-direct function need it set, in one direction on each side (rdma-core, rdma_topo): never clear it there.
+    On ordinary switches, request or completion redirect sends peer-to-peer traffic up to the root complex. Boards with
+    a data-direct function need one of them on each side (rdma-core, rdma_topo), so it must never be cleared there.
     """
     redirecting: dict[str, str] = {}
     wrong: dict[str, str] = {}
-    hit: set[str] = set()
-    for gpu, nic, side, data_direct, port, acs in () if node.topology.system.virtual else _turns(node):
+    affected: set[str] = set()
+    for gpu, nic, side, data_direct, port, acs in () if node.topology.system.virtual else _turning_ports(node):
         if data_direct:
-            wanted_on, wanted_off = ("RR", "CR") if side == "gpu" else ("CR", "RR")
-            if wanted_on in acs.enabled and wanted_off not in acs.enabled:
+            needed_on, needed_off = ("RR", "CR") if side == "gpu" else ("CR", "RR")
+            if needed_on in acs.enabled and needed_off not in acs.enabled:
                 continue
             wrong[port] = (
                 f"{port} towards the {side}: {', '.join(acs.enabled) or 'nothing'} enabled, "
-                f"needs {wanted_on} on and {wanted_off} off"
+                f"needs {needed_on} on and {needed_off} off"
             )
         else:
             active = [name for name in ("RR", "CR") if name in acs.enabled]
             if not active:
                 continue
             redirecting[port] = f"{port}: {', '.join(active)} enabled"
-        hit |= {gpu, nic}
+        affected |= {gpu, nic}
     if redirecting:
         yield Finding(
             id="acs-redirect",
@@ -303,7 +303,7 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
             summary="ACS redirects peer-to-peer traffic between GPUs and NICs through the root complex",
             action="Clear request and completion redirect on these ports (pci=config_acs= or at boot) unless VFs "
             "or devices below them are passed to virtual machines.",
-            devices=sorted(hit),
+            devices=sorted(affected),
             evidence=sorted(redirecting.values()),
         )
     if wrong:
@@ -311,8 +311,8 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
             id="acs-data-direct",
             severity="warning",
             summary="ACS on the data-direct path is not set as this board needs it for GPUDirect",
-            action="Set the ports as rdma-core's rdma_topo writes them for this machine; never clear ACS on all ports.",
-            devices=sorted(hit),
+            action="Set the ports as rdma-core's rdma_topo does on this machine; never clear ACS on all ports.",
+            devices=sorted(affected),
             evidence=sorted(wrong.values()),
         )
 
@@ -371,13 +371,13 @@ def _drivers(node: _Node) -> t.Iterator[Finding]:
 
 
 def _displays(node: _Node) -> t.Iterator[Finding]:
-    """Display controllers of unknown parts, whether they are counted as GPUs or not."""
+    """Display controllers of unknown vendors: those that are counted as GPUs, and those that are not."""
     topology = node.topology
     if topology.source.kind == "nccl_xml":
         return  # the file itself says which functions are GPUs
     functions = [one for one in topology.functions.values() if one.physfn is None]
     counted = [one for one in functions if ids.is_unlisted_gpu(one)]
-    silent = [one for one in functions if (one.class_code or "")[:2] == "03" and one.vendor_id is None]
+    without_vendor = [one for one in functions if (one.class_code or "")[:2] == "03" and one.vendor_id is None]
     if counted:
         yield Finding(
             id="display-unlisted",
@@ -389,15 +389,15 @@ def _displays(node: _Node) -> t.Iterator[Finding]:
             devices=[one.address for one in counted],
             evidence=[f"{one.address}: class {one.class_code}, {one.vendor_id}:{one.device_id}" for one in counted],
         )
-    if silent and topology.source.kind == "sysfs":
+    if without_vendor and topology.source.kind == "sysfs":
         yield Finding(
             id="display-unlisted",
             severity="warning",
-            summary=f"{_names([one.address for one in silent])}: display controller without a readable vendor, "
+            summary=f"{_names([one.address for one in without_vendor])}: display controller without a readable vendor, "
             "not counted as a GPU",
             action="Check why the identifiers could not be read: a GPU may be missing here.",
-            devices=[one.address for one in silent],
-            evidence=[f"{one.address}: class {one.class_code}, no vendor" for one in silent],
+            devices=[one.address for one in without_vendor],
+            evidence=[f"{one.address}: class {one.class_code}, no vendor" for one in without_vendor],
         )
 
 
@@ -408,8 +408,8 @@ def _virtual(node: _Node) -> t.Iterator[Finding]:
     yield Finding(
         id="virtual-machine",
         severity="info",
-        summary="This is a virtual machine: the PCIe tree is the hypervisor's, not the hardware's",
-        action="Where the provider publishes the machine's layout (an NCCL topology file, say), import it or "
+        summary="This is a virtual machine: the hypervisor defines the PCIe tree, which differs from the hardware's",
+        action="If the provider publishes the machine's layout, for example as an NCCL topology file, import it or "
         "state it as overrides.",
         evidence=[f"product {topology.system.product}, CPU {topology.system.cpu_model}"],
     )

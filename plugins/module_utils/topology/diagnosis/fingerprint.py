@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A short name for a node's shape, equal for nodes that are built alike."""
+"""A short name for a node's shape, equal for nodes with the same hardware layout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _SHAPING = ("gpu", "accelerator", "nic", "nvme", "data_direct", "nvlink_manageme
 
 
 class _Text(str):
-    """A text that is shown in a list without quotes."""
+    """A string whose repr has no quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def _nodes(nodes: list[NumaNode]) -> list[tuple[str | None, _Text]]:
-    """CPUs and sorted distances of each node. The distances are text already: there are as many as nodes squared."""
+    """CPUs and sorted distances of each NUMA node. Distances are formatted here, because they are as many as nodes
+    squared."""
     shape = []
     order: list[str] = []
     starts: list[str] = []
@@ -39,12 +40,12 @@ def _nodes(nodes: list[NumaNode]) -> list[tuple[str | None, _Text]]:
 def fingerprint(topology: Topology) -> str:
     """Sixteen hex digits of a SHA-256 over NUMA nodes and the PCI tree above GPUs, NICs and NVMe.
 
-    Parts and their connections count: identifiers, device and function number on the bus, NUMA node, the widest link
-    that they offer. Serial numbers, addresses, drivers, VFs and link state do not, nor do domain and bus numbers, which
-    the firmware reassigns when a card is added elsewhere.
+    Parts and their connections count: identifiers, device and function number on the bus, NUMA node, and the maximum
+    link speed and width. Serial numbers, addresses, drivers, VFs and link state do not count. Domain and bus numbers do
+    not count either, because the firmware reassigns them when a card is added elsewhere.
     """
     functions = topology.functions
-    # keyed by the whole path, so that contradictory links make two branches and not a circle
+    # keyed by the whole path, so that contradictory links result in two branches and not in a cycle
     roots: dict[str | None, _Tree] = {}
     for function in functions.values():
         if function.kind in _SHAPING and not function.physfn:
@@ -56,7 +57,7 @@ def fingerprint(topology: Topology) -> str:
     def describe(address: str, branch: _Tree) -> str:
         function = functions.get(address) or PciFunction(address=address)
         link = function.link
-        own = [
+        properties = [
             address.rpartition(":")[2],
             function.class_code,
             function.vendor_id,
@@ -66,7 +67,7 @@ def fingerprint(topology: Topology) -> str:
             link.max_speed_gts if link else None,
             link.max_width if link else None,
         ]
-        return f"{own}({below(branch)})"
+        return f"{properties}({below(branch)})"
 
     def below(branch: _Tree) -> str:
         return ",".join(sorted([describe(address, children) for address, children in branch.items()]))

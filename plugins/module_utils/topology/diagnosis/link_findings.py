@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Findings on the state of links and ports: what runs slower than it could, or is down."""
+"""Findings on links that are slower than they could be, and on ports that are down."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def _text(speed: float | None, width: int | None) -> str:
     return f"{speed:g} GT/s x{width}" if speed and width else f"{speed or '?'} GT/s x{width or '?'}"
 
 
-def _slower(link: Link, other: Link) -> tuple[float | None, int | None]:
-    """The best speed and width that both ends of a link can do."""
+def _common_maximum(link: Link, other: Link) -> tuple[float | None, int | None]:
+    """The highest speed and width that both ends of a link support."""
     speeds = [speed for speed in (link.max_speed_gts, other.max_speed_gts) if speed]
     widths = [width for width in (link.max_width, other.max_width) if width]
     return (min(speeds) if speeds else None, min(widths) if widths else None)
 
 
 def _is_downstream(bridges: list[str], position: int) -> bool:
-    """Whether the link that the bridge at `position` reports is the one below it.
+    """Whether the bridge at `position` reports the link below it, and not the one above.
 
-    Below a host bridge root port, upstream port, downstream port, upstream port ... take turns, and a host bridge
-    inside (Intel VMD, where the domain changes) starts again.
+    Below a host bridge, a root port is followed by upstream and downstream ports in turn. Another host bridge (Intel
+    VMD, where the domain changes) starts this order again.
     """
     if position >= len(bridges):
         return False
@@ -41,17 +41,17 @@ def _is_downstream(bridges: list[str], position: int) -> bool:
 
 
 def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]:
-    """Compare every link on the way to `devices` with what both of its ends can do."""
+    """Compare every link on the paths to `devices` with what both ends of the link support."""
     if topology.system.virtual or topology.source.kind != "sysfs":
-        return  # hypervisors make up link speeds, and imported files do not have both ends of a link
+        return  # hypervisors invent link speeds, and imported files do not contain both ends of a link
     functions = topology.functions
     users: dict[str, list[str]] = {}
-    ways: dict[str, tuple[list[str], int]] = {}  # the bridges above the first user, and the position among them
+    paths: dict[str, tuple[list[str], int]] = {}  # the bridges above the first user, and the position among them
     for function in devices:
         for position, address in enumerate([*function.bridges, function.address]):
             users.setdefault(address, []).append(function.address)
-            ways.setdefault(address, (function.bridges, position))
-    for address, (bridges, position) in ways.items():
+            paths.setdefault(address, (function.bridges, position))
+    for address, (bridges, position) in paths.items():
         lower, upper = functions.get(address), functions.get(bridges[position - 1]) if position else None
         if lower and upper and lower.link and upper.link and not _is_downstream(bridges, position):
             yield from _link(lower, lower.link, upper, upper.link, users[address])
@@ -59,7 +59,7 @@ def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]
 
 def _link(lower: PciFunction, link: Link, upper: PciFunction, other: Link, users: list[str]) -> t.Iterator[Finding]:
     """Findings on one link: `lower` reports it as `link`, the port above as `other`."""
-    best_speed, best_width = _slower(link, other)
+    best_speed, best_width = _common_maximum(link, other)
     slow = bool(link.speed_gts and best_speed and link.speed_gts < best_speed)
     narrow = bool(link.width and best_width and link.width < best_width)
     ours, theirs = (payload_rate(one.max_speed_gts, one.max_width) for one in (link, other))
@@ -97,8 +97,8 @@ def _link(lower: PciFunction, link: Link, upper: PciFunction, other: Link, users
 
 
 def ports(topology: Topology) -> t.Iterator[Finding]:
-    """RDMA ports that are down. A rail is broken when no port of its function is up: in switchdev mode one of the
-    function's ports carries the traffic and the others stand for VFs."""
+    """RDMA ports that are down. A rail is broken if no port of its NIC is up: in switchdev mode, one port of the
+    function carries the traffic, and the others represent VFs."""
     nics = {nic.address: nic for nic in topology.nics}
     alive = {device.address for device in topology.rdma_devices for port in device.ports if port.state == "ACTIVE"}
     for device in topology.rdma_devices:

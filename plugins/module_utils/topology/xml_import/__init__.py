@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Topologies from files that stand in for a node: one Python file per format; `read` chooses.
+"""Topologies from XML files instead of a node: one Python file per format; `read` selects the format.
 
-It imports `topology`. Only the module `topology_info` imports it, and the driver does not carry it.
+This package imports `topology`. Only `module_utils/topology_module.py` imports this package; the driver never does.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Order the parts that a file describes as the probe of a node does, and derive the rest."""
+"""Completing the topology of a file: ordering its parts as a probe does, and deriving the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..overrides import Override
 
 
 def finish(topology: Topology, stated: list[Override], models: dict[str, str]) -> None:
-    """Order the parts as the node's own probe does, and derive the rest."""
+    """Order the parts of a topology as a probe of the node does, and derive the rest."""
     addresses = sorted(topology.functions, key=pci.sort_key)
     topology.functions = {address: topology.functions[address] for address in addresses}
     topology.interfaces.sort(key=lambda interface: interface.name)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Parse an XML document with bounds on its size, and keep the line of each element for error messages."""
+"""Parsing XML documents of limited size. The line of each element is kept for error messages."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class Element:
         self.texts: list[str] = []
 
     def get(self, name: str) -> str | None:
-        """The attribute without blanks around it; None where it is absent or empty."""
+        """The attribute without blanks at both ends; None if it is absent or empty."""
         return self.attributes.get(name, "").strip() or None
 
     def wrong(self, name: str, expected: str) -> ValueError:
+        """The error for an attribute with an invalid value."""
         value = self.attributes.get(name, "")[:60]
         return ValueError(f"line {self.line}: <{self.tag}> has {name}={value!r}; expected {expected}")
 
     def number(self, name: str) -> int | None:
-        """A decimal number; None where the attribute is absent, empty or -1 (unknown)."""
+        """A decimal number; None if the attribute is absent, empty or -1 (unknown). Raises ValueError."""
         text = self.get(name)
         if text is None or text == "-1":
             return None
@@ -46,7 +47,8 @@ class Element:
         return int(text)
 
     def address(self, name: str) -> str:
-        """A PCI address as the kernel writes it: lower case, four or more digits of domain."""
+        """A PCI address as the kernel writes it: in lower case, and the domain has four or more digits. Raises
+        ValueError."""
         match = _BUSID.match((self.get(name) or "").lower())
         if not match:
             raise self.wrong(name, "a PCI address with its domain, such as 0000:1b:00.0")
@@ -55,7 +57,7 @@ class Element:
 
 
 def parse(data: bytes) -> Element:
-    """Parse a document. A document type with an internal subset is refused, an external DTD is not loaded.
+    """Parse a document. A document type with an internal subset is refused; an external DTD is not loaded.
 
     This uses expat, the parser below xml.etree, directly: only expat can refuse declarations and report line numbers.
     """
@@ -70,8 +72,8 @@ def parse(data: bytes) -> Element:
         count += 1
         if count > _MAX_ELEMENTS or len(stack) >= _MAX_DEPTH:
             raise ValueError(
-                f"line {parser.CurrentLineNumber}: more than {_MAX_ELEMENTS} elements or {_MAX_DEPTH} levels, so no "
-                "topology file; give the file of one node"
+                f"line {parser.CurrentLineNumber}: more than {_MAX_ELEMENTS} elements or {_MAX_DEPTH} levels, so this "
+                "is not a topology file; give the file of one node"
             )
         element = Element(tag, attributes, parser.CurrentLineNumber)
         (stack[-1].children if stack else roots).append(element)
@@ -86,8 +88,8 @@ def parse(data: bytes) -> Element:
     def doctype(_name: str, _system: str | None, _public: str | None, has_subset: int) -> None:
         if has_subset:  # before any of it is read: default attributes and entities can expand a file to gigabytes
             raise ValueError(
-                f"line {parser.CurrentLineNumber}: the document type has declarations of its own in brackets, which no "
-                "topology file needs; remove them, or write the file again with the tool that made it"
+                f"line {parser.CurrentLineNumber}: the document type contains declarations in brackets, which no "
+                "topology file needs; remove them, or write the file again with the tool that wrote it"
             )
 
     parser.StartElementHandler = start

@@ -22,7 +22,8 @@ _PCI_TYPE = re.compile(
     r"^([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\] \[([0-9a-f]{4}):([0-9a-f]{4})\] ([0-9a-f]{2})(?: ([0-9a-f]{2}))?$"
 )
 _BRIDGE_BUSES = re.compile(r"^([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]$")
-#: A namespace, or one path to it: the subsystem's number, in a path's name also the controller's (nvme_set_disk_name).
+#: An NVMe namespace, or one path to it: the number of the subsystem, and in a path's name also that of the controller
+#: (nvme_set_disk_name).
 _NAMESPACE = re.compile(r"^nvme([0-9]{1,9})(?:c([0-9]{1,9}))?n[0-9]{1,9}$")
 _PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
 #: Subclasses whose only programming interface in the PCI Code and ID Assignment Specification is 00, so that the four
@@ -30,7 +31,8 @@ _PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
 _ONE_INTERFACE = frozenset(
     ("0200", "0203", "0205", "0206", "0207", "0280", "0302", "0380", "0600", "0601", "0680", "0b40")
 )
-#: hwloc_obj_osdev_type_e: numbers in hwloc 1.x and 2.x, bits from 3 on; an RDMA device may also have the network's bit.
+#: hwloc_obj_osdev_type_e: numbers in hwloc 1.x and 2.x, bits since hwloc 3. An RDMA device may also have the bit for
+#: networks.
 _OSDEV_NUMBERS = {0: "block", 2: "network", 3: "openfabrics"}
 _OSDEV_BITS = ((1 << 5, "openfabrics"), (1 << 4, "network"), (1 << 0, "block"))
 #: enum ib_port_state
@@ -40,15 +42,15 @@ _PORT_STATES = {"0": "NOP", "1": "DOWN", "2": "INIT", "3": "ARMED", "4": "ACTIVE
 class Hwloc:
     """The XML of lstopo (hwloc 2.x and 3.x; 1.x without its distances).
 
-    hwloc builds its PCI tree from the bus numbers in the bridges' configuration space, and gives every bus that it
-    cannot place below a bridge a host bridge of its own. `root_complex` is therefore set only if that is the kernel's
-    host bridge too: bus 00 of a domain, or any bus of a domain in which bridges were read, with a domain of four digits
-    (behind Intel VMD the outermost host bridge is another one, which the file does not connect to it).
+    hwloc builds its PCI tree from the bus numbers in the bridges' configuration space, and adds a host bridge for every
+    bus that it cannot place below a bridge. `root_complex` is therefore set only if that host bridge also exists in the
+    kernel: for bus 00 of a domain, or any bus of a domain in which bridges were read, if the domain has four digits.
+    Behind Intel VMD, the outermost host bridge is another one, to which the file has no connection.
 
-    `numa_node` follows from the CPUs of the object above the host bridge, by the rule of :func:`cpu.numa_node_of`; on
-    a machine with a single NUMA node the file does not distinguish locality from its absence. Links only have
-    `gb_per_s`. `class_code` is set if the programming interface, which hwloc before 3 leaves out, is stated or can only
-    be 00. VFs look like any other function.
+    `numa_node` is derived from the CPUs of the object above the host bridge by :func:`cpu.numa_node_of`. On a machine
+    with a single NUMA node, the file does not show whether the locality is known. Links have only `gb_per_s`.
+    `class_code` is set if the file contains the programming interface, which hwloc before 3 leaves out, or if it can
+    only be 00. VFs cannot be distinguished from other functions.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -67,11 +69,11 @@ class Hwloc:
         self._devices_are_bits = (version or "").startswith("3.")
         machines = [child for child in root.children if child.tag == "object"]
         if not machines:
-            raise ValueError(f"line {root.line}: <topology> holds no <object>; write the file with lstopo --of xml")
+            raise ValueError(f"line {root.line}: <topology> contains no <object>; write the file with lstopo --of xml")
         for machine in machines:
             self._system(root, machine)
             self._processors(machine)
-        self._take_borrowed_cpus()
+        self._remove_shared_cpus()
         cpu.join_packages(topology.numa_nodes, self._sets, topology.packages)
         self._distances(root)
         for machine in machines:
@@ -96,7 +98,7 @@ class Hwloc:
         system.cpu_model = values.get("CPUModel")
 
     def _processors(self, element: Element) -> None:
-        """NUMA nodes and packages, wherever they are in the tree."""
+        """Read NUMA nodes and packages, wherever they are in the tree."""
         topology = self._topology
         for child in element.children:
             if child.tag != "object":
@@ -119,23 +121,24 @@ class Hwloc:
                 topology.system.cpu_model = topology.system.cpu_model or _infos(child).get("CPUModel")
             self._processors(child)
 
-    def _take_borrowed_cpus(self) -> None:
-        """Assign each CPU to one NUMA node, as the kernel does: hwloc gives a node without CPUs those nearby.
+    def _remove_shared_cpus(self) -> None:
+        """Assign each CPU to one NUMA node, as the kernel does: hwloc lists nearby CPUs for a node without CPUs.
 
-        Those are all CPUs of other nodes, so a node whose CPUs all belong to smaller nodes has none. Of nodes with the
-        same CPUs the first has them: the kernel numbers nodes with processors before those with only memory
-        (acpi_numa_init in drivers/acpi/numa/srat.c), as does the firmware of POWER. Sets that overlap in another way
-        stay unchanged.
+        Those are CPUs of other nodes, so a node whose CPUs all belong to smaller nodes has no CPUs itself. Of nodes
+        with the same CPUs, the first one has them: the kernel numbers nodes with processors before nodes with only
+        memory (acpi_numa_init in drivers/acpi/numa/srat.c), as does the firmware of POWER. Sets that overlap in another
+        way are not changed.
         """
-        taken = 0
+        assigned = 0
         nodes = {node.id: node for node in self._topology.numa_nodes}
         for number, cpus in sorted(self._sets.items(), key=lambda item: (bin(item[1]).count("1"), item[0])):
-            if cpus and cpus & ~taken == 0:
+            if cpus and cpus & ~assigned == 0:
                 self._sets[number], nodes[number].cpus = 0, ""
-            taken |= cpus
+            assigned |= cpus
 
     def _distances(self, root: Element) -> None:
-        """The firmware's latency matrix (hwloc 2.x only; kind 5 is HWLOC_DISTANCES_KIND_FROM_OS and MEANS_LATENCY)."""
+        """Read the firmware's latency matrix (only in hwloc 2.x; kind 5 is HWLOC_DISTANCES_KIND_FROM_OS and
+        MEANS_LATENCY)."""
         nodes = {node.id: node for node in self._topology.numa_nodes}
         for element in root.children:
             if element.tag != "distances2" or element.get("type") != "NUMANode":
@@ -161,7 +164,8 @@ class Hwloc:
         bridges: list[str],
         function: PciFunction | None,
     ) -> None:
-        """Walk the tree with the nearest CPU set, the host bridge, the bridges and the function above."""
+        """Walk the tree. The arguments are the nearest CPU set, and the host bridge, the bridges and the function
+        above."""
         kind = element.get("type")
         if kind == "Bridge" and element.get("bridge_type") == "0-1":
             buses = _BRIDGE_BUSES.match((element.get("bridge_pci") or "").lower())
@@ -194,7 +198,7 @@ class Hwloc:
             raise element.wrong("pci_type", "class and identifiers such as 0207 [15b3:101b] [15b3:0007] 00")
         digits, vendor, device, subsystem_vendor, subsystem_device, revision, interface = identity.groups()
         function = PciFunction(address=address, bridges=bridges, class_code=digits + (interface or ""))
-        if vendor != "0000":  # zeros: hwloc could read neither them nor the revision
+        if vendor != "0000":  # zeros mean that hwloc could read neither the identifiers nor the revision
             function.vendor_id, function.device_id, function.revision = vendor, device, revision
         if subsystem_vendor != "0000":
             function.subsystem_vendor_id, function.subsystem_device_id = subsystem_vendor, subsystem_device
@@ -257,7 +261,7 @@ class Hwloc:
             self._models[address] = values["GPUModel"]
 
     def _join_interfaces(self) -> None:
-        """Give each RDMA port its interface: the card's only one, or the one of the same port number."""
+        """Set the interface of each RDMA port: the only one of the card, or the one with the same port number."""
         for device in self._topology.rdma_devices:
             siblings = [one for one in self._topology.interfaces if one.address and one.address == device.address]
             for port in device.ports:
@@ -307,5 +311,5 @@ def _numbers(element: Element, tag: str) -> list[int]:
     words = [word for child in element.children if child.tag == tag for word in "".join(child.texts).split()]
     for word in words:
         if not _NUMBER.match(word):
-            raise ValueError(f"line {element.line}: <{tag}> holds {word[:60]!r}, which is not a number")
+            raise ValueError(f"line {element.line}: <{tag}> contains {word[:60]!r}, which is not a number")
     return [int(word) for word in words]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The topology XML of NCCL and RCCL."""
+"""Reading the topology XML of NCCL and RCCL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RDMA_NAME = re.compile(r"^(mlx[45]_|bnxt_re|irdma|efa_|rdmap|rocep|iwp|hfi1_|qe
 
 
 def _is_switch(element: Element) -> bool:
-    """Whether a `pci` element only holds others."""
+    """Whether a `pci` element only contains other `pci` elements."""
     below = {child.tag for child in element.children}
     return "pci" in below and not below & {"gpu", "nic"}
 
@@ -39,22 +39,22 @@ def _devices_below(element: Element) -> t.Iterator[Element]:
 class Nccl:
     """NCCL's topology file (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE; src/graph/xml.cc in NCCL).
 
-    RCCL's is the same with version 2 and additional values of GPUs and the links between them.
+    RCCL's file has the same format with version 2, and additional values of GPUs and the links between them.
 
-    The graph has whole switches: NCCL climbs two sysfs levels per step, so root ports and the downstream ports of
-    switches are not in it. `bridges` are the enclosing `pci` elements, one per switch, including invented addresses
-    such as ffff:ff:01.0; `root_complex` is unknown. `link_speed` and `link_width` are the maximum that both ends of the
-    link support (NCCL reads max_link_speed and max_link_width of both); the current state is unknown. NCCL merges the
-    functions of a multi-port card, so an RDMA device may be listed below another function of its card.
+    The graph contains whole switches: NCCL climbs two sysfs levels per step, so the graph contains neither root ports
+    nor the downstream ports of switches. `bridges` are the enclosing `pci` elements, one per switch, including invented
+    addresses such as ffff:ff:01.0; `root_complex` is unknown. `link_speed` and `link_width` are the maximum that both
+    ends of the link support (NCCL reads max_link_speed and max_link_width of both); the current state is unknown. NCCL
+    merges the functions of a multi-port card, so an RDMA device may be listed below another function of its card.
 
-    For NCCL each `pci` element is a separate switch, even if several have one bus id, as in RCCL's models (xml.cc
-    appends elements, topo.cc makes a node of each). Such switches get made-up addresses from ffff:fe:00.0 on; a GPU or
-    NIC keeps its own.
+    For NCCL each `pci` element is a separate switch, even if several have the same bus ID, as in RCCL's models (xml.cc
+    appends elements, topo.cc creates a node for each). Such switches get made-up addresses from ffff:fe:00.0 on; a GPU
+    or NIC keeps its address.
     """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._renamed: dict[str, str] = {}  # made-up address -> what the file says
+        self._renamed: dict[str, str] = {}  # made-up address -> the address in the file
         self._devices: set[str] = set()
         self._lines: dict[str, int] = {}
         self._speeds: dict[str, int] = {}  # function -> the fastest of its networks, Mbit/s
@@ -66,7 +66,9 @@ class Nccl:
             raise root.wrong("version", "1 (NCCL) or 2 (RCCL); dump the topology with a release of either")
         cpus = [element for element in root.children if element.tag == "cpu"]
         if not cpus:
-            raise ValueError(f"line {root.line}: <system> holds no <cpu>; give a topology file, not a graph or a part")
+            raise ValueError(
+                f"line {root.line}: <system> contains no <cpu>; give a topology file, not a graph or a part of a file"
+            )
         hosts = {element.get("host_hash") for element in cpus}
         if len(hosts) > 1:
             raise ValueError(
@@ -117,7 +119,7 @@ class Nccl:
             )
 
     def _cpu(self, element: Element) -> int | None:
-        """A NUMA node. NCCL writes the number -1 if the machine does not report it."""
+        """Read a NUMA node. NCCL writes the number -1 if the machine does not report it."""
         topology = self._topology
         arch = element.get("arch")
         topology.system.architecture = topology.system.architecture or {"arm64": "aarch64"}.get(arch or "", arch)
@@ -133,14 +135,15 @@ class Nccl:
                 raise element.wrong("affinity", "a CPU mask such as 00000000,0000ffff")
         text = None if cpus is None else cpuset.to_list(cpus)
         node = next((one for one in topology.numa_nodes if one.id == number), None)
-        if node is None:  # a dump may hold a node twice, the second time for bonded networks
+        if node is None:  # a dump may contain a node twice, the second time for bonded networks
             topology.numa_nodes.append(NumaNode(id=number, cpus=text))
         elif None not in (node.cpus, text) and node.cpus != text:
             raise element.wrong("affinity", f"the CPUs that NUMA node {number} has further up, {node.cpus}")
         return number
 
     def _processor(self, element: Element) -> None:
-        """The processor's vendor and model. Families above 14 are left out: NCCL's releases count them differently."""
+        """Read the processor's vendor and model. Families above 14 are left out, because NCCL's releases count them
+        differently."""
         system = self._topology.system
         system.cpu_vendor = system.cpu_vendor or element.get("vendor") or None
         family, model = (element.get(name) or "" for name in ("familyid", "modelid"))
@@ -184,7 +187,7 @@ class Nccl:
                 self._nic(child, function)
 
     def _made_up(self, element: Element, address: str) -> str:
-        """An address for one more switch with a bus id that is taken."""
+        """A made-up address for a switch whose bus ID another function has already."""
         number = len(self._renamed)
         made_up = f"ffff:fe:{number >> 3:02x}.{number & 7}"
         if number >> 11 or made_up in self._lines:
@@ -224,7 +227,7 @@ class Nccl:
         return kind
 
     def _nic(self, element: Element, function: PciFunction | None) -> None:
-        """The networks of a card; without a function where NCCL found no PCI device behind them."""
+        """Read the networks of a card. `function` is None if NCCL found no PCI device for them."""
         topology = self._topology
         address = function.address if function else None
         for child in element.children:
@@ -239,7 +242,7 @@ class Nccl:
                 for part in name.split("+"):
                     if part:
                         self._rdma_device(part)
-            elif port or _RDMA_NAME.match(name):  # verbs count ports from 1, NCCL's sockets have port 0
+            elif port or _RDMA_NAME.match(name):  # verbs count ports from 1, and NCCL's sockets have port 0
                 device = self._rdma_device(name)
                 device.address = device.address or address
                 device.sys_image_guid = device.sys_image_guid or self._guid(child)

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A topology from a file that stands in for a node: NCCL's topology XML, or what `lstopo --of xml` wrote.
+"""Reading a topology from a file instead of a node: NCCL's topology XML, or the output of `lstopo --of xml`.
 
-Both have fewer facts than the node itself; the others stay unknown. Neither contains what Kubernetes would publish, so
-`kubernetes` is empty for every function.
+Both contain fewer facts than the node itself; the other facts are unknown. Neither contains what Kubernetes would
+publish, so `kubernetes` is empty for every function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .document import parse
 from .hwloc import Hwloc
 from .nccl import Nccl
 
-_MAX_BYTES = 16 << 20  # the files of large machines have some hundred kilobytes
+#: The files of large machines have some hundred kilobytes.
+_MAX_BYTES = 16 << 20
 
 
 def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Mapping[str, object]] = ()) -> Topology:
@@ -28,8 +29,8 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Map
     :param path: the file, of at most 16 MiB.
     :param form: `nccl`, `hwloc`, or `auto` to detect it by the root element.
     :param locality_overrides: see :func:`overrides.check_overrides`.
-    :raises ValueError: for a file that is not such XML; the text names the line and what to do. Its subclass
-        OverrideError is raised for an override that is malformed.
+    :raises ValueError: for a file that is not such XML; the text contains the line and what to do. Its subclass
+        OverrideError is raised for a malformed override.
     :raises OSError: for a file that cannot be read.
     """
     if form not in ("auto", "nccl", "hwloc"):
@@ -40,18 +41,17 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Map
     if len(data) > _MAX_BYTES:
         raise ValueError(f"larger than {_MAX_BYTES >> 20} MiB, so it is not a topology file; give the file of one node")
     root = parse(data)
-    known = {"system": "nccl", "topology": "hwloc"}
-    found = known.get(root.tag)
-    if found is None:
+    detected = {"system": "nccl", "topology": "hwloc"}.get(root.tag)
+    if detected is None:
         hint = " (an NCCL graph; give the file of NCCL_TOPO_DUMP_FILE)" if root.tag == "graphs" else ""
         raise ValueError(
             f"line {root.line}: the root element is <{root.tag[:60]}>{hint}; an NCCL topology begins with <system>, "
             "a file of lstopo with <topology>"
         )
-    if form not in ("auto", found):
-        raise ValueError(f"line {root.line}: <{root.tag}> is the {found} form, not {form}; leave the form to 'auto'")
-    topology = Topology(source=Source(kind=f"{found}_xml", path=path))
-    if found == "nccl":
+    if form not in ("auto", detected):
+        raise ValueError(f"line {root.line}: <{root.tag}> is the {detected} form, not {form}; leave the form to 'auto'")
+    topology = Topology(source=Source(kind=f"{detected}_xml", path=path))
+    if detected == "nccl":
         Nccl(topology).read(root, stated)
     else:
         Hwloc(topology).read(root, stated)

@@ -98,13 +98,17 @@ def test_an_unknown_verdict_fails_only_if_proof_is_required(run, world):
     assert answer["failed"] and "not proven" in answer["msg"]
     world.pods.clear()
     assert run()["ok"] and run()["summary"]["unknown"] == 1
-    assert "is gone" in run(require_proof=True)["msg"]
+    assert "no longer exists" in run(require_proof=True)["msg"]
 
 
 def test_classes_that_were_not_requested_are_not_reported_as_gone(run):
     assert run()["claims"][0]["proven"]
     answer = run(classes=[])
-    assert answer["ok"] and answer["summary"]["unknown"] == 1 and "the DeviceClass is gone" in " ".join(answer["lines"])
+    assert (
+        answer["ok"]
+        and answer["summary"]["unknown"] == 1
+        and "the DeviceClass no longer exists" in " ".join(answer["lines"])
+    )
     assert "is unknown: class any" in run(classes=[], require_proof=True)["msg"]
 
 

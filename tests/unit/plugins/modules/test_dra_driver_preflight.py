@@ -91,7 +91,7 @@ def test_an_interpreter_that_fails_is_reported_with_its_reason(tmp_path, monkeyp
     program = tmp_path / "python3.13"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(dra_driver_preflight, "SECONDS", 0.2)
+    monkeypatch.setattr(dra_driver_preflight, "COMMAND_TIMEOUT_SECONDS", 0.2)
     problems = []
     assert not dra_driver_preflight.find_python(Commands(), str(program), False, problems)
     assert len(problems) == 1 and words in problems[0]
@@ -119,8 +119,8 @@ def test_a_process_name_that_the_kernel_cut_within_a_letter_does_no_harm(tmp_pat
     ],
 )
 def test_all_documents_name_the_same_python_versions(path):
-    least, newest = (
+    oldest, newest = (
         dra_driver_preflight.version_text(one)
-        for one in (dra_driver_preflight.LEAST_PYTHON, dra_driver_preflight.NEWEST_PYTHON)
+        for one in (dra_driver_preflight.MIN_PYTHON, dra_driver_preflight.MAX_PYTHON)
     )
-    assert f"ython {least} to {newest}" in " ".join((ROOT / path).read_text(encoding="utf-8").split())
+    assert f"ython {oldest} to {newest}" in " ".join((ROOT / path).read_text(encoding="utf-8").split())

@@ -24,7 +24,7 @@ def made(purpose: str) -> hold.Hold:
     [
         (hold.RESERVE, "release or extend it with lanewise.dra.reserve"),
         (hold.DEFRAGMENT, "release it with lanewise.dra.reserve"),
-        (hold.SWAP, "give it back or extend it with lanewise.dra.swap"),
+        (hold.SWAP, "return or extend the swap with lanewise.dra.swap"),
     ],
 )
 def test_an_overdue_hold_is_ended_by_what_can_end_one_of_its_purpose(purpose: str, advice: str) -> None:
@@ -35,5 +35,5 @@ def test_an_overdue_hold_is_ended_by_what_can_end_one_of_its_purpose(purpose: st
 def test_rules_of_a_swap_without_a_hold_are_given_back() -> None:
     rules = [swap.rule(made(hold.SWAP), DEVICE, effect, V1) for effect in (swap.EVICT, swap.COUNT)]
     (line,) = list_holds(rules, NOW)["overdue"]
-    works = "1 rule still ends pods, 1 rule counts pods"
-    assert line == f"swap gold has no hold, {works}: give it back with lanewise.dra.swap"
+    works = "1 rule still evicts pods, 1 rule counts pods"
+    assert line == f"swap gold has no hold, {works}: return it with lanewise.dra.swap"

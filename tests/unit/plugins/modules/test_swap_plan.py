@@ -83,7 +83,7 @@ def test_free_devices_are_taken_first_and_then_those_of_the_fewest_pods(run: t.A
     assert answer["leaving"] == [{"pod": "team/p", "node": "a", "grace": 30, "devices": names("a", 0, 1, 2, 3)}]
     answer = run(objects, workload=job(2))
     assert answer["devices"] == names("b", 2, 3) and answer["leaving"] == [] and answer["refused"] == []
-    assert answer["lines"] == ["gold: 2 device(s) for 1 pod(s) of job; 0 pod(s) are ended for it"]
+    assert answer["lines"] == ["gold: 2 device(s) for 1 pod(s) of job; 0 pod(s) to evict"]
 
 
 def test_a_pod_loses_all_devices_and_only_the_requested_ones_are_taken(run: t.Any) -> None:
@@ -96,14 +96,16 @@ def test_a_share_is_a_percentage_of_the_empty_fleet(run: t.Any) -> None:
     answer = run(objects, workload=job(1), share=49)
     assert len(answer["devices"]) == 3 and "3 pod(s) of job, 49 % of 8 on the empty fleet" in answer["lines"][0]
     answer = run(objects, workload=job(4), share=49)
-    assert not answer["found"] and "49 % of 2 place(s)" in answer["lines"][0]
+    assert not answer["found"] and "49 % of 2 pod(s) of job on the empty fleet" in answer["lines"][0]
 
 
 def test_pods_that_do_not_give_way_are_refused(run: t.Any) -> None:
     stays = [*low("p", "a", [0], None), *low("q", "b", [0], None)]
     assert not run(stays, workload=job(4))["found"]
     answer = run(stays, devices=names("a", 0))
-    assert answer["refused"] == ["team/p: its claim team/p-d does not give way: its template has no tier with a grace"]
+    assert answer["refused"] == [
+        "team/p: its claim team/p-d does not give way: its template has no tier with a grace period"
+    ]
     queued = low("p", "a", [0], labels={"kueue.x-k8s.io/queue-name": "red"})
     answer = run(queued, devices=names("a", 0))
     assert answer["refused"][0].startswith("team/p: Kueue manages it (kueue.x-k8s.io/queue-name)")
@@ -118,7 +120,7 @@ def test_budgets_are_summed(run: t.Any) -> None:
     assert run([*objects, budget(2)], devices=names("a", 0, 1))["budgets"] == []
     answer = run([*objects, budget(1)], devices=names("a", 0, 1))
     assert answer["budgets"] == [
-        "PodDisruptionBudget team/b allows 1 disruption(s) now, but the swap would end 2: team/p, team/q"
+        "PodDisruptionBudget team/b allows 1 disruption(s) now, but the swap would evict 2: team/p, team/q"
     ]
     assert not run([*objects, budget(0)], workload=job(4))["found"]
     answer = run([*objects, budget(0)], workload=job(4), ignore_budgets=True)
@@ -127,7 +129,7 @@ def test_budgets_are_summed(run: t.Any) -> None:
 
 def test_devices_that_are_not_published_are_not_found(run: t.Any) -> None:
     answer = run([], devices=names("a", 7))
-    assert not answer["found"] and f"publishes {names('a', 7)[0]}: its node may be gone" in answer["lines"][0]
+    assert not answer["found"] and f"publishes {names('a', 7)[0]}: the node may no longer exist" in answer["lines"][0]
 
 
 def test_a_begun_swap_keeps_its_devices(run: t.Any) -> None:

@@ -70,7 +70,7 @@ def test_a_buffer_rounded_to_cells_is_equal():
         ([8], "priorities are 0 to 7"),
         (dcb.Trust({64: 1}), "not a DSCP"),
         (dcb.Trust({3: 8}), "not a DSCP"),
-        ({"priority_tc": [0] * 7}, "8 are needed"),
+        ({"priority_tc": [0] * 7}, "needs 8"),
         ({"bandwidth": [101] * 8}, "0 to 100"),
         ({"tsa": ["wrr"] * 8}, "wrr is not a tsa"),
         ({"tsa": ["ets"] * 8, "bandwidth": [12] * 8}, "adds up to 96"),

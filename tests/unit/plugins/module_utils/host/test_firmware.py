@@ -14,7 +14,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system im
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome, Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.firmware import NOTES, Firmware, parse, plain
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.firmware import (
+    BOOT_ID_FILE,
+    Firmware,
+    number_or_name,
+    parse,
+)
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +63,7 @@ def test_other_text_gives_no_setting(text: str) -> None:
 
 
 def test_a_value_may_be_written_in_several_ways() -> None:
-    assert {plain(one) for one in (True, "True", "1", 1, "True(1)", "0x1")} == {"1"}
+    assert {number_or_name(one) for one in (True, "True", "1", 1, "True(1)", "0x1")} == {"1"}
     assert Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "eth") and Firmware(System()).same("X", "ETH(2)", 2)
     assert not Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "IB")
 
@@ -116,7 +121,7 @@ def test_a_value_that_already_runs_needs_no_boot(root: Path) -> None:
 
 
 def test_a_reboot_that_did_not_help_is_not_requested_again(root: Path) -> None:
-    notes = root / NOTES[1:]
+    notes = root / BOOT_ID_FILE[1:]
     notes.parent.mkdir(parents=True)
     notes.write_text("first\n")
     assert _plan(root, _printed("0", "16"), NUM_OF_VFS=16).reboot

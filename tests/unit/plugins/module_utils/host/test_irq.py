@@ -82,7 +82,7 @@ def test_a_refusal_at_the_write_is_skipped_or_undone(machine):
     assert run(machine, "local", Refusing(str(machine.root), errno.EIO)).changes
     assert shown(machine) == [machine.cpus, "0-63", machine.cpus]
     machine.write("/proc/irq/98/smp_affinity_list", "0-63")
-    with pytest.raises(Failed, match="let CPUs 0-.* serve interrupt 99 .*ENOSPC.*The node is in its previous state"):
+    with pytest.raises(Failed, match="let CPUs 0-.* handle interrupt 99 .*ENOSPC.*The node is in its previous state"):
         run(machine, "local", Refusing(str(machine.root), errno.ENOSPC))
     assert shown(machine)[:2] == ["0-63", "0-63"]
 

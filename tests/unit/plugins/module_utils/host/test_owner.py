@@ -177,7 +177,7 @@ def test_a_link_file_of_all_interfaces_is_not_changed_for_one(site: Site) -> Non
         f"udev sets 1500 again, because of /etc/systemd/network/10-rail.link, which is for {', '.join(names[:3])} and "
         in text
     )
-    assert text.endswith(f"{len(names) - 3} more too (give IF a file of its own, or ask for 9000 there too)")
+    assert text.endswith(f"{len(names) - 3} more too (give IF a separate file, or request 9000 for them too)")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_only_the_two_requested_register_fields_change(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_a_vf_shares_with_its_pf_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="a VF uses that of its PF .*"):
+    with pytest.raises(Refused, match="a VF uses the setting of its PF .*"):
         _converge(_machine(tmp_path, "sriov"), {"relaxed_ordering": True})
 
 

@@ -73,7 +73,7 @@ def test_guids_are_for_infiniband_and_mac_addresses_for_ethernet(machine):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several VFs, but each needs another value"),
+        ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several VFs, but each needs a different value"),
         ({"vfs": [{"index": 0, "mac": "02:00:00:00:00"}]}, "is not a MAC address"),
         ({"vf": {"qos": 3}}, "qos and vlan_protocol need a VLAN"),
         ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),
@@ -86,4 +86,4 @@ def test_contradicting_vf_settings_are_refused(machine, settings, reason):
 
 def test_a_vf_beyond_the_number_is_refused(machine):
     plan = machine.planned(Vf, {EMPTY_PF: {"num_vfs": 2, "vfs": [{"index": 5, "trust": True}]}})
-    assert "the PF has 2 VFs (raise num_vfs to 6" in str(plan.refusals[0])
+    assert "the PF has 2 VFs (increase num_vfs to 6" in str(plan.refusals[0])

@@ -118,7 +118,7 @@ def test_cpu_list_cut_short_is_unknown(tree, reader, content):
     tree.write("sys/devices/system/node/node0/cpulist", content)
     nodes, _sets = cpu.read_numa_nodes(reader)
     assert nodes[0].cpus is None
-    assert reader.unreadable == ["/sys/devices/system/node/node0/cpulist: cut short: no line end"]
+    assert reader.unreadable == ["/sys/devices/system/node/node0/cpulist: truncated: no line end"]
 
 
 def test_cpu_list_that_fills_a_page_does_not_lose_its_end(tree, reader):

@@ -13,7 +13,7 @@ import re
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, ids
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import PciFunction, Topology, as_dict
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.nccl_file import MOST_ELEMENTS, nccl_file
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.nccl_file import MAX_ELEMENTS, nccl_file
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.overrides import check_overrides
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import complete, probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
@@ -308,7 +308,7 @@ def test_hostile_text_stays_within_its_attribute(tmp_path):
 
 
 def test_a_node_with_too_many_devices_has_no_file():
-    topology = forest([[[] for _number in range(MOST_ELEMENTS)]], [0])
+    topology = forest([[[] for _number in range(MAX_ELEMENTS)]], [0])
     with pytest.raises(ValueError, match="elements"):
         nccl_file(as_dict(topology))
 

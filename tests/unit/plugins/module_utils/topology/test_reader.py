@@ -85,7 +85,7 @@ def test_whole_text_needs_a_final_newline(tree, reader):
     tree.write("sys/a", b"1")
     assert reader.text("/sys/a") == "1"
     assert reader.text("/sys/a", whole=True) is None
-    assert reader.unreadable == ["/sys/a: cut short: no line end"]
+    assert reader.unreadable == ["/sys/a: truncated: no line end"]
 
 
 @pytest.mark.parametrize(("text", "expected"), [("12", 12), ("-1", -1), ("0", 0), ("18446744073709551615", 2**64 - 1)])
@@ -106,7 +106,7 @@ def test_name_that_is_no_text(tree, reader):
     os.mkdir(os.fsencode(tree.root / "sys") + b"/d/\xff")
     (tree.root / "sys/d/\u00e9").mkdir()
     assert reader.names("/sys/d") == ["\u00e9"]
-    assert reader.unreadable == ["/sys/d: a name that is not UTF-8 text: b'\\xff'"]
+    assert reader.unreadable == ["/sys/d: contains a name that is not UTF-8 text: b'\\xff'"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The far ends of a node's storage, from the kernel's files."""
+"""The remote endpoints of a node's storage, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.storage import End, ends, service
+from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.storage import StorageEndpoint, endpoints, service
 
 
-def end(what: str, far: str, own: str = "", interface: str = "") -> End:
-    return End(what, ipaddress.ip_address(far), ipaddress.ip_address(own) if own else None, interface)
+def end(what: str, remote: str, local: str = "", interface: str = "") -> StorageEndpoint:
+    return StorageEndpoint(
+        what, ipaddress.ip_address(remote), ipaddress.ip_address(local) if local else None, interface
+    )
 
 
 def tree(root: Path, files: dict[str, str]) -> str:
@@ -52,8 +54,10 @@ def tree(root: Path, files: dict[str, str]) -> str:
         ("nfs", []),
     ],
 )
-def test_a_network_mount_has_the_addresses_of_its_servers(tmp_path: Path, line: str, expected: list[End]) -> None:
-    assert ends(tree(tmp_path, {"proc/1/mounts": line + "\n"})) == (expected, [])
+def test_a_network_mount_has_the_addresses_of_its_servers(
+    tmp_path: Path, line: str, expected: list[StorageEndpoint]
+) -> None:
+    assert endpoints(tree(tmp_path, {"proc/1/mounts": line + "\n"})) == (expected, [])
 
 
 def test_nvme_controllers_over_a_network_have_far_ends(tmp_path: Path) -> None:
@@ -71,7 +75,7 @@ def test_nvme_controllers_over_a_network_have_far_ends(tmp_path: Path) -> None:
             "sys/class/nvme/nvme4/transport": "tcp\n",
         },
     )
-    assert ends(root) == (
+    assert endpoints(root) == (
         [end("NVMe/TCP", "192.0.2.9", "192.0.2.1", "eth1"), end("NVMe/RDMA", "2001:db8::9", "2001:db8::1")],
         [],
     )
@@ -90,7 +94,7 @@ def test_iscsi_connections_have_current_and_persistent_far_ends(tmp_path: Path) 
         (host / f"iscsi_host/host{number}/netdev").write_text(f"{netdev}\n")
         (tmp_path / "sys/class/iscsi_connection").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"sys/class/iscsi_connection/connection{number}:0").symlink_to(made)
-    found, unread = ends(root)
+    found, unread = endpoints(root)
     assert not unread and found == [
         *(end("iSCSI", "192.0.2.9", interface="eth1"), end("iSCSI", "192.0.3.9", interface="eth1")),
         *(end("iSCSI", "192.0.2.9"), end("iSCSI", "192.0.4.9")),
@@ -101,21 +105,21 @@ def test_block_devices_of_ceph_have_their_monitors_as_far_ends(tmp_path: Path) -
     root = tree(
         tmp_path, {"sys/bus/rbd/devices/0/config_info": "10.0.0.1:6789,[2001:db8::1]:6789 name=x pool image -\n"}
     )
-    assert ends(root) == ([end("Ceph", "10.0.0.1"), end("Ceph", "2001:db8::1")], [])
+    assert endpoints(root) == ([end("Ceph", "10.0.0.1"), end("Ceph", "2001:db8::1")], [])
 
 
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
-    found, unread = ends(str(tmp_path))
+    found, unread = endpoints(str(tmp_path))
     assert not found and unread == ["the mounts (No such file or directory)"]
     if os.geteuid():
         root = tree(tmp_path, {"sys/class/nvme/nvme1/transport": "tcp"})
         (tmp_path / "sys/class/nvme").chmod(0)
-        assert ends(root)[1] == ["the NVMe controllers (Permission denied)"]
+        assert endpoints(root)[1] == ["the NVMe controllers (Permission denied)"]
 
 
 def test_a_hostile_list_of_mounts_is_bounded(tmp_path: Path) -> None:
     lines = "".join(f"x:/ /m{n} nfs rw,addr=10.{n >> 16}.{n >> 8 & 255}.{n & 255} 0 0\n" for n in range(50000))
-    found, unread = ends(tree(tmp_path, {"proc/1/mounts": lines}))
+    found, unread = endpoints(tree(tmp_path, {"proc/1/mounts": lines}))
     assert len(found) == 4096 and unread == ["all of 50000 addresses of storage"]
 
 
@@ -124,7 +128,7 @@ def test_mounts_of_many_containers_do_not_hide_the_nodes_storage(tmp_path: Path)
     lines = f"overlay /run/containerd/rootfs overlay rw,lowerdir={layers} 0 0\n" * 2000
     lines += "nas:/data /data nfs4 rw,proto=rdma,addr=192.0.2.9 0 0\n"
     assert len(lines) > 6 << 20
-    assert ends(tree(tmp_path, {"proc/1/mounts": lines})) == ([end("NFS", "192.0.2.9")], [])
+    assert endpoints(tree(tmp_path, {"proc/1/mounts": lines})) == ([end("NFS", "192.0.2.9")], [])
 
 
 @pytest.mark.parametrize(("port", "expected"), [(3260, "iSCSI"), (6900, "Ceph"), (22, ""), (0, ""), (65535, "")])

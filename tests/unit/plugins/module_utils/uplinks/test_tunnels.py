@@ -37,23 +37,23 @@ class Silent(netlink.Connection):
     [
         ("gre", {6: OWN.packed, 7: FAR.packed}, Underlay((), (Query(FAR, OWN),))),
         ("gre", {1: b"\5\0\0\0", 6: NONE, 7: FAR.packed}, Underlay((5,))),
-        ("gretap", {6: NONE, 7: NONE, 18: b""}, Underlay(whole=False)),
+        ("gretap", {6: NONE, 7: NONE, 18: b""}, Underlay(complete=False)),
         ("ip6gre", {7: SIX.packed}, Underlay((), (Query(SIX),))),
         ("ipip", {2: NONE, 3: FAR.packed}, Underlay((), (Query(FAR),))),
-        ("ipip", {2: NONE, 3: NONE}, Underlay(whole=False)),  # tunl0 of Calico: routes name the far ends
-        ("sit", {3: FAR.packed, 19: b""}, Underlay((), (Query(FAR),), whole=False)),
+        ("ipip", {2: NONE, 3: NONE}, Underlay(complete=False)),  # tunl0 of Calico: routes name the far ends
+        ("sit", {3: FAR.packed, 19: b""}, Underlay((), (Query(FAR),), complete=False)),
         ("ip6tnl", {3: SIX.packed}, Underlay((), (Query(SIX),))),
         ("vti", {4: OWN.packed, 5: FAR.packed}, Underlay((), (Query(FAR, OWN),))),
         ("xfrm", {1: b"\3\0\0\0"}, Underlay((3,))),
-        ("xfrm", {}, Underlay(whole=False)),
+        ("xfrm", {}, Underlay(complete=False)),
         ("geneve", {2: FAR.packed}, Underlay((), (Query(FAR),))),
-        ("geneve", {6: b""}, Underlay(whole=False)),  # genev_sys_6081 of Open vSwitch
+        ("geneve", {6: b""}, Underlay(complete=False)),  # genev_sys_6081 of Open vSwitch
         ("vxlan", {2: FAR.packed, 25: b"\0"}, Underlay((), (Query(FAR),))),
-        ("vxlan", {25: b"\1"}, Underlay(whole=False)),
+        ("vxlan", {25: b"\1"}, Underlay(complete=False)),
         ("vxlan", {3: b"\7\0\0\0", 2: ipaddress.ip_address("239.1.1.1").packed}, Underlay((7,))),
-        ("tun", {}, Underlay(whole=False)),
-        ("ppp", {}, Underlay(whole=False)),
-        ("new-one", {2: FAR.packed}, Underlay(whole=False)),
+        ("tun", {}, Underlay(complete=False)),
+        ("ppp", {}, Underlay(complete=False)),
+        ("new-one", {2: FAR.packed}, Underlay(complete=False)),
     ],
 )
 def test_each_kind_of_tunnel_has_its_far_end(kind: str, data: dict[int, bytes], expected: Underlay) -> None:
@@ -69,5 +69,5 @@ def test_the_peers_of_wireguard_are_its_far_ends() -> None:
     first = head + netlink.u32(7, 51820) + netlink.nest(8, netlink.nest(0, keyed, netlink.attribute(4, four)))
     second = head + netlink.nest(8, netlink.nest(0, keyed, netlink.attribute(4, six)), netlink.nest(0, keyed))
     found = peers([first, second])
-    assert found == Underlay((), (Query(FAR, mark=51820), Query(SIX, bound=4, mark=51820)))
+    assert found == Underlay((), (Query(FAR, mark=51820), Query(SIX, bound_link=4, mark=51820)))
     assert peers([head]) == Underlay()

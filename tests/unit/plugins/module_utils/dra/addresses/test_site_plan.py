@@ -101,7 +101,7 @@ def test_every_address_has_its_own_routing_table() -> None:
             "rail 0 already has the IPv4 pool",
         ),
         ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.1/16"}]})], "is not a network without host bits"),
-        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0"}]})], "it has no prefix length"),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0"}]})], "the prefix length is missing"),
         ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/28"}]})], "fewer than the 64 that one node needs"),
         (
             [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "reach": "all"}]})],
@@ -148,7 +148,7 @@ def test_the_plan_is_written_as_csv_and_as_lines() -> None:
     assert [row["node"] for row in table if row["rail"] == "1"] == ["'=cmd()", "b"]
     assert table[1]["range"] == "10.100.4.64/26" and table[1]["gateway"] == ""
     lines = formats.lines(site)
-    assert lines[0].startswith("rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024")
+    assert lines[0].startswith("rail 0, 10.100.0.0/16: 64 addresses per node, 2 nodes, room for 1024")
     assert any("10.100.4.64/26" in line and line.split()[0] == "b" for line in lines)
 
 

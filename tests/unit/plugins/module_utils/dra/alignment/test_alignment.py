@@ -212,7 +212,7 @@ def test_a_promise_is_unknown_if_a_device_left_its_pool() -> None:
         one["spec"]["devices"] = [device for device in devices if device["name"] != name]
     report = gone.only()
     assert report["verdict"] == "unknown" and {one["state"] for one in report["devices"]} == {"current", "gone"}
-    assert any("is gone from its pool" in one["summary"] and one["fix"] for one in report["findings"])
+    assert any("is no longer in its pool" in one["summary"] and one["fix"] for one in report["findings"])
 
     stale = copy.deepcopy(world)
     newer = copy.deepcopy([one for one in gone.slices if one["spec"]["driver"] == "lanewise.dev"])
@@ -328,21 +328,21 @@ def test_shared_counters_of_a_pf_and_its_vfs_are_not_free() -> None:
     assert "which is free" in finding["summary"] and world.devices()[near]["device"] in finding["summary"]
     world.claim({"vf": vf}, name="other")
     [finding] = world.check()["claims"][0]["findings"]
-    assert "of which ml/other has a part" in finding["summary"]
+    assert "which ml/other has in part" in finding["summary"]
 
 
 @pytest.mark.parametrize(
     ("capacity", "consumed", "state"),
     [
         ({"bandwidth": "400"}, [{"bandwidth": "100"}, {"bandwidth": "100"}], "which is free"),
-        ({"bandwidth": "400"}, [{"bandwidth": "300"}, {"bandwidth": "100"}], "of which ml/other-1 has a part"),
-        ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "1", "slots": "8"}], "of which ml/other-0 has a part"),
+        ({"bandwidth": "400"}, [{"bandwidth": "300"}, {"bandwidth": "100"}], "which ml/other-1 has in part"),
+        ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "1", "slots": "8"}], "which ml/other-0 has in part"),
         ({"bandwidth": "1k"}, [{"bandwidth": "999"}], "which is free"),
         ({}, [None, None], "which is free"),  # no capacity that could be used up
         ({"bandwidth": "400"}, [{"bandwidth": "100"}, None], "which is shared"),
         ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "1"}], "which is shared"),
-        ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "400"}], "of which ml/other-0 has a part"),
-        ({"bandwidth": "400"}, [{"bandwidth": "400"}, None], "of which ml/other-1 has a part"),
+        ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "400"}], "which ml/other-0 has in part"),
+        ({"bandwidth": "400"}, [{"bandwidth": "400"}, None], "which ml/other-1 has in part"),
     ],
 )
 def test_a_shared_device_is_free_while_something_is_left(
@@ -697,7 +697,7 @@ def test_requirements_of_a_deleted_class_are_unknown() -> None:
         report = world.only(engine=FixedEngine(True), classes=classes)
         gone = [one for one in report["promises"] if one["rule"] == "class"]
         assert [one["subject"] for one in gone] == (["any"] if classes else ["gpu", "any"])
-        assert {one["verdict"] for one in gone} == {"unknown"} and "is gone" in gone[0]["reason"]
+        assert {one["verdict"] for one in gone} == {"unknown"} and "no longer exists" in gone[0]["reason"]
         assert (report["verdict"], report["proven"]) == ("unknown", False) and not failures([report])
     # without classes, only the selectors of the claim itself are checked
     assert world.only(engine=FixedEngine(True))["verdict"] == "kept"

@@ -345,10 +345,15 @@ def _value(draw: st.DrawFn, form: Field, bad: int) -> t.Any:
     if form.type in _VALID:
         return draw(st.sampled_from(_VALID[form.type]))
     if form.type == "int" or (form.type == "setting" and draw(st.booleans())):
-        inside = [form.least, form.most, (form.least + form.most) // 2, min(form.most, max(form.least, 1500))]
-        return draw(st.sampled_from(inside + ([form.least - 1, form.most + 1] if bad else [])))
-    if form.words:
-        return draw(st.sampled_from(form.words))
+        inside = [
+            form.minimum,
+            form.maximum,
+            (form.minimum + form.maximum) // 2,
+            min(form.maximum, max(form.minimum, 1500)),
+        ]
+        return draw(st.sampled_from(inside + ([form.minimum - 1, form.maximum + 1] if bad else [])))
+    if form.choices:
+        return draw(st.sampled_from(form.choices))
     if form.type in ("string", "setting"):
         good = [text for text in _TEXTS[form.pattern] if validate_scalar(form, text)]
         return draw(st.sampled_from(_TEXTS[form.pattern] if bad else good))
@@ -430,8 +435,8 @@ def _allow(draw: st.DrawFn) -> Values:
             holder = allow
             for name in choice.path[:-1]:
                 holder = holder.setdefault(name, {})
-            bound = {} if draw(st.booleans()) else draw(_value(choice.bound.form, 0))
+            bound = {} if draw(st.booleans()) else draw(_value(choice.bound.field, 0))
             problems = LimitedProblems()
-            check(choice.bound.form, bound, "", problems)
+            check(choice.bound.field, bound, "", problems)
             holder[choice.path[-1]] = {} if problems else bound
     return allow

@@ -525,7 +525,8 @@ def test_a_node_whose_cards_are_in_pods_can_satisfy_claims(machines: t.Callable[
     made = compile_site(site(pairs, fast), {"busy": busy})
     assert made.reach[0].nodes == ["busy"]
     assert (
-        made.reach[1].nodes == [] and "a probe does not see lanewise.dev/linkSpeedMbps" in made.reach[1].unknown["busy"]
+        made.reach[1].nodes == []
+        and "a probe does not report lanewise.dev/linkSpeedMbps" in made.reach[1].unknown["busy"]
     )
     for nic in busy["nics"]:
         nic["elsewhere"] = []
@@ -583,7 +584,7 @@ def reason(objects: t.Sequence[Values], nodes: t.Mapping[str, Values], *server: 
 def test_a_selector_of_another_kind_ends_the_scheduling(machines: t.Callable[[str], Values]) -> None:
     nodes = {"n": machines("hgx-h100")}
     unreachable = reason([manifest_class({"rego": {"code": "x"}}), manifest()], nodes)
-    assert unreachable == "class c: the scheduler only supports selectors of kind cel, and this one has rego"
+    assert unreachable == "class c: the scheduler only supports selectors of kind cel, and this one contains rego"
 
 
 def test_reach_depends_on_the_fields_that_a_release_keeps(machines: t.Callable[[str], Values]) -> None:
@@ -593,7 +594,7 @@ def test_reach_depends_on_the_fields_that_a_release_keeps(machines: t.Callable[[
     (found,) = reach_of([own, distinct], nodes, {"lanewise.dev": {}}, Engine())
     assert found.nodes == ["n"]
     assert reason([own, distinct], nodes, "1.34", {"DRAResourceClaimDeviceStatus": False}) == (
-        "the scheduler only supports constraints by matchAttribute, so scheduling of the pod fails"
+        "the scheduler only supports constraints with matchAttribute, so scheduling of the pod fails"
     )
     wide = manifest()
     wide["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"none": "1"}}

@@ -100,7 +100,7 @@ def test_variables_of_the_role_are_not_errors() -> None:
         ({"dra_claims_admin_namespaces": ["a", "a"]}, "dra_claims_admin_namespaces[1]", "duplicate-name", ""),
         (template({"kind": "gpu", "wher": {}}), f"{DEVICE}.wher", "unknown-key", "did you mean 'where'?"),
         (template({"kind": "gp"}), f"{DEVICE}.kind", "unknown-value", "did you mean 'gpu'?"),
-        (template(GPU, tier="gold"), "dra_claims_templates[0].tier", "unknown-tier", "dra_claims_tiers has none"),
+        (template(GPU, tier="gold"), "dra_claims_templates[0].tier", "unknown-tier", "tiers in dra_claims_tiers: none"),
         (
             {**template(GPU, tier="glod"), "dra_claims_tiers": [{"name": "gold"}]},
             "dra_claims_templates[0].tier",

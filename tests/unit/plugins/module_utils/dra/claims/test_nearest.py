@@ -228,7 +228,7 @@ def test_requests_that_nearest_cannot_pair_are_refused(machines: t.Callable[[str
     cpu = {"name": "cpu", "kind": "cpu"}
     drivers = {**NVIDIA, **OURS, "dra.cpu": {"version": "0.2.0"}}
     cases: list[tuple[list[Values], str, str]] = [
-        ([GPU], "align", "1 GPU request(s) and 0 NICs"),
+        ([GPU], "align", "1 GPU request(s) and 0 NIC request(s)"),
         ([GPU, {**GPU, "name": "b"}, NIC], "align", "2 GPU request(s)"),
         ([{**GPU, "count": 2}, NIC], "devices[0].count", "must be 1 in a group"),
         ([{**GPU, "all": True}, NIC], "devices[0].all", "cannot be combined with nearest"),
@@ -391,7 +391,7 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     owners = {identify(one): "ml/other" for one in held}
     reason = pair_reason(asked, world.classes, world.offers, world.engine, owners)
     assert reason.startswith("0 of 1 nearest pairs are possible: ")
-    assert f"GPU {pairs[0][0]} is free, its NIC {pairs[0][1]} is in use by ml/other" in reason
+    assert f"GPU {pairs[0][0]} is free, but its NIC {pairs[0][1]} is in use by ml/other" in reason
     assert "and 5 more" in reason
     assert pair_reason(asked, world.classes, world.offers, world.engine) == ""
     # the same through the report of where claims can run: another node has other GPUs, a third one dead links
@@ -403,7 +403,8 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     assert found.nodes == ["node"]
     assert "it has another board" in found.refused["other"]
     assert (
-        "is free, its NIC" in found.refused["down"] and "tainted with lanewise.dev/link-down" in found.refused["down"]
+        "is free, but its NIC" in found.refused["down"]
+        and "tainted with lanewise.dev/link-down" in found.refused["down"]
     )
 
 
@@ -425,7 +426,7 @@ def test_reach_by_slices_names_free_devices_whose_partner_is_in_use(machines: t.
     shown = nodes_from_slices([*slices(sure), claim]).nodes
     [found] = reach_of(world.made.objects, shown, values["dra_claims_drivers"], world.engine)
     assert found.nodes == ["node"] and found.unpaired == {
-        "node": [f"GPU {gpu} is free, its NIC {nic} is in use by ml/other"]
+        "node": [f"GPU {gpu} is free, but its NIC {nic} is in use by ml/other"]
     }
 
 

@@ -170,7 +170,7 @@ def test_a_nic_of_another_namespace_gives_no_share() -> None:
     made = compile_site({**values, "dra_claims_allow_unreachable": True}, {"n": node({})})
     by_claim = {entry.claim: entry for entry in made.reach}
     assert by_claim["ml/a"].nodes == ["n"] and by_claim["other/a"].nodes == []
-    assert "shares that namespace other may have" in by_claim["other/a"].refused["n"]
+    assert "shares that namespace other may use" in by_claim["other/a"].refused["n"]
     assert isinstance(allocated(made, node({}), "other"), Refusal)
     one_problem(values, f"{PLACE}.share", "unreachable", "namespace other", nodes={"n": node({})})
 
@@ -178,7 +178,7 @@ def test_a_nic_of_another_namespace_gives_no_share() -> None:
 def test_a_bandwidth_that_is_rounded_up_gives_a_warning() -> None:
     made = compile_site(site(nic(bandwidth="25500M")), {"n": node({"step": "2G", "min": "1G"})})
     [warning] = made.warnings
-    assert warning.startswith(f"{PLACE}.share.bandwidth: 25500M is charged as 27G on ") and "steps of 2G" in warning
+    assert warning.startswith(f"{PLACE}.share.bandwidth: 25500M consumes 27G of ") and "steps of 2G" in warning
     [result] = t.cast(Allocation, allocated(made, node({"step": "2G", "min": "1G"}))).results
     assert result.consumed == {"bandwidth": "27G"}
 
@@ -261,7 +261,7 @@ def test_servers_without_the_fields_have_no_shares() -> None:
     for kubernetes in ("1.34", "1.35"):
         given = offers("n", t.cast(t.Any, facts), DRIVERS, server=Server(kubernetes))
         assert not [offer for offer in given if offer.device["name"].endswith("-share")]
-        words = f"Kubernetes {kubernetes} cannot divide a NIC"
+        words = f"with Kubernetes {kubernetes} the driver publishes no shares of NICs"
         one_problem(site(nic(bandwidth="1G")), f"{PLACE}.share", "dropped", words, kubernetes=kubernetes)
     with pytest.raises(Problems, match="feature gate DRAConsumableCapacity is off"):
         compile_site(site(nic(bandwidth="1G")), None, "1.37", {"DRAConsumableCapacity": False})
@@ -325,21 +325,26 @@ def test_the_driver_of_another_nic_divides_nothing() -> None:
             f"{PLACE}.share.burst",
             "more than one share may use",
         ),
-        ([{}], nic(bandwidth="9999G"), f"{PLACE}.share", "where the most is"),
-        ([{"factor": 2}], nic(bandwidth="500G", hard=True), f"{PLACE}.share.bandwidth", "any NIC: 400G"),
-        ([{"step": "300G", "min": "10G"}], nic(bandwidth="320G"), f"{PLACE}.share", "where the most is"),
+        ([{}], nic(bandwidth="9999G"), f"{PLACE}.share", "the maximum is"),
+        ([{"factor": 2}], nic(bandwidth="500G", hard=True), f"{PLACE}.share.bandwidth", "any NIC, 400Gbit/s"),
+        ([{"step": "300G", "min": "10G"}], nic(bandwidth="320G"), f"{PLACE}.share", "the maximum is"),
         ([{"step": "300G", "min": "200G"}], nic(bandwidth="200G"), f"{PLACE}.share", "less than min and step"),
         ([{"namespace": "other"}], nic(bandwidth="1G"), f"{PLACE}.share", "namespace ml"),
-        ([{"ceiling": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].ceiling", "above the link"),
-        ([{"bandwidth": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].bandwidth", "above the link"),
-        ([{"default": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].default", "a NIC of this entry"),
+        ([{"ceiling": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].ceiling", "the fastest link"),
+        ([{"bandwidth": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].bandwidth", "the fastest link"),
+        (
+            [{"default": "9999G"}],
+            nic(bandwidth="1G"),
+            "dra_driver_settings.shares[0].default",
+            "the capacity of its NIC",
+        ),
         (
             [{"min": "9999G", "default": "9999G"}],
             nic(bandwidth="1G"),
             "dra_driver_settings.shares[0].min",
-            "less a step",
+            "minus one step",
         ),
-        ([{"factor": 2}], nic(bandwidth="500G"), f"{PLACE}.share.bandwidth", "is more than the rate of any NIC: 400G"),
+        ([{"factor": 2}], nic(bandwidth="500G"), f"{PLACE}.share.bandwidth", "is more than the rate of any NIC, 400G"),
         ([{"factor": 0}], nic(bandwidth="1G", factor=1), "dra_driver_settings.shares[0].factor", "(node n)"),
         (
             [{}, {"select": {"rail": 1}}],

@@ -124,12 +124,12 @@ def test_free_devices_whose_partners_are_in_use_are_named_with_the_claim() -> No
     objects = [*recorded("eks-p4d"), *other]
     (aligned, anything) = site([*objects, in_use("job", ("dra.net", "eks-p4d", nic))], claims).reach
     assert aligned.nodes == anything.nodes == ["another", "eks-p4d"]
-    expected = [f"gpu {gpu} is free, its nic {address} is in use by ml/job" for _name, gpu in gpus]
+    expected = [f"gpu {gpu} is free, but its nic {address} is in use by ml/job" for _name, gpu in gpus]
     assert aligned.unpaired == {"eks-p4d": expected} and not anything.unpaired
     assert [f"  eks-p4d: {one}" for one in expected] == [line for line in aligned.lines() if "in use" in line]
     # if both GPUs of the root are in use, its free NIC cannot be used
     held = in_use("job", *(("gpu.nvidia.com", "eks-p4d", name) for name, _gpu in gpus))
-    expected = [f"nic {address} is free, its gpu {gpus[0][1]} is in use by ml/job"]
+    expected = [f"nic {address} is free, but its gpu {gpus[0][1]} is in use by ml/job"]
     assert site([*objects, held], claims).reach[0].unpaired == {"eks-p4d": expected}
     # admin access uses no device, and without claims nothing is known to be in use
     for objects_now in ([*objects, in_use("admin", ("dra.net", "eks-p4d", nic), admin=True)], objects):

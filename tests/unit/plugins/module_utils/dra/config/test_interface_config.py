@@ -128,7 +128,7 @@ def _only(interface: object, path: str, rule: str, words: str = "") -> None:
         ({"vf": {"minTxRate": 2, "maxTxRate": 1}}, "i.vf", "contradiction", "maxTxRate"),
         ({"child": {"type": "macvlan", "mode": "l2"}}, "i.child", "contradiction", "ipvlan"),
         ({"child": {"type": "ipvlan"}, "mac": "02:00:00:00:00:01"}, "i", "contradiction", "parent"),
-        ({"child": {"type": "ipvlan"}, "vf": {"vlan": 1}}, "i", "contradiction", "exclude"),
+        ({"child": {"type": "ipvlan"}, "vf": {"vlan": 1}}, "i", "contradiction", "cannot be combined"),
         ({"dhcp": ["ipv4"], "addresses": ["10.0.0.1/24"]}, "i", "contradiction", "dhcp"),
         ({"dhcp": ["ipv6"], "mtu": 1279}, "i", "contradiction", "1280"),
         ({"apiVersion": "v1"}, "i.apiVersion", "bad-value", "lanewise.dev/v1alpha1"),

@@ -47,10 +47,10 @@ def allocated(events: list[object]) -> tuple[Fraction, list[Share]]:
 
 
 def check_guarantees(factor: Fraction, shares: list[Share]) -> None:
-    least, found = guarantees(PHYSICAL, factor, shares), rates(PHYSICAL, factor, shares)
+    least, found = guarantees(PHYSICAL, factor, shares), rates(PHYSICAL, shares)
     assert sum(least) <= sum(one.rate for one in found) <= PHYSICAL
     for one, rate, force in zip(shares, least, found):
-        assert rate == force.rate == one.asked if one.hard else rate <= force.rate <= one.asked
+        assert rate == force.rate == one.requested if one.hard else rate <= force.rate <= one.requested
         assert force.rate <= force.ceiling <= PHYSICAL
 
 
@@ -59,7 +59,7 @@ def test_every_share_gets_at_least_its_guarantee(events: list[object]) -> None:
     factor, shares = allocated(events)
     check_guarantees(factor, shares)
     if not totals(PHYSICAL, factor, shares).debt:
-        least = [one.asked if one.hard else math.floor(one.asked / factor) for one in shares]
+        least = [one.requested if one.hard else math.floor(one.requested / factor) for one in shares]
         assert guarantees(PHYSICAL, factor, shares) == least
 
 
@@ -87,7 +87,7 @@ def test_guarantees_shrink_while_more_is_promised_than_the_nic_has() -> None:
 def test_a_slower_link_changes_no_guarantee() -> None:
     shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
     assert guarantees(50, Fraction(1), shares) == [60, 40]
-    assert [one.rate for one in rates(50, Fraction(1), shares)] == [10, 40]
+    assert [one.rate for one in rates(50, shares)] == [10, 40]
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
@@ -95,40 +95,40 @@ def test_the_order_of_shares_does_not_matter(events: list[object], generator: ra
     factor, shares = allocated(events)
     order = list(range(len(shares)))
     generator.shuffle(order)
-    found = rates(PHYSICAL, factor, shares)
-    assert rates(PHYSICAL, factor, [shares[place] for place in order]) == [found[place] for place in order]
+    found = rates(PHYSICAL, shares)
+    assert rates(PHYSICAL, [shares[place] for place in order]) == [found[place] for place in order]
 
 
 @given(EVENTS)
 def test_rates_in_force_are_stable(events: list[object]) -> None:
     """If each share asks for its rate in force as a hard share, the rates stay the same."""
     factor, shares = allocated(events)
-    found = rates(PHYSICAL, factor, shares)
+    found = rates(PHYSICAL, shares)
     kept = [Share(one.rate, True) for one in found]
-    assert [one.rate for one in rates(PHYSICAL, factor, kept)] == [one.rate for one in found]
+    assert [one.rate for one in rates(PHYSICAL, kept)] == [one.rate for one in found]
 
 
 @given(st.integers(1, PHYSICAL), EVENTS)
 def test_rates_never_exceed_a_slower_link(physical: int, events: list[object]) -> None:
     factor, shares = allocated(events)
-    found = rates(physical, factor, shares)
+    found = rates(physical, shares)
     assert sum(one.rate for one in found) <= physical
-    if sum(one.asked for one in shares if one.hard) <= physical:
-        assert all(force.rate == one.asked for one, force in zip(shares, found) if one.hard)
+    if sum(one.requested for one in shares if one.hard) <= physical:
+        assert all(force.rate == one.requested for one, force in zip(shares, found) if one.hard)
 
 
 def test_a_raised_factor_reduces_soft_shares_only() -> None:
     shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
-    assert rates(100, Fraction(1), shares) == [EffectiveRate(60, 100), EffectiveRate(40, 100)]
+    assert rates(100, shares) == [EffectiveRate(60, 100), EffectiveRate(40, 100)]
     # the capacity under the new factor is 200 - 40: the hard share takes 80 of it, and has consumed 40
     assert capacity_deficit(Fraction(2), shares) == 40
     shares.append(Share(60, factor=Fraction(2), consumed=60))
-    assert [one.rate for one in rates(100, Fraction(2), shares)] == [30, 40, 30]
+    assert [one.rate for one in rates(100, shares)] == [30, 40, 30]
 
 
 def test_a_lowered_factor_leaves_a_debt() -> None:
     shares = [Share(100, factor=Fraction(2), consumed=100), Share(100, factor=Fraction(2), consumed=100)]
-    assert [one.rate for one in rates(100, Fraction(1), shares)] == [50, 50]
+    assert [one.rate for one in rates(100, shares)] == [50, 50]
     assert totals(100, Fraction(1), shares).debt == 100
     assert totals(100, Fraction(2), shares).debt == 0
     assert totals(100, Fraction(1), shares[:1]).debt == 0
@@ -136,4 +136,4 @@ def test_a_lowered_factor_leaves_a_debt() -> None:
 
 def test_bursts_are_limited_by_the_ceiling() -> None:
     shares = [Share(10, burst=50), Share(10), Share(10, burst=5), Share(10, burst=1000)]
-    assert [one.ceiling for one in rates(100, Fraction(1), shares, ceiling=80)] == [50, 80, 10, 80]
+    assert [one.ceiling for one in rates(100, shares, ceiling=80)] == [50, 80, 10, 80]

@@ -22,7 +22,7 @@ NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
 ONE, TWO = ("gpu.example.com", "a/b", "gpu-0"), ("gpu.example.com", "a/b", "gpu-1")
 HOLD = Hold("demo", "team a", "a demo", NOW + timedelta(hours=2), (ONE, TWO))
 V1 = "resource.k8s.io/v1"
-BEYOND = "x" * (forms.TEXT_BYTES + 1)
+BEYOND = "x" * (forms.MAX_TEXT_BYTES + 1)
 
 
 def _rules(hold: Hold = HOLD) -> list[Object]:
@@ -83,7 +83,7 @@ def test_text_from_others_is_bounded() -> None:
         "spec": {"taint": {"key": forms.KEY, "value": "demo", "effect": "NoExecute"}},
     }
     (found,) = holds([plain, foreign])
-    assert found.owner.startswith("a?b?[31mccc") and len(found.owner) == forms.TEXT_BYTES
+    assert found.owner.startswith("a?b?[31mccc") and len(found.owner) == forms.MAX_TEXT_BYTES
     assert found.expires is None and found.overdue(NOW) and found.devices == (("*", "*", "*"),)
 
 
@@ -132,7 +132,7 @@ def test_the_hold_of_another_owner_or_purpose_is_refused() -> None:
         changes.changes_to_make(replace(HOLD, owner="team b"), _rules(), V1)
     with pytest.raises(changes.Refused, match="does not belong to team b"):
         changes.changes_to_release("demo", "team b", _rules())
-    with pytest.raises(changes.Refused, match="was made to reserve"):
+    with pytest.raises(changes.Refused, match="has the purpose reserve"):
         changes.changes_to_make(replace(HOLD, purpose=forms.DEFRAGMENT), _rules(), V1)
     assert len(changes.changes_to_release("demo", "", _rules()).delete) == 2
     assert not changes.changes_to_release("none", "", _rules())

@@ -85,8 +85,8 @@ def test_brackets_that_do_not_match_are_refused(text: str) -> None:
 
 def test_longer_text_than_allowed_is_refused() -> None:
     with pytest.raises(JsonError, match="11 bytes; at most 10 are"):
-        loads(b"[123456789]", most=10)
-    assert loads(b"[12345678]", most=10) == [12345678]
+        loads(b"[123456789]", max_bytes=10)
+    assert loads(b"[12345678]", max_bytes=10) == [12345678]
 
 
 def test_other_encodings_are_refused() -> None:

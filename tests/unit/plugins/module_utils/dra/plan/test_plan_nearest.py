@@ -97,8 +97,8 @@ def test_a_gpu_whose_nic_is_in_use_is_named_with_the_claim(site: Site, engine: E
     assert (found.nodes["a-0"].count, found.nodes["a-1"].count, found.total) == (6, 8, 22)
     says = found.nodes["a-0"].unpaired
     assert says == (
-        f"GPU {gpu} is free, its NIC {nic} is in use by team/training",
-        f"NIC {site.pairs[other_gpu]} is free, its GPU {other_gpu} is in use by team/serving",
+        f"GPU {gpu} is free, but its NIC {nic} is in use by team/training",
+        f"NIC {site.pairs[other_gpu]} is free, but its GPU {other_gpu} is in use by team/serving",
     )
     lines = report_lines.lines([found], [], [])
     assert [line for line in lines if "is in use" in line] == [f"  a-0: {one}" for one in says]
@@ -109,7 +109,7 @@ def test_only_the_first_of_many_such_devices_are_listed(site: Site, engine: Engi
     (found,) = fits.fit(fleet, [site.work(1)], engine)
     assert found.total == 0 and all(len(one.unpaired) == GPUS for one in found.nodes.values())
     lines = [line for line in report_lines.lines([found], [], []) if "free" in line]
-    assert len(lines) == 5 and lines[-1] == f"  and {3 * GPUS - 4} more free devices whose partners are in use"
+    assert len(lines) == 5 and lines[-1] == f"  and {3 * GPUS - 4} more free devices whose partners are unavailable"
 
 
 def test_pairs_by_an_attribute_are_named_too(engine: Engine) -> None:
@@ -119,7 +119,7 @@ def test_pairs_by_an_attribute_are_named_too(engine: Engine) -> None:
     fleet = test_fit.cluster([test_fit.node("a-0")], test_fit.claim("c", empty, "a-0", place))
     (found,) = fits.fit(fleet, [test_fit.workload("two-pairs")], engine)
     (says,) = found.nodes["a-0"].unpaired
-    assert says.startswith("nic 0000:") and says.endswith(f" is free, its gpu {gpu} is in use by team/c")
+    assert says.startswith("nic 0000:") and says.endswith(f" is free, but its gpu {gpu} is in use by team/c")
 
 
 def test_a_gpu_is_stranded_until_its_nearest_nic_is_released(site: Site, engine: Engine) -> None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Changes of devices, servers, drivers and workloads; quotas; the worth of stranded devices; the map of a fleet."""
+"""Changes of devices, servers, drivers and workloads; quotas; the value of stranded devices; the map of a fleet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import counts, fleet_map
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scenario import Scenario, after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import Stranded, stranded
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.worth import prices, worth
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded_value import prices, stranded_value
 from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
     CLASSES,
@@ -271,10 +271,10 @@ def test_a_quota_with_scopes_or_unreadable_is_noted(engine: Engine) -> None:
     assert [note for note in found.notes if "cannot be read and is ignored" in note]
 
 
-# --- the worth of stranded devices, and the map
+# --- the value of stranded devices, and the map
 
 
-def test_stranded_devices_have_a_worth_and_a_place_on_the_map(engine: Engine) -> None:
+def test_stranded_devices_have_a_value_and_are_on_the_map(engine: Engine) -> None:
     empty = cluster(NODES)
     gpu, nic = _first_pair(empty, engine)
     names = [one.device["name"] for one in empty.nodes["a-0"].offers]
@@ -290,24 +290,24 @@ def test_stranded_devices_have_a_worth_and_a_place_on_the_map(engine: Engine) ->
     assert gpu != "gpu-1"
     fleet = cluster(NODES, claim("c", empty, "a-0", names.index(gpu)), rule, kept)
     lost = [one for one in stranded(fleet, [workload("one-pair")], engine) if one.node == "a-0"]
-    found = worth(
+    found = stranded_value(
         fleet, lost, prices([{"driver": "lanewise.dev", "price": 1.5, "attributes": {"linkSpeedMbps": 400000}}])
     )
     assert nic in {one.device.rpartition("/")[2] for one in lost}
-    assert found.devices == len(lost) and found.gbps > 0 and found.money is not None
+    assert found.devices == len(lost) and found.gbps > 0 and found.cost is not None
     fast = [o for o in fleet.nodes["a-0"].offers if o.device["attributes"].get("linkSpeedMbps") == {"int": 400000}]
     ids = {one.device for one in lost}
-    assert found.money == 1.5 * sum(f"{o.driver}/{o.pool}/{o.device['name']}" in ids for o in fast)
-    value = found.each["a-0", f"lanewise.dev/a-0/{nic}"]
-    assert value.gbps == 400 and value.money == 1.5
-    assert found.gbps == sum(one.gbps or 0 for one in found.each.values()) > 400
+    assert found.cost == 1.5 * sum(f"{o.driver}/{o.pool}/{o.device['name']}" in ids for o in fast)
+    value = found.by_device["a-0", f"lanewise.dev/a-0/{nic}"]
+    assert value.gbps == 400 and value.cost == 1.5
+    assert found.gbps == sum(one.gbps or 0 for one in found.by_device.values()) > 400
     # a NIC that is published as a whole and to be shared counts once
     offers = fleet.nodes["a-0"].offers
     (whole,) = [one for one in offers if one.device["name"] == nic]
     twin = replace(whole, device={**whole.device, "name": f"{nic}-share"})
     nodes = {**fleet.nodes, "a-0": replace(fleet.nodes["a-0"], offers=(*offers, twin))}
     both = [*lost, Stranded("a-0", f"lanewise.dev/a-0/{nic}-share", "")]
-    twice = worth(replace(fleet, nodes=nodes), both, [])
+    twice = stranded_value(replace(fleet, nodes=nodes), both, [])
     assert (twice.devices, twice.gbps) == (found.devices + 1, found.gbps)
     made = fleet_map(fleet, stranded(fleet, [workload("one-pair")], engine), ["zone"])
     assert len(made["shapes"]) == 1 and [one["labels"]["zone"] for one in made["nodes"]] == ["a", "b"]

@@ -232,7 +232,7 @@ def test_capacity_of_a_device_that_is_not_shared_is_a_filter(engine: Engine) -> 
     assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d400")]
     claim = spec(one("x", "a", capacity={"requests": {"bandwidth": "800G"}}))
     answer = refused(allocate([claim], CLASSES, node, engine))
-    assert answer.kind == "capacity" and "the most is 400G" in answer.reason
+    assert answer.kind == "capacity" and "the maximum is 400G" in answer.reason
     claim = spec(one("x", "a", capacity={"requests": {"a.example.com/bandwidth": "1G"}}))  # not as published
     assert refused(allocate([claim], CLASSES, node, engine)).kind == "capacity"
 
@@ -477,7 +477,7 @@ def test_a_constraint_that_all_devices_break_is_reported_before_a_lack_of_device
     claim = spec(one("r0", "a", allocationMode="All"), one("r1", "a", count=2), constraints=[rule])
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("error", "claims[0].spec.devices.constraints[0]")
-    assert "request r0 asks for all devices, and device d0" in answer.reason
+    assert "request r0 requests all devices, and device d0" in answer.reason
 
 
 @pytest.mark.parametrize(

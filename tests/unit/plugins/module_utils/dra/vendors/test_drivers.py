@@ -17,13 +17,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import (
     ALIGNMENTS,
     COMPARISONS,
+    CONVERSIONS,
     KINDS,
     NUMA_NODE,
     NUMA_NODE_DRANET,
     PCI_BUS_ID,
     PCIE_ROOT,
     TYPES,
-    UNITS,
     parse_version,
     version_order,
 )
@@ -37,9 +37,9 @@ def problems(name: str, options: t.Any) -> list[str]:
 
 def test_nvidia_went_from_calendar_versions_to_smaller_numbers() -> None:
     released = ["0.1.0", "25.3.0-rc.5", "25.3.0", "25.8.1", "25.12.0", "0.4.0-rc.1", "0.4.0", "0.4.1", "0.5.0", "1.0.0"]
-    epochs = DRIVERS["gpu.nvidia.com"].epochs
-    assert sorted(reversed(released), key=lambda version: version_order(version, epochs)) == released
-    assert version_order("main", epochs) > version_order("99.0.0", epochs)
+    version_series = DRIVERS["gpu.nvidia.com"].version_series
+    assert sorted(reversed(released), key=lambda version: version_order(version, version_series)) == released
+    assert version_order("main", version_series) > version_order("99.0.0", version_series)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_every_table_is_well_formed(name: str) -> None:
         for ways in served.filters.values():
             for way in ways:
                 assert not limits.fully_qualified_name(way.name)
-                assert way.type in TYPES and way.compare in COMPARISONS and way.unit in UNITS
+                assert way.type in TYPES and way.compare in COMPARISONS and way.conversion in CONVERSIONS
                 assert (way.source == "capacity") == (way.type == "quantity")
-        for term in (*served.terms, *(term for terms in served.instead.values() for term in terms)):
+        for term in (*served.terms, *(term for terms in served.terms_by_filter.values() for term in terms)):
             assert not limits.fully_qualified_name(term.name)
         for key in served.capacities.values():
             assert not limits.qualified_name(key)

@@ -172,7 +172,7 @@ def test_gpus_with_consumable_shares_publish_capacities(
 @pytest.mark.parametrize(
     ("driver", "options", "words"),
     [
-        ("gpu.nvidia.com", {"version": "0.4.1", "consumable_shares": "memory"}, "from 0.5.0 on, and version is 0.4.1"),
+        ("gpu.nvidia.com", {"version": "0.4.1", "consumable_shares": "memory"}, "from 0.5.0 on, but version is 0.4.1"),
         ("gpu.nvidia.com", {"version": "25.8.0", "feature_gates": {"DynamicMIG": True}}, "from 25.12.0 on"),
         ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": 0}, "a whole number of at least 1"),
         ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": True}, "a whole number of at least 1"),

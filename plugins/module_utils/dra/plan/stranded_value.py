@@ -1,0 +1,116 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The value of stranded devices: the bandwidth that they publish, and their cost if the site sets prices."""
+
+from __future__ import annotations
+
+import math
+import typing as t
+from dataclasses import dataclass, field
+
+from ..kube import quantity
+from ..kube.objects import ObjectView
+from ..kube.problems import Problem, Problems
+from ..scheduler.published import value_of
+from ..scheduler.search_devices import attribute, identify
+from ..vendors.offer import Offer
+from .fleet import Fleet
+from .stranded import Stranded
+
+#: The capacity with a NIC's bandwidth in bits per second, and the attribute with its speed in megabits per second.
+BANDWIDTH, SPEED = "bandwidth", "linkSpeedMbps"
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price, in the site's unit, of each device of a driver that has these attribute values."""
+
+    driver: str
+    price: float
+    attributes: t.Mapping[str, str | int | bool]
+
+    def applies_to(self, offer: Offer) -> bool:
+        """Whether this is a price of the device."""
+        return offer.driver == self.driver and all(
+            value_of(attribute(offer, name if "/" in name else f"{self.driver}/{name}")) == value
+            for name, value in self.attributes.items()
+        )
+
+
+@dataclass(frozen=True)
+class DeviceValue:
+    """The bandwidth of a device in gigabits per second, and its cost. Each is None if unknown."""
+
+    gbps: float | None
+    cost: float | None
+
+
+@dataclass(frozen=True)
+class StrandedValue:
+    """The value of several devices: their number, and the sums of their bandwidth and cost.
+
+    `gbps` is in gigabits per second; the bandwidth of a NIC that is published both as a whole and for shares counts
+    once. `cost` is None if the site sets no prices. `unpriced` is the number of devices without a price. `by_device`
+    has the value of each device by node and `driver/pool/device`.
+    """
+
+    devices: int
+    gbps: float
+    cost: float | None
+    unpriced: int
+    by_device: t.Mapping[tuple[str, str], DeviceValue] = field(default_factory=dict)
+
+
+def prices(entries: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
+    """The prices of a site, from mappings with `driver`, `price` and `attributes`. Raises Problems."""
+    found, problems = [], []
+    for number, entry in enumerate(entries):
+        entry_path = f"{path}[{number}]"
+        price, attributes = entry.get("price"), entry.get("attributes") or {}
+        if set(entry) - {"driver", "price", "attributes"} or not entry.get("driver"):
+            problems.append(Problem(entry_path, "must have driver and price, and may have attributes", "bad-price", ""))
+        elif isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < math.inf:
+            problems.append(Problem(f"{entry_path}.price", f"{price!r} is not a non-negative number", "bad-price", ""))
+        elif not isinstance(attributes, dict):
+            problems.append(Problem(f"{entry_path}.attributes", "is not a mapping", "wrong-type", ""))
+        else:
+            found.append(Price(str(entry["driver"]), float(price), attributes))
+    if problems:
+        raise Problems(problems)
+    return found
+
+
+def stranded_value(
+    fleet: Fleet, stranded_devices: t.Sequence[Stranded], price_list: t.Sequence[Price]
+) -> StrandedValue:
+    """The value of the devices that are certainly stranded; uncertain ones are left out.
+
+    The price of a device is the first of the list that applies to it.
+    """
+    certain = {(one.node, one.device) for one in stranded_devices if one.certain}
+    by_device: dict[tuple[str, str], DeviceValue] = {}
+    links: dict[tuple[str, str], float] = {}  # by node and PCI address, or `driver/pool/device` without one
+    for node in fleet.nodes.values():
+        for offer in node.offers:
+            key = (node.name, "/".join(identify(offer)))
+            if key in certain:
+                cost = next((one.price for one in price_list if one.applies_to(offer)), None)
+                value = DeviceValue(_gbps(offer), cost)
+                by_device[key] = value
+                link = (node.name, offer.address or key[1])
+                links[link] = max(links.get(link, 0.0), value.gbps or 0.0)
+    total_cost = round(sum(one.cost or 0 for one in by_device.values()), 2) if price_list else None
+    unpriced = sum(one.cost is None for one in by_device.values()) if price_list else 0
+    return StrandedValue(len(by_device), round(sum(links.values()), 3), total_cost, unpriced, by_device)
+
+
+def _gbps(offer: Offer) -> float | None:
+    """The published bandwidth of a device in gigabits per second; None if it publishes none."""
+    entry = (offer.device.get("capacity") or {}).get(BANDWIDTH)
+    if entry:
+        return round(float(quantity.parse(entry["value"])) / 1e9, 3)
+    mbps = value_of(attribute(offer, f"{offer.driver}/{SPEED}"))
+    return round(mbps / 1e3, 3) if isinstance(mbps, int) else None
