@@ -10,6 +10,9 @@ import typing as t
 
 from ..base.objects import Object
 
+#: The lifetime of a lease that does not expire.
+FOREVER = 2**32 - 1
+
 
 class LeaseStart(t.TypedDict, total=False):
     """When a lease was obtained: `obtained` is Unix time, and `boottime` is CLOCK_BOOTTIME, both in seconds. Older
@@ -20,7 +23,7 @@ class LeaseStart(t.TypedDict, total=False):
 
 
 class LeaseTimes(t.TypedDict, total=False):
-    """Seconds from when the lease was obtained until it expires (FOREVER of `dhcp.client`: never), until it is renewed
+    """Seconds from when the lease was obtained until it expires (FOREVER: never), until it is renewed
     with its server, and until it is renewed with any server (rebind)."""
 
     lifetime: float

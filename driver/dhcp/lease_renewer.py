@@ -23,8 +23,8 @@ from ..kernel import addresses, links
 from ..kernel import netns as namespaces
 from ..kernel.netlink import Netlink
 from . import client as dhcp
-from .client import FOREVER, Refusal
-from .lease import Lease
+from .exchange import Refusal
+from .lease import FOREVER, Lease
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,9 @@ from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, without_dad
 from lanewise_driver.base.errors import Busy, KernelError
 from lanewise_driver.dhcp import client as dhcp
+from lanewise_driver.dhcp import dhcpv6
+from lanewise_driver.dhcp.dhcpv4 import Client4
+from lanewise_driver.dhcp.exchange import datagram, new_lease
 from lanewise_driver.dhcp.lease import Lease
 from lanewise_driver.dhcp.lease_renewer import LeaseRenewer
 from lanewise_driver.interface import interfaces
@@ -283,7 +286,7 @@ def test_a_silent_server_delays_no_other_lease() -> None:
 def test_other_traffic_of_the_pod_stays_out_of_the_driver() -> None:
     node()
     run("ip addr add 10.1.0.2/24 dev one; ip link set one up; ip link set one-far up")
-    with dhcp._Client4(Path("/proc/self/ns/net"), "one") as client:
+    with Client4(Path("/proc/self/ns/net"), "one") as client:
         packets = client._socket
         far = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
         mac = bytes.fromhex(run("cat /sys/class/net/one/address").strip().replace(":", ""))
@@ -296,7 +299,7 @@ def test_other_traffic_of_the_pod_stays_out_of_the_driver() -> None:
             send(*wrong)
         send(68)
         send(68, 17, 0, bytes(8))
-        got = [dhcp._datagram(packets, 2.0), dhcp._datagram(packets, 2.0), dhcp._datagram(packets, 0.3)]
+        got = [datagram(packets, 2.0), datagram(packets, 2.0), datagram(packets, 0.3)]
         assert [data and len(data) for data in got] == [28, 36, None]
         far.close()
 
@@ -356,11 +359,15 @@ class LyingServer(threading.Thread):
         return head + bytes((53, 1, kind, 54, 4, 10, 1, 0, 1)) + more + b"\xff"
 
     def advertise(self, asked: bytes) -> bytes:
-        options = dict(dhcp._options(asked[4:]))
-        address = dhcp._option(5, self.SIX[self.turn % len(self.SIX)])
-        ia = dhcp._option(3, bytes(self.turn % 2 * 12) + address)
+        options = dict(dhcpv6.parse_options(asked[4:]))
+        address = dhcpv6.option(5, self.SIX[self.turn % len(self.SIX)])
+        ia = dhcpv6.option(3, bytes(self.turn % 2 * 12) + address)
         return (
-            bytes((2 if asked[0] == 1 else 7,)) + asked[1:4] + dhcp._option(1, options[1]) + dhcp._option(2, b"x") + ia
+            bytes((2 if asked[0] == 1 else 7,))
+            + asked[1:4]
+            + dhcpv6.option(1, options[1])
+            + dhcpv6.option(2, b"x")
+            + ia
         )
 
 
@@ -404,5 +411,5 @@ def test_a_lying_server_does_no_harm() -> None:
 def test_impossible_renewal_times_of_a_lease_are_replaced(
     lifetime: int, renew: int, rebind: int, expected: tuple[int, int]
 ) -> None:
-    lease = dhcp._lease("ipv6", "net1", "fd00::1/128", lifetime, renew, rebind)
+    lease = new_lease("ipv6", "net1", "fd00::1/128", lifetime, renew, rebind)
     assert (lease["renew"], lease["rebind"]) == expected and lease["lifetime"] == lifetime
