@@ -79,7 +79,8 @@ def test_requests_to_an_unreachable_server_end_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer GET /api/v1/nodes/worker-1"):
         Cluster(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 1.5).node_object()
-    assert 0.5 < time.monotonic() - began < 10  # it retried, but not for its usual 15 seconds
+    # the first three pauses last at least 0.35 s; the usual retries would last 15 s
+    assert 0.35 <= time.monotonic() - began < 10
 
 
 def test_access_is_read_from_the_service_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

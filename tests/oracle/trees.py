@@ -83,7 +83,8 @@ def _unpack(name: str, archive: Path) -> Path:
         work = Path(tempfile.mkdtemp(prefix=".unpack-", dir=out.parent))
         try:
             with tarfile.open(archive) as tar:
-                tar.extractall(work, filter="tar")
+                tar.extraction_filter = getattr(tarfile, "tar_filter", None)  # Python 3.11 has it from 3.11.4 on
+                tar.extractall(work)
             os.rename(work, out)
         finally:
             shutil.rmtree(work, ignore_errors=True)
