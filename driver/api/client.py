@@ -19,6 +19,7 @@ import time
 import typing as t
 import urllib.parse
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import urllib3
 
@@ -204,7 +205,7 @@ class Client:
                 with trace.step(str(request)):
                     return self._once(request)
             except ApiError as error:
-                if error.status == 401 and not token_reread:
+                if error.status == HTTPStatus.UNAUTHORIZED and not token_reread:
                     # the token file may have been replaced after it was read
                     token_reread = True
                     self._connection().forget_token()
@@ -321,12 +322,13 @@ def _as_v1(response: Object, version: str) -> Object:
 
 def _api_error(response: urllib3.BaseHTTPResponse, data: bytes, request: str) -> ApiError:
     """The error for a response: with the reason and message of a Status, or else with the start of the body."""
-    reason, message = NOT_SERVED if response.status == 404 else "", data[:500].decode(errors="replace").strip()
+    reason = NOT_SERVED if response.status == HTTPStatus.NOT_FOUND else ""
+    message = data[:500].decode(errors="replace").strip()
     try:
         status = loads_pruned(data)
         if status.get("kind") == "Status":
             reason, message = status.get("reason") or "", status.get("message") or ""
-            if response.status == 404 and not (status.get("details") or {}).get("name"):
+            if response.status == HTTPStatus.NOT_FOUND and not (status.get("details") or {}).get("name"):
                 reason = NOT_SERVED
     except (ValueError, AttributeError):
         pass

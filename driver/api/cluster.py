@@ -14,6 +14,7 @@ import ipaddress
 import socket
 import typing as t
 import urllib.parse
+from http import HTTPStatus
 
 import urllib3
 
@@ -92,7 +93,7 @@ class Cluster(Client):
             except ApiError as error:
                 if error.reason == "NotFound":
                     return False
-                if error.status != 409:
+                if error.status != HTTPStatus.CONFLICT:
                     raise
         message = f"the status of claim {namespace}/{name} was not written: the claim changed during each of"
         raise Unreachable(f"{message} {_MAX_ATTEMPTS} attempts")
@@ -195,7 +196,7 @@ class Cluster(Client):
         try:
             self.resource("DELETE", f"/resourceslices/{_quoted(metadata['name'])}", body, retry_seconds=0)
         except ApiError as error:
-            if error.status not in (404, 409):
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
 
     def features(self) -> Features:
@@ -205,7 +206,7 @@ class Cluster(Client):
             try:
                 return self.create_slice(body, dry_run=True)
             except ApiError as error:
-                if error.status != 422:
+                if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
                     raise
                 return None
 

@@ -16,6 +16,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 from ..base import files
@@ -137,9 +138,9 @@ class TokenRenewer:
             try:
                 return str(self._cluster.token(old.namespace, old.account, node, seconds)["status"]["token"])
             except ApiError as error:
-                if error.status == 401:
+                if error.status == HTTPStatus.UNAUTHORIZED:
                     raise AccessError(_rejection(old, error)) from error
-                if error.status != 403 or seconds == _LIFETIMES[-1]:
+                if error.status != HTTPStatus.FORBIDDEN or seconds == _LIFETIMES[-1]:
                     raise
         raise AssertionError("the loop returns or raises at the last lifetime")
 

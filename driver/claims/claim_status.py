@@ -12,6 +12,7 @@ import threading
 import time
 import typing as t
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from ..api import events
 from ..api.client import ApiError
@@ -294,11 +295,11 @@ class Writer:
         if error.status in _TEMPORARY_STATUSES:
             self._log_retry(claim, error)
             return True
-        if error.status == 404:
+        if error.status == HTTPStatus.NOT_FOUND:
             log.info("the claim's status is not written, because the claim no longer exists: %s", error.message)
             return False
         self._count_error()
-        if error.status == 422 and _ALLOCATION in error.message and pending.devices:
+        if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and _ALLOCATION in error.message and pending.devices:
             self._rejected[claim.uid] = None
             while len(self._rejected) > _MAX_REJECTED:
                 self._rejected.pop(next(iter(self._rejected)))

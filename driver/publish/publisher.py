@@ -17,6 +17,7 @@ import random
 import threading
 import time
 import typing as t
+from http import HTTPStatus
 
 from ..api.client import NOT_SERVED, ApiError
 from ..api.cluster import Cluster, node_addresses
@@ -51,7 +52,6 @@ _POLL_SECONDS = 1.0
 _MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 0.2, 30.0
 #: The time after which the API server's features are determined again.
 _FEATURES_SECONDS = 3600.0
-_UNPROCESSABLE = 422
 
 
 class Publisher:
@@ -250,7 +250,7 @@ class Publisher:
             try:
                 self._record_write(created, self._cluster.create_slice(created))
             except ApiError as error:
-                if error.status == _UNPROCESSABLE and "ownerReferences" in error.message:
+                if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "ownerReferences" in error.message:
                     self._node = None  # read the Node again before the next attempt
                 raise
 

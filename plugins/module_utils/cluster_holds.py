@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import traceback
 import typing as t
+from http import HTTPStatus
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
@@ -38,7 +39,6 @@ except ImportError:
 Work = t.Callable[["kubernetes.client.ApiClient", str], Object]
 
 _PLURAL = "devicetaintrules"
-_NOT_FOUND, _CONFLICT = 404, 409
 #: How often a change is tried while other runs change the same rule.
 _ATTEMPTS = 5
 _BUSY = "other runs keep changing DeviceTaintRule {0}: run this again later"
@@ -67,7 +67,7 @@ class Rules:
         try:
             return read_all(page, self.api_version, serving.KIND)
         except self._error as error:
-            if error.status != _NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             raise serving.Unsupported(serving.not_served(self.api_version)) from error
 
@@ -114,12 +114,12 @@ class Rules:
             try:
                 return self._request(self._api.create_cluster_custom_object, one, **_dry(check))
             except self._error as error:
-                if error.status != _CONFLICT:
+                if error.status != HTTPStatus.CONFLICT:
                     raise
             try:
                 existing = self._request(self._api.get_cluster_custom_object, name)
             except self._error as error:
-                if error.status != _NOT_FOUND:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
                 continue  # the other run has deleted it
             changes_to_make(desired, [existing], self.api_version)  # raises Refused for a rule of another hold
@@ -133,7 +133,7 @@ class Rules:
             try:
                 self._request(self._api.replace_cluster_custom_object, name, one, **_dry(check))
             except self._error as error:
-                if error.status != _CONFLICT:
+                if error.status != HTTPStatus.CONFLICT:
                     raise
             else:
                 return
@@ -160,7 +160,7 @@ class Rules:
         try:
             self._request(self._api.delete_cluster_custom_object, metadata["name"], body=options)
         except self._error as error:
-            if error.status not in (_NOT_FOUND, _CONFLICT):
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
 
     def _confirm(self, desired: Hold) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import typing as t
+from http import HTTPStatus
 
 from .dra.kube.bounded_json import JsonError, loads_pruned
 from .dra.kube.objects import Object
@@ -29,7 +30,6 @@ REQUEST_TIMEOUT_SECONDS = 60
 MAX_OBJECTS = 1_000_000
 #: How often an expired list is requested again from the start.
 MAX_RESTARTS = 5
-_EXPIRED = 410
 
 
 class TooMuch(JsonError):
@@ -63,7 +63,7 @@ def read_all(list_page: ListPage, version: str, kind: str, chunk: int | None = N
                 list_page(**query, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False).data
             )
         except client.ApiException as error:
-            if error.status != _EXPIRED or "_continue" not in query:
+            if error.status != HTTPStatus.GONE or "_continue" not in query:
                 raise
             restarts += 1
             if restarts > MAX_RESTARTS:

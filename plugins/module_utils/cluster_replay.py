@@ -14,6 +14,7 @@ import threading
 import time
 import typing as t
 from dataclasses import dataclass, field
+from http import HTTPStatus
 
 from .cluster_swaps import kubernetes_client
 from .dra.kube.objects import Object, ObjectView
@@ -30,7 +31,6 @@ RUN_TIME_ANNOTATION, JOB_LABEL = "lanewise.dev/runs-for", "lanewise.dev/replayed
 NODE_LABEL = "lanewise.dev/no-machine"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _GROUP, _VERSION = "resource.k8s.io", "v1"
-_EXPIRED = 410
 #: After this many seconds a watch is requested again, from the last resource version.
 WATCH_SECONDS = 30
 
@@ -190,7 +190,7 @@ class Replay:
                         return
                     yield event["type"], event["raw_object"]
             except self._error as error:
-                if error.status != _EXPIRED:
+                if error.status != HTTPStatus.GONE:
                     raise
                 watch.resource_version = None  # the server no longer has these events: list again
 

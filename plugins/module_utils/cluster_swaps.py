@@ -13,6 +13,7 @@ import time
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from .cluster_holds import Rules
 from .cluster_lists import REQUEST_TIMEOUT_SECONDS
@@ -38,7 +39,6 @@ MAX_CONCURRENT_REQUESTS = 4
 #: The maximum number of evictions in one run. After each, the users of the devices are read again, as a pod may have
 #: been bound just before the hold.
 MAX_ROUNDS = 5
-_NOT_FOUND, _CONFLICT = 404, 409
 #: How often a change is tried while the controller or other runs change the same rules.
 _ATTEMPTS = 5
 #: The kinds that are read to choose devices, besides rules and `_USER_KINDS`.
@@ -231,7 +231,7 @@ class Swaps:
                 _for_each(self._put, [(new, current.get(name)) for name, new in desired.items()])
                 _for_each(self.rules.delete, obsolete)
             except self._error as error:
-                if error.status not in (_CONFLICT, _NOT_FOUND):
+                if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                     raise
                 continue  # the controller has written a status, or another run of this swap has changed a rule
             return
@@ -322,7 +322,7 @@ class Swaps:
                 name, namespace, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except self._error as error:
-            if error.status != _NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return False
         current = loads_pruned(answer.data)

@@ -116,6 +116,7 @@ import re
 import time
 import traceback
 import typing as t
+from http import HTTPStatus
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
@@ -130,7 +131,6 @@ except ImportError:
 
 REQUEST_TIMEOUT_SECONDS = 30
 AUDIENCES_ANNOTATION = "lanewise.dev/api-audiences"
-NOT_FOUND = 404
 #: What the module returns, see RETURN.
 Result = dict[str, t.Any]
 #: A certificate with surrounding empty lines, so that a file with only certificates stays unchanged.
@@ -196,7 +196,7 @@ def main() -> None:
         try:
             node = api.read_node(params["node"], _request_timeout=REQUEST_TIMEOUT_SECONDS)
         except kubernetes.client.ApiException as error:
-            if error.status != NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             if params["account"]:
                 module.fail_json(msg=f"there is no Node {params['node']} to bind a token to; join the node first")
@@ -228,7 +228,7 @@ def request_token(module: AnsibleModule, api: kubernetes.client.CoreV1Api, resul
         account_uid = account.metadata.uid
     except kubernetes.client.ApiException as error:
         # in check mode the account may be one of the objects that were not applied
-        if error.status != NOT_FOUND or not module.check_mode:
+        if error.status != HTTPStatus.NOT_FOUND or not module.check_mode:
             raise
     result["reason"] = token_problem(params["token"] or {}, params, result["node"]["uid"], account_uid)
     result["changed"] = bool(result["reason"])

@@ -101,6 +101,7 @@ missing:
 """
 
 import traceback
+from http import HTTPStatus
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
@@ -126,8 +127,6 @@ try:
     LIBRARY_ERROR = None
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
-
-NOT_FOUND = 404
 
 
 def main() -> None:
@@ -159,7 +158,7 @@ def main() -> None:
             try:
                 objects[kind] = [reduce(one) for one in listed(api, kind, served)]
             except kubernetes.client.ApiException as error:
-                if error.status != NOT_FOUND:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
                 missing.append(kind)
     except kubernetes.client.ApiException as error:

@@ -90,6 +90,7 @@ replaced:
 import time
 import traceback
 import typing as t
+from http import HTTPStatus
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import api_error_text
@@ -107,8 +108,6 @@ except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
 RETRY_INTERVAL_SECONDS = 1.0
-NOT_FOUND = 404
-TOO_MANY_REQUESTS = 429
 
 
 class StillExists(Exception):
@@ -137,7 +136,7 @@ class Pods:
                 self.name, self.namespace, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except kubernetes.client.ApiException as error:
-            if error.status != NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return None
         found: Object = loads_pruned(answer.data)
@@ -157,9 +156,9 @@ class Pods:
                 self.name, self.namespace, body, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except client.ApiException as error:
-            if error.status == TOO_MANY_REQUESTS:
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS:
                 return api_error_text(error)
-            if error.status != NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
         return ""
 
@@ -178,7 +177,7 @@ class Pods:
                     _preload_content=False,
                 )
             except kubernetes.client.ApiException as error:
-                if error.status != NOT_FOUND:
+                if error.status != HTTPStatus.NOT_FOUND:
                     raise
                 continue
             claim: Object = loads_pruned(answer.data)
