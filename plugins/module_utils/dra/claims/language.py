@@ -20,7 +20,8 @@ from ..kube import limits
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
 from .inventory import KINDS, PREFIX, SHARED_NICS, Class, Inventory, Quota, Taint
-from .language_claims import ClaimParser, PartParser
+from .language_claims import ClaimParser
+from .language_parts import PartParser
 from .language_tiers import add_tolerations, read_tiers
 
 #: Variables of the role that configure its run. They are not part of the language and are not read.
