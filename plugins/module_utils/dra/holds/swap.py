@@ -61,17 +61,6 @@ def grace_of(allocated: ObjectView, tier: str) -> int | None:
     return found
 
 
-def is_kept(allocated: ObjectView, tier: str) -> bool:
-    """Whether a swap for a tier never evicts the pod that has a device: its claim tolerates the swap indefinitely."""
-    return any(
-        one.get("effect") == EVICT
-        and one.get("tolerationSeconds") is None
-        and one.get("key") in (None, "", KEY)
-        and (one.get("operator") == "Exists" or (one.get("value") or "") == tier)
-        for one in allocated.get("tolerations") or ()
-    )
-
-
 def belongs_to_tier(allocated: ObjectView, tier: str) -> bool:
     """Whether the claim that has a device belongs to the tier: it tolerates the swap of this tier, by its name."""
     return any(

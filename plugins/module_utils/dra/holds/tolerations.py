@@ -19,11 +19,6 @@ def toleration(name: str) -> Object:
     return {"key": KEY, "operator": "Equal", "value": name, "effect": EFFECT}
 
 
-def alternatives(request: ObjectView) -> list[Object]:
-    """A request's alternatives; for a request without alternatives, its only body."""
-    return list(request.get("firstAvailable") or [request.get("exactly") or {}])
-
-
 def request_bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
     """The parts of a v1 claim's spec that have tolerations: requests and alternatives.
 

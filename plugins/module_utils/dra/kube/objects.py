@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The types of JSON: Kubernetes objects and their parts."""
+"""The types of JSON: Kubernetes objects and their parts, and how the parts of a request are read."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ Object = dict[str, t.Any]
 ObjectView = t.Mapping[str, t.Any]
 #: A JSON value without structure.
 Scalar = t.Union[str, int, bool]
+
+
+def alternatives(request: ObjectView) -> list[Object]:
+    """The alternatives of a v1 request of a claim; for a request without alternatives, its only body."""
+    return list(request.get("firstAvailable") or [request.get("exactly") or {}])

@@ -20,8 +20,8 @@ from ..kube.objects import Object, ObjectView
 from ..scheduler.published import v1
 from ..scheduler.search_devices import DeviceId
 from .fleet import Workload
-from .movable import Movable, claim_names
-from .pods import selected
+from .movable import Movable
+from .pods import claim_names, selected
 
 #: The prefix of labels and annotations of pods that Kueue manages.
 KUEUE_PREFIX = "kueue.x-k8s.io/"

@@ -19,7 +19,7 @@ from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from ..scheduler.published import v1
 from .fleet import Workload
-from .pods import SCHEDULER, requests, selected
+from .pods import SCHEDULER, claim_names, requests, selected
 
 #: The kinds of controllers that replace a deleted pod on any suitable node.
 CONTROLLERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
@@ -192,15 +192,3 @@ def _why_no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.
         if int((one.get("status") or {}).get("disruptionsAllowed") or 0) < 1:
             return f"PodDisruptionBudget {title(one)} allows no disruption now"
     return ""
-
-
-def claim_names(pod: ObjectView) -> list[str]:
-    """`namespace/name` of the claims of a pod: those created for it from templates, and those it refers to by name."""
-    namespace = pod["metadata"]["namespace"]
-    generated = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
-    entries = pod["spec"].get("resourceClaims") or ()
-    names = [one.get("resourceClaimName") or generated.get(one["name"]) for one in entries]
-    return [f"{namespace}/{name}" for name in names if name]

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 
 from ..cel.errors import EvaluationError, Uncheckable
 from ..claims.selector_cache import SelectorCache
-from ..holds.tolerations import alternatives
-from ..kube.objects import ObjectView
+from ..kube.objects import ObjectView, alternatives
 from ..scheduler.search_devices import DeviceId, identify, tolerates_taints
 from ..scheduler.search_requests import class_selectors, expressions
 from . import pods

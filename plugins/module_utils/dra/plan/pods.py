@@ -173,3 +173,15 @@ def selected(selector: ObjectView | None, labels: t.Mapping[str, str]) -> bool:
     return all(labels.get(name) == value for name, value in match_labels.items()) and all(
         matches(one, labels) for one in selector.get("matchExpressions") or ()
     )
+
+
+def claim_names(pod: ObjectView) -> list[str]:
+    """`namespace/name` of the claims of a pod: those created for it from templates, and those it refers to by name."""
+    namespace = pod["metadata"]["namespace"]
+    generated = {
+        one["name"]: one.get("resourceClaimName")
+        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    entries = pod["spec"].get("resourceClaims") or ()
+    names = [one.get("resourceClaimName") or generated.get(one["name"]) for one in entries]
+    return [f"{namespace}/{name}" for name in names if name]

@@ -15,7 +15,7 @@ import math
 import typing as t
 
 from ..kube import limits, quantity
-from ..kube.objects import ObjectView
+from ..kube.objects import ObjectView, alternatives
 from . import pods
 from .fleet import Admission, Fleet, Quota, Workload
 
@@ -93,7 +93,7 @@ def _devices(claim: ObjectView) -> dict[str, int]:
     total: dict[str, int] = {}
     for request in claim["devices"].get("requests") or ():
         largest: dict[str, int] = {}
-        for body in request.get("firstAvailable") or [request.get("exactly") or {}]:
+        for body in alternatives(request):
             takes_all = body.get("allocationMode") == "All"
             number = limits.ALLOCATION_RESULTS if takes_all else int(body.get("count") or 1)
             name = str(body.get("deviceClassName"))

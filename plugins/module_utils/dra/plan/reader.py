@@ -22,7 +22,7 @@ from ..vendors.offers import offers
 from ..vendors.server import Server
 from . import kueue, quotas
 from .fleet import Fleet, HeldDevice, Node, PlacedPod, Quota
-from .pods import SCHEDULER, requests, units
+from .pods import SCHEDULER, claim_names, requests, units
 
 #: The kinds that a fleet is read from; others are ignored.
 KINDS = (
@@ -166,7 +166,8 @@ class _FleetBuilder:
                 self.notes.append(f"pod {title(pod)}: its requests cannot be read: {error}")
                 amounts = {}
             labels = metadata.get("labels") or {}
-            placed = PlacedPod(str(metadata["namespace"]), str(metadata["name"]), labels, amounts, _claim_names(pod))
+            claims = tuple(claim_names(pod))
+            placed = PlacedPod(str(metadata["namespace"]), str(metadata["name"]), labels, amounts, claims)
             self.placed.setdefault(spec["nodeName"], []).append(placed)
             for claim in placed.claims:
                 self._mark_unclear(spec["nodeName"], claim)
@@ -234,17 +235,3 @@ class _FleetBuilder:
 def shortened(names: t.Sequence[str]) -> str:
     """The first names, and the number of further names, as text."""
     return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
-
-
-def _claim_names(pod: ObjectView) -> tuple[str, ...]:
-    """`namespace/name` of the claims of a pod, including those created for it from templates."""
-    namespace = pod["metadata"]["namespace"]
-    generated = {
-        entry["name"]: entry.get("resourceClaimName")
-        for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
-    names = [
-        entry.get("resourceClaimName") or generated.get(entry["name"])
-        for entry in pod["spec"].get("resourceClaims") or ()
-    ]
-    return tuple(f"{namespace}/{name}" for name in names if name)

@@ -11,7 +11,7 @@ import typing as t
 
 from ..cel.errors import EvaluationError, Uncheckable
 from ..claims.selector_cache import SelectorCache
-from ..kube.objects import Object, ObjectView
+from ..kube.objects import Object, ObjectView, alternatives
 from ..scheduler.search_devices import comparable
 from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.offer import Offer
@@ -87,11 +87,6 @@ class RequestMatches:
             if same != bool(rule.get("matchAttribute")):
                 return False
         return True
-
-
-def alternatives(request: ObjectView) -> list[ObjectView]:
-    """The alternatives of a request; for a request without alternatives, its only body."""
-    return list(request.get("firstAvailable") or [request.get("exactly") or {}])
 
 
 def with_pinned_device(devices: ObjectView, number: int, alternative: int) -> Object:

@@ -16,6 +16,7 @@ import typing as t
 from ..cel.engine import Engine
 from ..claims.selector_cache import SelectorCache
 from ..claims.shapes import Fingerprinter, fingerprinter_of
+from ..kube.objects import alternatives
 from ..scheduler.allocator import answer_of
 from ..scheduler.answers import Allocation, Refusal, Result
 from ..scheduler.candidates import Question
@@ -156,6 +157,6 @@ def _class_names(devices: t.Iterable[t.Mapping[str, t.Any]]) -> set[str]:
     found = set()
     for one in devices:
         for request in one.get("requests") or ():
-            for body in request.get("firstAvailable") or [request.get("exactly") or {}]:
+            for body in alternatives(request):
                 found.add(str(body.get("deviceClassName")))
     return found

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 
 from ..cel.engine import Engine
 from ..claims.selector_cache import SelectorCache
-from ..kube.objects import ObjectView
+from ..kube.objects import ObjectView, alternatives
 from ..scheduler.answers import Allocation, Refusal
 from ..scheduler.node_cache import NodeCache
 from ..scheduler.search_devices import identify
 from ..vendors.offer import Offer
 from . import pods
 from .fleet import Fleet, Node, Workload
-from .request_matches import THIS_DEVICE, RequestKey, RequestMatches, alternatives, with_pinned_device
+from .request_matches import THIS_DEVICE, RequestKey, RequestMatches, with_pinned_device
 from .states import MAX_PLACEMENTS, States, allocate_pod
 
 

@@ -11,7 +11,7 @@ import json
 import typing as t
 from dataclasses import dataclass, field
 
-from ..kube.objects import ObjectView
+from ..kube.objects import ObjectView, alternatives
 from ..kube.quantity import Quantity
 from .search_devices import LIST, Comparable
 
@@ -186,5 +186,4 @@ def alike_groups(claim: ObjectView) -> list[list[list[int]]]:
 def _takes_all(requests: t.Sequence[ObjectView], alike: list[list[int]]) -> bool:
     """Whether the first request of these groups is for all devices or has admin access."""
     first = requests[alike[0][0]]
-    bodies = first.get("firstAvailable") or [first.get("exactly") or {}]
-    return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in bodies)
+    return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in alternatives(first))

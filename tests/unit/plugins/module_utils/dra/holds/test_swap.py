@@ -21,8 +21,8 @@ def some(*entries: dict[str, t.Any]) -> dict[str, t.Any]:
 
 def test_a_tier_tolerates_its_hold_and_does_not_give_way() -> None:
     ours = some(*swap.tier_tolerations("gold"))
-    assert swap.belongs_to_tier(ours, "gold") and swap.is_kept(ours, "gold") and swap.grace_of(ours, "gold") is None
-    assert not swap.belongs_to_tier(ours, "silver") and not swap.is_kept(ours, "silver")
+    assert swap.belongs_to_tier(ours, "gold") and swap.grace_of(ours, "gold") is None
+    assert not swap.belongs_to_tier(ours, "silver")
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": ours}]}}
     assert not tolerations.not_tolerating(claim, "gold") and not tolerations.tolerating_others(claim, "gold")
     assert tolerations.not_tolerating(claim, "silver") == ["gpu"]
@@ -30,7 +30,7 @@ def test_a_tier_tolerates_its_hold_and_does_not_give_way() -> None:
 
 def test_giving_way_to_a_tier_is_not_tolerating_its_hold() -> None:
     theirs = some(swap.grace_toleration(30), swap.grace_toleration(10))
-    assert swap.grace_of(theirs, "gold") == 10 and not swap.is_kept(theirs, "gold")
+    assert swap.grace_of(theirs, "gold") == 10
     assert not swap.belongs_to_tier(theirs, "gold")
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": theirs}]}}
     assert tolerations.not_tolerating(claim, "gold") == ["gpu"]  # a pod that gives way must not get a held device
