@@ -35,6 +35,7 @@ from .dra.kube.problems import Problems
 from .kernel import netns
 
 if t.TYPE_CHECKING:
+    from .api.cluster import Cluster
     from .claims.unclean import UncleanDevice
     from .publish.inventory import Inventory
 
@@ -257,12 +258,11 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     try:
         api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
         api.node_object()
-        yield f"the API server knows the node {settings.node}", []
-        slices, _version = api.slices()
-        published = sum(len(entry["spec"].get("devices", ())) for entry in slices)
-        yield f"{published} devices are published", [] if slices else ["there is no ResourceSlice of this node"]
     except DriverError as error:
         yield f"the API server knows the node {settings.node}", [error.message]
+    else:
+        yield f"the API server knows the node {settings.node}", []
+        yield _published(api)
     publication = _make_inventory(paths, settings, root).refresh()
     yield (
         f"the node has {len(publication.devices)} devices to publish",
@@ -280,6 +280,16 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     yield "devices are in their original state", [f"{name}: {one.text}" for name, one in _unclean(paths)]
     if settings.rail_addresses:
         yield from _rail_checks(paths, settings, records)
+
+
+def _published(api: Cluster) -> tuple[str, list[str]]:
+    """As `_checks`, for the ResourceSlices of the node."""
+    try:
+        slices, _version = api.slices()
+    except DriverError as error:
+        return "the node's ResourceSlices can be read", [error.message]
+    count = sum(len(entry["spec"].get("devices", ())) for entry in slices)
+    return f"{count} devices are published", [] if slices else ["there is no ResourceSlice of this node"]
 
 
 def _rail_checks(paths: Paths, settings: Settings, records: t.Sequence[Record]) -> t.Iterator[tuple[str, list[str]]]:

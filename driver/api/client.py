@@ -262,9 +262,16 @@ class Client:
 
     @property
     def api_version(self) -> str:
-        """The version of resource.k8s.io in use: the newest one that both the server and the driver support."""
+        """The version of resource.k8s.io in use: the newest one that both the server and the driver support.
+
+        Raises DriverError if there is none.
+        """
         if not self._version:
-            self._version = versions.choose(self.served())
+            try:
+                self._version = versions.choose(self.served())
+            except LookupError as error:
+                message = f"the driver does not support the API server: {error}; use Kubernetes 1.34 or newer"
+                raise DriverError(message) from error
         return self._version
 
     def served(self) -> list[str]:

@@ -10,8 +10,10 @@ import os
 from pathlib import Path
 
 import pytest
-
-cli = pytest.importorskip("lanewise_driver.cli", reason="the driver's package is not installed")
+from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
+from lanewise_driver import cli
+from lanewise_driver.api.access import from_kubeconfig
+from lanewise_driver.api.cluster import Cluster
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,18 @@ def test_a_failed_boot_unit_is_reported(
     assert os.environ["PATH"].startswith(str(tmp_path))
     found = cli._failed_units()
     assert len(found) == len(expected) and all(one.startswith(start) for one, start in zip(found, expected))
+
+
+def test_a_server_without_a_supported_api_version_is_reported(tmp_path: Path) -> None:
+    server = ApiServer(tmp_path)
+    try:
+        server.objects[RESOURCE] = {"versions": [{"groupVersion": "resource.k8s.io/v1alpha3"}]}
+        access = from_kubeconfig(server.kubeconfig)
+        title, problems = cli._published(Cluster(lambda: access, "lanewise.dev", "worker-1"))
+    finally:
+        server.close()
+    assert title == "the node's ResourceSlices can be read"
+    assert problems == [
+        "the driver does not support the API server: no served version of resource.k8s.io has ResourceClaim; "
+        "served are resource.k8s.io/v1alpha3; use Kubernetes 1.34 or newer"
+    ]
