@@ -43,7 +43,7 @@ class ShareMetrics(Collector):
                 ("capacity", nic.capacity),
                 ("promised", totals.promised),
                 ("guaranteed", nic.guaranteed),
-                ("in_force", sum(one.force.rate for one in nic.shares if one.force)),
+                ("in_force", sum(one.current.rate for one in nic.shares if one.current)),
                 ("debt", totals.debt),
             ):
                 nic_rates.add_metric([nic.name, amount], rate)

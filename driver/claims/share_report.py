@@ -73,12 +73,12 @@ def lines(reports: t.Sequence[NicReport]) -> t.Iterator[str]:
             f"in force {quantity(nic['inForce'])}{debt}"
         )
         for one in nic["shares"]:
-            force = f"in force {quantity(one['inForce'])}" if one["inForce"] is not None else "not attached"
+            rate = f"in force {quantity(one['inForce'])}" if one["inForce"] is not None else "not attached"
             used = f", uses {_rounded(one['used'])}" if one["used"] is not None else ""
             kind = "hard" if one["hard"] else "soft"
             yield (
                 f"  {one['claim']}  {one['request']}  {quantity(one['asked'])} {kind}: guaranteed "
-                f"{quantity(one['guaranteed'])}, {force}, ceiling {quantity(one['ceiling'])}{used}"
+                f"{quantity(one['guaranteed'])}, {rate}, ceiling {quantity(one['ceiling'])}{used}"
             )
 
 
@@ -104,7 +104,7 @@ def _nic(nic: SharedNic, used: t.Mapping[str, float]) -> NicReport:
         "capacity": nic.capacity,
         "promised": nic.totals.promised,
         "guaranteed": nic.guaranteed,
-        "inForce": sum(one.force.rate for one in nic.shares if one.force),
+        "inForce": sum(one.current.rate for one in nic.shares if one.current),
         "debt": nic.totals.debt,
         "shares": [_share(nic, one, used) for one in nic.shares],
     }

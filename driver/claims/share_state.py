@@ -22,14 +22,14 @@ from .records import ATTACHED, ATTACHING, DeviceRecord, Record
 
 @dataclass(frozen=True)
 class HeldShare:
-    """One share that a claim has: the claim's record, the share's device and guarantee in bit/s, and the rates in force
-    (`force`, None while the share is not attached)."""
+    """One share that a claim has: the claim's record, the share's device and guarantee in bit/s, and the current
+    rates (None while the share is not attached)."""
 
     record: Record
     device: DeviceRecord
     share: ShareRecord
     guaranteed: int = 0
-    force: EffectiveRate | None = None
+    current: EffectiveRate | None = None
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) 
     bandwidth = divided(name, all_shares, offers)
     guaranteed = [replace(one, guaranteed=rate) for one, rate in zip(shares, bandwidth.guarantees(all_shares))]
     active = [one for one in guaranteed if is_active(one.record, boot)]
-    forces = bandwidth.in_force([one.share for one in active])
-    with_force = [replace(one, force=force) for one, force in zip(active, forces)]
+    current_rates = bandwidth.current_rates([one.share for one in active])
+    with_rates = [replace(one, current=rate) for one, rate in zip(active, current_rates)]
     inactive = [one for one in guaranteed if not is_active(one.record, boot)]
-    return SharedNic(name, bandwidth, (*with_force, *inactive), bandwidth.totals(all_shares))
+    return SharedNic(name, bandwidth, (*with_rates, *inactive), bandwidth.totals(all_shares))
 
 
 def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedNic]:
@@ -118,31 +118,32 @@ def as_reported(nic: SharedNic) -> SharedNic:
     """The NIC with the rates of its VFs that the kernel reports. They differ from the computed ones for a card without
     minimum rates, which does not lend idle capacity. Raises KernelError."""
     addresses = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
-    enforced = by_vf.in_force(addresses.values())
-    forces = {share_id: enforced.get(address) for share_id, address in addresses.items()}
+    enforced = by_vf.current_rates(addresses.values())
+    current_rates = {share_id: enforced.get(address) for share_id, address in addresses.items()}
     return replace(
-        nic, shares=tuple(replace(one, force=forces.get(one.device.share_id) or one.force) for one in nic.shares)
+        nic,
+        shares=tuple(replace(one, current=current_rates.get(one.device.share_id) or one.current) for one in nic.shares),
     )
 
 
 def _by_vf(one: HeldShare) -> bool:
     """Whether a pod has this share now, as a VF."""
-    return one.force is not None and one.share.mechanism != MACVLAN
+    return one.current is not None and one.share.mechanism != MACVLAN
 
 
 def amounts(nic: SharedNic, one: HeldShare) -> dict[str, int]:
     """The current amounts of a share in bit/s, by name; without `in_force` while no pod has the share."""
     rates = {"asked": one.share.asked, "guaranteed": one.guaranteed}
-    if one.force:
-        rates["in_force"] = one.force.rate
+    if one.current:
+        rates["in_force"] = one.current.rate
     ceiling = one.share.requested.burst or nic.divided.ceiling
-    return {**rates, "ceiling": one.force.ceiling if one.force else min(ceiling, nic.divided.ceiling)}
+    return {**rates, "ceiling": one.current.ceiling if one.current else min(ceiling, nic.divided.ceiling)}
 
 
 def sent(nic: SharedNic) -> dict[str, int]:
     """The bytes that the shares of a NIC have sent, by their share IDs, as far as the kernel counts them. Raises
     KernelError."""
-    active = [one for one in nic.shares if one.force is not None]
+    active = [one for one in nic.shares if one.current is not None]
     children = [one for one in active if one.share.mechanism == MACVLAN]
     counted = by_class.sent(children[0].device.known.identity) if children else {}
     sent_bytes = {one.device.share_id: counted[one.share.minor] for one in children if one.share.minor in counted}

@@ -74,20 +74,20 @@ class Shares:
         if not known:
             return
         divided = share_state.divided(name, shares, self._inventory) if active else DividedBandwidth.recorded(known)
-        forces = list(zip(active, divided.in_force(shares)))
-        classes = [(one, force) for one, force in forces if one.share.mechanism == MACVLAN]
-        parents = [one.device for one, _force in classes] + ([ending] if ending and is_macvlan(ending) else [])
+        current_rates = list(zip(active, divided.current_rates(shares)))
+        classes = [(one, rate) for one, rate in current_rates if one.share.mechanism == MACVLAN]
+        parents = [one.device for one, _rate in classes] + ([ending] if ending and is_macvlan(ending) else [])
         if parents:
-            wanted = {one.share.minor: htb.Class(one.share.mac, force.rate, force.ceiling) for one, force in classes}
+            wanted = {one.share.minor: htb.Class(one.share.mac, rate.rate, rate.ceiling) for one, rate in classes}
             by_class.set_classes(parents[0].known.identity, divided.physical, wanted)
-        rates = {str(one.device.known.address): force for one, force in forces if one.share.mechanism != MACVLAN}
+        rates = {str(one.device.known.address): rate for one, rate in current_rates if one.share.mechanism != MACVLAN}
         if ending:
             self._shown.pop(uid, None)
         enforced = by_vf.set_rates(rates)
-        forces = [(one, enforced.get(str(one.device.known.address), force)) for one, force in forces]
+        current_rates = [(one, enforced.get(str(one.device.known.address), rate)) for one, rate in current_rates]
         promised = [one.share for one in all_shares]
         guaranteed = {one.device.share_id: rate for one, rate in zip(all_shares, divided.guarantees(promised))}
-        self._show(divided, forces, guaranteed, divided.totals(promised).debt)
+        self._show(divided, current_rates, guaranteed, divided.totals(promised).debt)
 
     @staticmethod
     def release(device: DeviceRecord) -> None:
@@ -99,16 +99,16 @@ class Shares:
     def _show(
         self,
         divided: DividedBandwidth,
-        forces: t.Sequence[tuple[HeldShare, EffectiveRate]],
+        current_rates: t.Sequence[tuple[HeldShare, EffectiveRate]],
         guaranteed: t.Mapping[str, int],
         debt: int,
     ) -> None:
         """Report changed rates in the status of the claims. `guaranteed` are the guarantees by share ID, `debt` is the
         bandwidth that is promised beyond the NIC's capacity; all in bit/s."""
         changed = {}
-        for one, force in forces:
+        for one, rate in current_rates:
             name, of_claim = one.device.share_id, self._shown.setdefault(one.record.uid, {})
-            shown = one.share.status_data(divided, guaranteed[name], force, debt)
+            shown = one.share.status_data(divided, guaranteed[name], rate, debt)
             if of_claim.get(name) != shown:
                 of_claim[name] = shown
                 changed[one.record.uid] = one.record

@@ -53,7 +53,7 @@ def set_rates_of(wanted: t.Mapping[vf.Function, EffectiveRate]) -> dict[vf.Funct
     return found
 
 
-def in_force(addresses: t.Iterable[str]) -> dict[str, EffectiveRate]:
+def current_rates(addresses: t.Iterable[str]) -> dict[str, EffectiveRate]:
     """The current rates of virtual functions, by PCI address, without functions that do not exist. Raises
     KernelError."""
     functions = _existing_functions(addresses)

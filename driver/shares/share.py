@@ -40,9 +40,9 @@ class ShareRecord:
     mac: str = ""
 
     def status_data(
-        self, divided: DividedBandwidth, guaranteed: int, in_force: EffectiveRate | None = None, debt: int = 0
+        self, divided: DividedBandwidth, guaranteed: int, current: EffectiveRate | None = None, debt: int = 0
     ) -> dict[str, t.Any]:
-        """The share as the data of the claim's status. `guaranteed` is the share's guaranteed rate, `in_force` its
+        """The share as the data of the claim's status. `guaranteed` is the share's guaranteed rate, `current` its
         current rates (None if it is not attached), and `debt` the promised bandwidth of the NIC that exceeds its
         capacity."""
         ceiling = min(self.burst or divided.ceiling, divided.ceiling)
@@ -53,8 +53,8 @@ class ShareRecord:
             "ceiling": quantity(max(ceiling, min(self.asked, divided.physical))),
             "hard": self.hard,
         }
-        if in_force:
-            data["inForce"] = {"bandwidth": quantity(in_force.rate), "ceiling": quantity(in_force.ceiling)}
+        if current:
+            data["inForce"] = {"bandwidth": quantity(current.rate), "ceiling": quantity(current.ceiling)}
         if debt:
             data["debtOfNIC"] = quantity(debt)
         return data
@@ -84,7 +84,7 @@ class DividedBandwidth:
             max(share.ceiling for share in shares),
         )
 
-    def in_force(self, shares: t.Sequence[ShareRecord]) -> list[EffectiveRate]:
+    def current_rates(self, shares: t.Sequence[ShareRecord]) -> list[EffectiveRate]:
         """The rates in force for each of these shares, which are all attached shares of the NIC."""
         return share_rates.rates(self.physical, [share.requested for share in shares], self.ceiling)
 

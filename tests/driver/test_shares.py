@@ -306,7 +306,7 @@ def test_an_interface_that_is_gone_has_no_rates() -> None:
     by_class.set_classes(Identity(None, None, "gone0"), 10**9, {3: htb.Class("02:00:00:00:00:01", 10**6, 10**6)})
     assert by_class.sent(Identity(None, None, "gone0")) == {}
     gone = {"0000:ff:1f.7": EffectiveRate(10**6, 10**6)}
-    assert by_vf.set_rates(gone) == by_vf.in_force(gone) == {}
+    assert by_vf.set_rates(gone) == by_vf.current_rates(gone) == {}
 
 
 def test_status_metrics_and_report_show_the_rates_in_force(shares: SharesWorld, pods: list[Sandbox]) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from .system import HostError, System
 
-RUNS, RUNS_NOT = "runs", "does not run"
+RUNNING, NOT_RUNNING = "runs", "does not run"
 
 
 def state(system: System, unit: str) -> str:
     """`runs` or `does not run`. A unit that systemd keeps restarting does not run. Raises HostError."""
     argv = ["systemctl", "show", unit, "--property=ActiveState", "--value"]
     active_state = system.query(argv, f"check whether {unit} runs").strip()
-    return RUNS if active_state in ("active", "reloading") else RUNS_NOT
+    return RUNNING if active_state in ("active", "reloading") else NOT_RUNNING
 
 
 def start(system: System, unit: str) -> None:

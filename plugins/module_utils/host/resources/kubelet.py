@@ -184,7 +184,7 @@ class Kubelet(Resource):
         return {_UNIT: units.state(self.system, _UNIT)}
 
     def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
-        if effects[_UNIT] == units.RUNS:
+        if effects[_UNIT] == units.RUNNING:
             units.start(self.system, _UNIT)
             self._wait_until_started(f"start {_UNIT} again")
 

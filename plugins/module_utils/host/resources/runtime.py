@@ -156,7 +156,7 @@ class Runtime(Resource):
         return {_unit(change): units.state(self.system, _unit(change))}
 
     def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
-        if effects[_unit(change)] == units.RUNS:
+        if effects[_unit(change)] == units.RUNNING:
             units.start(self.system, _unit(change))
 
     def apply(self, node: Node, change: Change) -> None:
