@@ -37,7 +37,7 @@ PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadf
 _PYTEST = ("python", "-m", "pytest")
 _MEMORY = Path("/dev/shm")
 _NOTHING_COLLECTED = 5  # an exit status of pytest
-_MIN_FREE_BYTES, _MIN_FREE_INODES = 4 * 2**30, 500_000
+_MIN_FREE_BYTES, _MIN_FREE_INODES = 4 * 2**30, 1_000_000
 
 
 @functools.lru_cache(None)
