@@ -134,7 +134,7 @@ def _status(paths: Paths, settings: Settings, options: argparse.Namespace) -> in
     reasons = _not_ready_reasons(settings)
     records, broken = _records(paths)
     if options.json:
-        claims = [dataclasses.asdict(one) for one in records]
+        claims = [dataclasses.asdict(record) for record in records]
         _print_json({"ready": not reasons, "reasons": [*reasons, *broken], "claims": claims})
         return int(bool(reasons or broken))
     print("ready" if not reasons else "not ready:")
@@ -158,7 +158,7 @@ def _make_inventory(paths: Paths, settings: Settings, root: str) -> Inventory:
 
     records, _broken = _records(paths)
     held = [device.known for record in records for device in record.held if device.share is None]
-    unclean = {name: one.word for name, one in _unclean(paths)}
+    unclean = {name: device.word for name, device in _unclean(paths)}
     return Inventory(lambda: settings, lambda: held, root, lambda: unclean, lambda: share_state.held(records))
 
 
@@ -277,7 +277,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
         if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
     ]
     yield "pods have their network namespaces", lost
-    yield "devices are in their original state", [f"{name}: {one.text}" for name, one in _unclean(paths)]
+    yield "devices are in their original state", [f"{name}: {device.text}" for name, device in _unclean(paths)]
     if settings.rail_addresses:
         yield from _rail_checks(paths, settings, records)
 
@@ -337,8 +337,8 @@ def _age(since: str) -> float:
     """Seconds since a time in the API's format; 0 if there is none."""
     if not since:
         return 0
-    then = datetime.datetime.strptime(since, "%Y-%m-%dT%H:%M:%S%z")
-    return (datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()
+    start = datetime.datetime.strptime(since, "%Y-%m-%dT%H:%M:%S%z")
+    return (datetime.datetime.now(datetime.timezone.utc) - start).total_seconds()
 
 
 if __name__ == "__main__":

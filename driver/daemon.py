@@ -204,9 +204,9 @@ class Daemon:
             log.info("new pods do not get these devices while their links are down: %s", listed(sorted(new)))
         if new and self.publisher.node:
             names = ", ".join(sorted(new))
-            what = f"new pods do not get these devices of the node while their links are down: {names}"
+            message = f"new pods do not get these devices of the node while their links are down: {names}"
             fix = "Check cables and switch ports; until a link is up, pods that need one of them stay pending."
-            self.reporter.send(events.node(self.publisher.node), events.LINK_DOWN, what, fix)
+            self.reporter.send(events.node(self.publisher.node), events.LINK_DOWN, message, fix)
 
     def not_ready_reasons(self) -> list[str]:
         """Why the driver is not ready; empty if it is."""

@@ -143,7 +143,7 @@ class _Loop:
             self._wake.close()
 
     def _accept(self) -> None:
-        for _one in range(_BATCH):
+        for _attempt in range(_BATCH):
             try:
                 accepted, _address = self._listener.accept()
             except BlockingIOError:
@@ -162,7 +162,7 @@ class _Loop:
 
     def _drop_expired(self) -> None:
         now = time.monotonic()
-        for connection in [one for one in self._connections.values() if one.end < now]:
+        for connection in [candidate for candidate in self._connections.values() if candidate.end < now]:
             self._close(connection)
 
     def _close(self, connection: _Connection) -> None:

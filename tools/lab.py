@@ -58,7 +58,7 @@ class StepFailed(Exception):
 
 def run(command: t.Sequence[object], **options: t.Any) -> str:
     """The output of a program. Raises StepFailed with the end of the output if the program fails."""
-    arguments = [str(one) for one in command]
+    arguments = [str(argument) for argument in command]
     answer = subprocess.run(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **options
     )
@@ -345,12 +345,12 @@ def specifications() -> Path:
     def make(folder: Path) -> None:
         tree = folder.parent / "tree"
         unpack([path for path in packages(SOURCE) if path.name.startswith(f"{SOURCE}_")], tree)
-        [archive_] = (tree / "usr/src").glob("linux-source-*.tar.xz")
+        [source_archive] = (tree / "usr/src").glob("linux-source-*.tar.xz")
         run(
             [
                 "tar",
                 "-xJf",
-                archive_,
+                source_archive,
                 "-C",
                 folder,
                 "--strip-components=4",

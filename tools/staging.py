@@ -177,7 +177,7 @@ def driver_site(venv: Path, parent: Path) -> Path:
     folder = parent / "driver"
     shutil.rmtree(folder, ignore_errors=True)
     source = folder / "source"  # a copy, because a build leaves files in its source
-    for name in ("driver", *(f"plugins/module_utils/{one}" for one in ("dra", "topology", "uplinks"))):
+    for name in ("driver", *(f"plugins/module_utils/{package}" for package in ("dra", "topology", "uplinks"))):
         shutil.copytree(REPOSITORY / name, source / name)
     shutil.copy(REPOSITORY / "pyproject.toml", source)
     pip = [str(venv / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]

@@ -102,7 +102,9 @@ class Settings:
 def read(data: object) -> Settings:
     """Settings from parsed YAML (None means all defaults). Raises `Problems` with every error."""
     reader = Reader()
-    values = reader.mapping({} if data is None else data, "", [one.name for one in fields(Settings)], "the settings")
+    values = reader.mapping(
+        {} if data is None else data, "", [field.name for field in fields(Settings)], "the settings"
+    )
     settings: Object = {}
     for key, value in (values or {}).items():
         read_value = _READERS[key](reader, value, key)

@@ -70,7 +70,9 @@ class Attachment:
                 self._transfer.to_node(record)
         start = time.monotonic()
         self._move(record, request)
-        devices = ", ".join(f"{one.device} as {one.interface}" if one.interface else one.device for one in record.held)
+        devices = ", ".join(
+            f"{device.device} as {device.interface}" if device.interface else device.device for device in record.held
+        )
         elapsed_ms = (time.monotonic() - start) * 1000
         log.info("attached %s to pod %s in %.0f ms%s", devices, record.pod, elapsed_ms, log_suffix)
 

@@ -35,7 +35,7 @@ _MAX_REMEMBERED = 256
 
 @dataclass
 class Config:
-    """One configuration of a claim: its path, the requests for which it is (empty: all), its fields, and whether it is
+    """One configuration of a claim: its path, the requests that it is for (empty: all), its fields, and whether it is
     from a DeviceClass."""
 
     path: str
@@ -122,12 +122,12 @@ def refusal(problems: t.Sequence[Problem]) -> Refused:
 def check(devices: t.Sequence[AllocatedDevice], configs: Configs, namespace: str) -> None:
     """Check the configurations, and whether the classes permit what a claim of this namespace sets. Configurations of
     the claim are ignored if they cover no request with a device of this driver. Raises Refused."""
-    held = [one for one in devices if not one.admin]
-    ours = [one for one in held if one.ours]
+    held = [device for device in devices if not device.admin]
+    own_devices = [device for device in held if device.ours]
     problems: list[Problem] = []
     size = 0
     for config in configs.policies + configs.settings:
-        if not any(config.covers(one.request) for one in (held if config.of_class else ours)):
+        if not any(config.covers(device.request) for device in (held if config.of_class else own_devices)):
             continue
         size += limits.opaque_size(config.fields)
         if size > MAX_CONFIG_BYTES:
@@ -139,7 +139,7 @@ def check(devices: t.Sequence[AllocatedDevice], configs: Configs, namespace: str
         of_claim = [
             config
             for config in configs.settings
-            if not config.of_class and any(config.covers(one.request) for one in ours)
+            if not config.of_class and any(config.covers(device.request) for device in own_devices)
         ]
         for device in held:
             problems += _tenancy_problems(device, configs, of_claim, namespace)

@@ -93,8 +93,10 @@ def claims_of(pod: Object) -> set[str] | None:
     """The names of a pod's claims, including those that Kubernetes has created for the pod; None if the name of one is
     not known yet."""
     spec, status = _mapping(pod.get("spec")), _mapping(pod.get("status"))
-    entries = [_mapping(one) for one in _list(spec.get("resourceClaims"))]
-    created = {one.get("name"): one.get("resourceClaimName") for one in map(_mapping, _list(status.get(_STATUSES)))}
+    entries = [_mapping(entry) for entry in _list(spec.get("resourceClaims"))]
+    created = {
+        entry.get("name"): entry.get("resourceClaimName") for entry in map(_mapping, _list(status.get(_STATUSES)))
+    }
     names: set[str] = set()
     for entry in entries:
         name = entry.get("resourceClaimName") or created.get(entry.get("name"))

@@ -41,12 +41,14 @@ def devices(
             message = "the original state could not be restored after a pod used the device; it is withheld from pods"
         by_device[device["name"]] = _health(node, device["name"], now, message)
     for record in records:
-        for one in record.held:
-            if one.device in by_device and (record.phase == PREPARED or one.share):
+        for held_device in record.held:
+            if held_device.device in by_device and (record.phase == PREPARED or held_device.share):
                 continue  # the device is on the node, or the claim has only a share of it
             message = "the device could not be returned to the node" if record.phase == DETACHING else ""
-            problem = problems.get(record.uid, {}).get(one.key)
-            by_device[one.device] = _health(one.pool, one.device, now, problem.message if problem else message)
+            problem = problems.get(record.uid, {}).get(held_device.key)
+            by_device[held_device.device] = _health(
+                held_device.pool, held_device.device, now, problem.message if problem else message
+            )
     return list(by_device.values())
 
 
@@ -55,8 +57,8 @@ def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
 
 
 def in_pod(record: Record, pin: Path, previous: t.Mapping[DeviceKey, HealthProblem]) -> dict[DeviceKey, HealthProblem]:
-    """The current problems of the devices in a claim's pod, by device or share. A problem that is in `previous` keeps
-    the time since when it exists."""
+    """The current problems of the devices in a claim's pod, by device or share. A problem that is already in
+    `previous` keeps the time at which it was first found."""
     problems: dict[DeviceKey, HealthProblem] = {}
     for device in record.held:
         if not device.interface or device.host is None:

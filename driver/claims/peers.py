@@ -44,7 +44,7 @@ def peers(claim: Object, cluster: Slices, places: t.Callable[[], Places]) -> lis
     Invalid results are left out; the API server never writes such results. `places` is called only if there are such
     devices. Raises Unreachable if the API server does not answer.
     """
-    peers = [one for one in map(_peer, results(claim)) if one]
+    peers = [peer for peer in map(_peer, results(claim)) if peer]
     published: dict[str, list[Object] | str] = {}
     for peer in peers:
         if peer.driver not in published:
@@ -59,12 +59,12 @@ def results(claim: Object) -> list[Object]:
     value: t.Any = claim
     for key in ("status", "allocation", "devices", "results"):
         value = value.get(key) if isinstance(value, dict) else None
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [result for result in value if isinstance(result, dict)] if isinstance(value, list) else []
 
 
 def add_levels(peers: t.Iterable[PeerRecord], devices: t.Iterable[DeviceRecord], places: Places) -> None:
     """Record how near each GPU is to each NIC of the claim."""
-    nics = {one.device: one.known.pf or one.known.address for one in devices}
+    nics = {device.device: device.known.pf or device.known.address for device in devices}
     for peer in peers:
         if peer.address:
             peer.levels = {name: places.level(peer.address, nic) for name, nic in nics.items() if nic}
@@ -121,8 +121,8 @@ def _locate(peer: PeerRecord, slices: list[Object] | str, gpus: t.Mapping[str, G
 def _attributes(peer: PeerRecord, slices: list[Object]) -> Attributes | None:
     """The attributes of a peer in the newest generation of its pool; None if that does not contain the device."""
     newest, attributes = -1, None
-    for item in slices:
-        spec = _mapping(item.get("spec"))
+    for resource_slice in slices:
+        spec = _mapping(resource_slice.get("spec"))
         pool = _mapping(spec.get("pool"))
         generation = pool.get("generation", 0)
         if pool.get("name") != peer.pool or spec.get("driver") != peer.driver or not isinstance(generation, int):
@@ -132,7 +132,7 @@ def _attributes(peer: PeerRecord, slices: list[Object]) -> Attributes | None:
         if generation == newest:
             devices = spec.get("devices")
             listed = map(_mapping, devices if isinstance(devices, list) else ())
-            device = next((one for one in listed if one.get("name") == peer.device), None)
+            device = next((entry for entry in listed if entry.get("name") == peer.device), None)
             attributes = attributes if device is None else _mapping(device.get("attributes"))
     return attributes
 

@@ -53,8 +53,7 @@ class _Result:
 
 
 def consumer(claim: t.Any, uid: str) -> Pod | None:
-    """The pod for which a claim is; None if all its devices of this driver are for admin access, which any pod may
-    have.
+    """The pod that a claim is for; None if all its devices of this driver are for admin access, which any pod may have.
 
     Raises Refused if the claim has another UID than `uid`, is not allocated, has no device of this driver, or is not
     reserved for exactly one pod.
@@ -150,7 +149,7 @@ def lost_devices(claim: t.Any, record: Record) -> str:
     try:
         _check_claim(claim, record.uid)
         allocated_now = {
-            (get(one, "pool", str, path), get(one, "device", str, path)) for path, one in _our_results(claim)
+            (get(result, "pool", str, path), get(result, "device", str, path)) for path, result in _our_results(claim)
         }
     except Refused as error:
         return f"the claim has lost its devices ({error.message})"
@@ -362,13 +361,13 @@ def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t
     """Check that no other claim and no other request of the claim has the device. Raises Refused and Busy."""
     if result.admin:
         return
-    if sum((one.device, one.share_id) == (device.device, device.share_id) for one in record.held) > 1:
+    if sum((held.device, held.share_id) == (device.device, device.share_id) for held in record.held) > 1:
         raise Refused(f"{result.path}.device: {result.device} is allocated to the claim twice")
     for other in others:
-        for one in other.held:
-            if share_plan.excludes(one, device):
-                what = f"a share of {one.share.of}" if one.share and not device.share else one.device
-                raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {what}")
+        for held in other.held:
+            if share_plan.excludes(held, device):
+                held_part = f"a share of {held.share.of}" if held.share and not device.share else held.device
+                raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {held_part}")
 
 
 def _named_device(device: DeviceRecord, result: _Result) -> pod_names.NamedDevice:

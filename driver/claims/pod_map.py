@@ -193,7 +193,7 @@ def _no_nccl_reason(record: Record) -> str:
 
 
 def _no_ucx_reason(record: Record) -> str:
-    two_ports = [one.device for one in record.held if _attribute(one, "driver") == _TWO_PORTS]
+    two_ports = [device.device for device in record.held if _attribute(device, "driver") == _TWO_PORTS]
     return _no_nccl_reason(record) or (f"{two_ports[0]} may have an RDMA device with two ports" if two_ports else "")
 
 
@@ -202,12 +202,12 @@ def _no_vllm_reason(record: Record) -> str:
     paired = {pair.gpu.address: pair.nic for pair in pairs(record)}
     gpus = [peer for peer in record.peers if is_gpu(peer)]
     unknown = [peer.device for peer in gpus if peer.address not in paired]
-    several = [nic.device for nic in paired.values() if len(nic.known.rdma_devices) != 1]
+    unsuitable = [nic.device for nic in paired.values() if len(nic.known.rdma_devices) != 1]
     if not gpus:
         return "the claim has no GPU"
     if unknown:
         return f"it is unknown which NIC goes with {unknown[0]}"
-    return f"{several[0]} does not have exactly one RDMA device" if several else ""
+    return f"{unsuitable[0]} does not have exactly one RDMA device" if unsuitable else ""
 
 
 _REASONS = {"nccl": _no_nccl_reason, "ucx": _no_ucx_reason, "vllm": _no_vllm_reason}

@@ -43,37 +43,37 @@ class _TakenNames:
             self.names[vrf["name"]] = f"that of the VRF of {device.device}"
             self.tables[vrf["name"]] = vrf["table"]
 
-    def add_interface(self, one: NamedDevice) -> None:
+    def add_interface(self, named_device: NamedDevice) -> None:
         """Add the name of a device's interface. Raises Refused if it is in use."""
-        name = one.device.interface
+        name = named_device.device.interface
         if name in self.names:
             raise Refused(
-                f"{one.name_path}: the pod would have two interfaces {name}: that of {one.device.device} and "
-                f"{self.names[name]}; give one of them another name"
+                f"{named_device.name_path}: the pod would have two interfaces {name}: "
+                f"that of {named_device.device.device} and {self.names[name]}; give one of them another name"
             )
-        self.names[name] = f"that of {one.device.device}"
+        self.names[name] = f"that of {named_device.device.device}"
 
-    def add_vrf(self, one: NamedDevice) -> None:
+    def add_vrf(self, named_device: NamedDevice) -> None:
         """Add the VRF of a device. Raises Refused if the VRF has another table in the pod, or the name of an
         interface."""
-        vrf = one.device.config["vrf"]
+        vrf = named_device.device.config["vrf"]
         name, table = vrf["name"], vrf["table"]
         known = self.tables.get(name)
         if known is None and name in self.names:
             raise Refused(
-                f"{one.vrf_path}.name: the pod would have two interfaces {name}: a VRF and {self.names[name]}"
+                f"{named_device.vrf_path}.name: the pod would have two interfaces {name}: a VRF and {self.names[name]}"
             )
         if known not in (None, table):
-            raise Refused(f"{one.vrf_path}.table: VRF {name} of the pod already has table {known}")
+            raise Refused(f"{named_device.vrf_path}.table: VRF {name} of the pod already has table {known}")
         self.tables[name] = table
 
 
 def check(devices: t.Sequence[NamedDevice], others: t.Iterable[Record]) -> None:
     """Check the names of a claim's devices against each other and the pod's other claims. Raises Refused."""
     taken = _TakenNames(others)
-    for one in devices:
-        if one.device.interface:
-            taken.add_interface(one)
-    for one in devices:
-        if one.device.config.get("vrf") is not None:
-            taken.add_vrf(one)
+    for named_device in devices:
+        if named_device.device.interface:
+            taken.add_interface(named_device)
+    for named_device in devices:
+        if named_device.device.config.get("vrf") is not None:
+            taken.add_vrf(named_device)

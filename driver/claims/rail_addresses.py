@@ -78,7 +78,9 @@ class RailAddresses:
                 assigned.append(rails.make_rail_address(rail_range, address))
             device.config = {**device.config, rails.FIELD: assigned}
         still_free = [address for address in assignments.freed if address not in assignments.held]
-        assignments.freed = [address for address in still_free if any(_usable(one, address) for one in ranges)]
+        assignments.freed = [
+            address for address in still_free if any(_usable(rail_range, address) for rail_range in ranges)
+        ]
         self._write(assignments)
 
     def has_addresses(self, uid: str) -> bool:
@@ -93,7 +95,7 @@ class RailAddresses:
             self._write(assignments)
 
     def sweep(self) -> None:
-        """Release the addresses of claims without a record. The driver was killed right after it had removed that."""
+        """Release the addresses of claims whose record the driver had removed right before it was killed."""
         assignments = self._read()
         without_record = self._claims_without_record(assignments)
         if without_record:
@@ -126,7 +128,7 @@ class RailAddresses:
             value = bounded_json.loads(content, MAX_FILE_BYTES)
             boot, held, freed = value["boot"], value["held"], value["freed"]
             texts = [boot, *held, *held.values(), *freed]
-            if not isinstance(freed, list) or not all(isinstance(one, str) for one in texts):
+            if not isinstance(freed, list) or not all(isinstance(text, str) for text in texts):
                 raise ValueError("it contains values of the wrong type")
         except FileNotFoundError:
             return _Assignments(self._boot)
@@ -151,7 +153,7 @@ def _release(assignments: _Assignments, uids: t.Container[str]) -> None:
     released = [address for address, uid in assignments.held.items() if uid in uids]
     for address in released:
         del assignments.held[address]
-    assignments.freed = [*(one for one in assignments.freed if one not in released), *released]
+    assignments.freed = [*(address for address in assignments.freed if address not in released), *released]
 
 
 def _choose(rail_range: RailRange, assignments: _Assignments, taken: t.Collection[str]) -> str:
@@ -183,20 +185,22 @@ def _usable(rail_range: RailRange, text: str) -> bool:
 def _ranges_for(device: DeviceRecord, ranges: t.Sequence[RailRange]) -> list[RailRange]:
     """The ranges of a device's rail, except those of an address family for which the device's configuration has static
     addresses or DHCP. Raises Refused."""
-    field = f"configuration of request {device.request} ({device.device}).{rails.FIELD}"
+    field_path = f"configuration of request {device.request} ({device.device}).{rails.FIELD}"
     if not ranges:
         raise Refused(
-            f"{field}: this node has no addresses for rails; the site plans them in dra_driver_rail_addresses"
+            f"{field_path}: this node has no addresses for rails; the site plans them in dra_driver_rail_addresses"
         )
     rail = device.known.device.get("attributes", {}).get("rail", {}).get("int")
     if rail is None:
-        raise Refused(f"{field}: the rail of the device is not known; set it in the driver's setting rails")
-    of_rail = [one for one in ranges if one.rail == rail]
+        raise Refused(f"{field_path}: the rail of the device is not known; set it in the driver's setting rails")
+    of_rail = [rail_range for rail_range in ranges if rail_range.rail == rail]
     if not of_rail:
-        raise Refused(f"{field}: this node has no addresses for rail {rail}, the device's rail")
+        raise Refused(f"{field_path}: this node has no addresses for rail {rail}, the device's rail")
     config = device.config
     static = {"ipv6" if ":" in address else "ipv4" for address in config.get("addresses", ())}
-    needed = [one for one in of_rail if one.family not in static | set(config.get("dhcp", ()))]
-    if any(one.family == "ipv6" for one in needed) and config.get("mtu", _MIN_IPV6_MTU) < _MIN_IPV6_MTU:
-        raise Refused(f"{field}: IPv6 needs an mtu of {_MIN_IPV6_MTU} or more, and the device gets {config['mtu']}")
+    needed = [rail_range for rail_range in of_rail if rail_range.family not in static | set(config.get("dhcp", ()))]
+    if any(rail_range.family == "ipv6" for rail_range in needed) and config.get("mtu", _MIN_IPV6_MTU) < _MIN_IPV6_MTU:
+        raise Refused(
+            f"{field_path}: IPv6 needs an mtu of {_MIN_IPV6_MTU} or more, and the device gets {config['mtu']}"
+        )
     return needed

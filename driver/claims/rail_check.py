@@ -27,8 +27,12 @@ _OUTSIDE = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("2001:
 
 def in_use(records: t.Iterable[Record], ranges: t.Iterable[RailRange]) -> list[tuple[RailRange, int]]:
     """Each range, with the number of its addresses that claims have."""
-    held = [ipaddress.ip_interface(one["address"]).ip for record in records for one in _rail_addresses(record)]
-    return [(one, sum(address in one.range for address in held)) for one in ranges]
+    held = [
+        ipaddress.ip_interface(rail_address["address"]).ip
+        for record in records
+        for rail_address in _rail_addresses(record)
+    ]
+    return [(rail_range, sum(address in rail_range.range for address in held)) for rail_range in ranges]
 
 
 def misrouted(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list[str]:
@@ -36,7 +40,9 @@ def misrouted(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list
     interface or has no route, and missing addresses. `pin` returns the pinned namespace of a claim. Devices whose
     configuration has routes, rules or a VRF are left out. Raises KernelError."""
     messages: list[str] = []
-    attached = [one for one in records if one.phase == ATTACHED and one.pod and any(_rail_addresses(one))]
+    attached = [
+        record for record in records if record.phase == ATTACHED and record.pod and any(_rail_addresses(record))
+    ]
     for record in attached:
         if not netns.alive(pin(record.uid)):
             continue
@@ -51,7 +57,7 @@ def misrouted(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list
 
 
 def _rail_addresses(record: Record) -> list[rails.RailAddress]:
-    return [one for device in record.held for one in rails.rail_addresses(device.config)]
+    return [rail_address for device in record.held for rail_address in rails.rail_addresses(device.config)]
 
 
 def _problems(
@@ -67,43 +73,47 @@ def _problems(
     present = {entry["address"] for entry, _flags in addresses.listed(connection, index)}
     names = {number: name for name, number in indexes.items()}
     kernel = Routes(connection)
-    for one in rails.rail_addresses(device.config):
-        interface = ipaddress.ip_interface(one["address"])
-        if one["address"] not in present:
-            yield f"{device.interface} of rail {rail} does not have {one['address']}"
+    for rail_address in rails.rail_addresses(device.config):
+        interface = ipaddress.ip_interface(rail_address["address"])
+        if rail_address["address"] not in present:
+            yield f"{device.interface} of rail {rail} does not have {rail_address['address']}"
             continue
-        destination = _other_address(one)
+        destination = _other_address(rail_address)
         for source in (interface.ip, None):
             used = kernel.outgoing_links_exact(destination, source)
-            expected = {index} if source else _rail_interfaces(one, same_pod, indexes)
+            expected = {index} if source else _rail_interfaces(rail_address, same_pod, indexes)
             if not used or used - expected:
-                traffic = f"what {source or 'the pod'} sends to {one['pool']} of rail {rail}"
+                traffic = f"what {source or 'the pod'} sends to {rail_address['pool']} of rail {rail}"
                 if used:
                     yield f"{traffic} leaves through {_interface_names(used, names)}, not through {device.interface}"
                 else:
                     yield f"{traffic} has no route, and should leave through {device.interface}"
-        if one["reach"] == "rail" and (used := kernel.outgoing_links_exact(_OUTSIDE[interface.version], interface.ip)):
-            where = _interface_names(used, names)
-            yield f"{interface.ip} of rail {rail} can send to other networks, through {where}"
+        if rail_address["reach"] == "rail" and (
+            used := kernel.outgoing_links_exact(_OUTSIDE[interface.version], interface.ip)
+        ):
+            interface_names = _interface_names(used, names)
+            yield f"{interface.ip} of rail {rail} can send to other networks, through {interface_names}"
 
 
 def _interface_names(indexes: t.Iterable[int], names: t.Mapping[int, str]) -> str:
     return " and ".join(sorted(names.get(index, "an interface") for index in indexes))
 
 
-def _other_address(one: rails.RailAddress) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _other_address(rail_address: rails.RailAddress) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """An address of the pool that the interface does not have."""
-    own, pool = ipaddress.ip_interface(one["address"]).ip, ipaddress.ip_network(one["pool"])
+    own, pool = ipaddress.ip_interface(rail_address["address"]).ip, ipaddress.ip_network(rail_address["pool"])
     positions = [position for position in (-2, -3, 0) if -pool.num_addresses <= position]
     return next((pool[position] for position in positions if pool[position] != own), pool[0])
 
 
-def _rail_interfaces(one: rails.RailAddress, records: t.Iterable[Record], indexes: t.Mapping[str, int]) -> set[int]:
+def _rail_interfaces(
+    rail_address: rails.RailAddress, records: t.Iterable[Record], indexes: t.Mapping[str, int]
+) -> set[int]:
     """The indexes of a pod's interfaces with addresses of the same pool."""
     devices = [device for record in records for device in record.held]
     same_pool = [
         device
         for device in devices
-        if any(other["pool"] == one["pool"] for other in rails.rail_addresses(device.config))
+        if any(other["pool"] == rail_address["pool"] for other in rails.rail_addresses(device.config))
     ]
     return {indexes[device.interface] for device in same_pool if device.interface in indexes}

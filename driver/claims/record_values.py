@@ -58,10 +58,10 @@ def _encode_value(value: object) -> object:
 @functools.lru_cache(None)
 def _fields(form: _Form) -> tuple[dict[str, _Form], set[str]]:
     """The types of a dataclass' fields by name, and the names of those that have no default."""
-    fields = [one for one in dataclasses.fields(form) if one.metadata != BESIDE]
-    required = {one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING}
+    fields = [field for field in dataclasses.fields(form) if field.metadata != BESIDE]
+    required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
     hints = t.get_type_hints(form)
-    return {one.name: hints[one.name] for one in fields}, required
+    return {field.name: hints[field.name] for field in fields}, required
 
 
 @functools.lru_cache(None)

@@ -87,8 +87,7 @@ class DeviceRecord:
 
     - `request` is that of the allocation (`nic`, or `nic/fast` for a subrequest).
     - `known` is the inventory's Device as it was at the allocation, or in a later boot, with the names of RDMA devices
-    at
-      the last prepare. With `share` it is the claim's VF, or the parent of the claim's macvlan interface.
+      at the last prepare. With `share` it is the claim's VF, or the parent of the claim's macvlan interface.
     - `config` has the merged fields of the device's InterfaceConfigs, and the assigned addresses of rails.
     - `interface` is the name in the pod, empty for a device without network interface.
     - `admin` devices are never moved.
@@ -176,7 +175,8 @@ class Record:
     - `mapped` is False for claims of releases that did not read `peers`.
     - `peers` are the claim's devices of other drivers.
     - `variables` are those of the setting `pod_environment` that the pod gets; `left_out` has the reasons for the
-    others. - `beside` are the RDMA devices that the pod has from other claims.
+      others.
+    - `beside` are the RDMA devices that the pod has from other claims.
     """
 
     uid: str
@@ -214,8 +214,8 @@ class Record:
 
         def allocation(record: Record) -> tuple[object, ...]:
             devices = [
-                (one.pool, one.device, one.request, one.admin, one.share_id, one.claimed_config)
-                for one in record.devices
+                (device.pool, device.device, device.request, device.admin, device.share_id, device.claimed_config)
+                for device in record.devices
             ]
             return record.pod, devices, record.claim
 
@@ -252,7 +252,11 @@ def add_facts(record: Record, content: bytes) -> None:
     newer driver can read it."""
     value = FORMS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
     hints = t.get_type_hints(Record)
-    names = [one.name for one in dataclasses.fields(Record) if one.metadata == BESIDE and one.name in value]
+    names = [
+        record_field.name
+        for record_field in dataclasses.fields(Record)
+        if record_field.metadata == BESIDE and record_field.name in value
+    ]
     facts = {name: decoded(hints[name], value[name], name) for name in names}
     for name, item in facts.items():
         setattr(record, name, item)

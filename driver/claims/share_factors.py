@@ -26,7 +26,7 @@ _MAX_FILE_BYTES = 1 << 20
 def change_text(nic: SharedNic, share: HeldShare, old_factor: Fraction) -> str:
     """A sentence about what a changed factor of a NIC changes for a share; empty if its guarantee stays the same."""
     index = nic.shares.index(share)
-    old_guarantee = replace(nic.divided, factor=old_factor).guarantees([one.share for one in nic.shares])[index]
+    old_guarantee = replace(nic.divided, factor=old_factor).guarantees([held.share for held in nic.shares])[index]
     if share.guaranteed == old_guarantee:
         return ""
     factor = factor_text(nic.divided.factor)
@@ -49,7 +49,7 @@ def debt_text(nic: SharedNic) -> str:
 
 
 def _claims(shares: t.Iterable[HeldShare]) -> list[str]:
-    return sorted({str(one.record.claim) for one in shares})
+    return sorted({str(share.record.claim) for share in shares})
 
 
 class ReportedFactors:
@@ -63,12 +63,16 @@ class ReportedFactors:
         """The shares whose NIC has another factor than at the last call, or at the share's allocation if that was
         later, each with the old factor. Never raises: if the file cannot be read or written, a change may not be
         reported."""
-        reported, shares = self._read(), [(nic, one) for nic in nics for one in nic.shares]
-        current = {one.device.share_id: factor_text(nic.divided.factor) for nic, one in shares}
+        reported, shares = self._read(), [(nic, share) for nic in nics for share in nic.shares]
+        current = {share.device.share_id: factor_text(nic.divided.factor) for nic, share in shares}
         if current != reported:
             self._write(current)
-        old_factors = [Fraction(reported.get(one.device.share_id, one.share.factor)) for _nic, one in shares]
-        return [(nic, one, old) for (nic, one), old in zip(shares, old_factors) if old != nic.divided.factor]
+        old_factors = [Fraction(reported.get(share.device.share_id, share.share.factor)) for _nic, share in shares]
+        return [
+            (nic, share, old_factor)
+            for (nic, share), old_factor in zip(shares, old_factors)
+            if old_factor != nic.divided.factor
+        ]
 
     def _read(self) -> dict[str, str]:
         try:

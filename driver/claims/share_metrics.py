@@ -43,16 +43,16 @@ class ShareMetrics(Collector):
                 ("capacity", nic.capacity),
                 ("promised", totals.promised),
                 ("guaranteed", nic.guaranteed),
-                ("in_force", sum(one.current.rate for one in nic.shares if one.current)),
+                ("in_force", sum(share.current.rate for share in nic.shares if share.current)),
                 ("debt", totals.debt),
             ):
                 nic_rates.add_metric([nic.name, amount], rate)
-            for one in nic.shares:
-                labels = _labels(nic, one)
-                for amount, rate in share_state.amounts(nic, one).items():
+            for share in nic.shares:
+                labels = _labels(nic, share)
+                for amount, rate in share_state.amounts(nic, share).items():
                     share_rates.add_metric([*labels, amount], rate)
-                if one.device.share_id in sent:
-                    sent_bytes.add_metric(labels, sent[one.device.share_id])
+                if share.device.share_id in sent:
+                    sent_bytes.add_metric(labels, sent[share.device.share_id])
         return families
 
     def _read(self, nic: SharedNic) -> tuple[SharedNic, dict[str, int]]:
@@ -89,5 +89,5 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, CounterMetricFami
     )
 
 
-def _labels(nic: SharedNic, one: HeldShare) -> list[str]:
-    return [nic.name, one.record.namespace, one.record.name, one.device.request, one.device.share_id]
+def _labels(nic: SharedNic, share: HeldShare) -> list[str]:
+    return [nic.name, share.record.namespace, share.record.name, share.device.request, share.device.share_id]

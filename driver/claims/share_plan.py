@@ -20,7 +20,7 @@ from ..kernel import htb
 from ..publish.device import Device
 from ..publish.offer import Offer
 from ..shares.share import DividedBandwidth, ShareRecord, free_minor, mac_of
-from ..topology.publish_shares import MACVLAN, VFS, factor_text
+from ..topology.publish_shares import MACVLAN, VFS, ShareRule, factor_text
 from .records import DeviceRecord, Record
 
 #: Maximum bit/s that a claim can have consumed: no NIC has a higher rate.
@@ -63,19 +63,19 @@ def divided(offer: Offer) -> DividedBandwidth:
 
 def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
     """The shares that claims have of the NIC whose device as a whole has the name `base`."""
-    return [one for record in records for one in record.held if one.share and one.share.of == base]
+    return [device for record in records for device in record.held if device.share and device.share.of == base]
 
 
-def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
+def excludes(device: DeviceRecord, other: DeviceRecord) -> bool:
     """Whether two claims cannot have these devices at the same time: both are the same device or have the same VF, or
     one is a NIC, or a VF of that NIC, and the other is a share of the NIC."""
-    if one.share and other.share:
-        return one.own_name == other.own_name != one.device
-    if one.share or other.share:
-        share, whole = (one, other) if one.share else (other, one)
+    if device.share and other.share:
+        return device.own_name == other.own_name != device.device
+    if device.share or other.share:
+        share, whole = (device, other) if device.share else (other, device)
         of_nic = bool(share.share and whole.device in (share.share.of, share.own_name))
         return of_nic or whole.lock == share.lock != ""
-    return one.device == other.device
+    return device.device == other.device
 
 
 def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -> DeviceRecord:
@@ -93,7 +93,7 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
     _check_permitted(device, request, offer)
     share = _amounts(device, request, offer)
     held = shares_of(share.of, context.records)
-    if divided(offer).totals([*(one.share for one in held if one.share), share]).debt:
+    if divided(offer).totals([*(held_device.share for held_device in held if held_device.share), share]).debt:
         raise Busy(
             f"{request.path}.consumedCapacity: the shares of {share.of} would be promised more than "
             f"{factor_text(offer.rule.factor)} times its {offer.physical} bit/s; the claim waits until a share ends"
@@ -142,9 +142,11 @@ def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> Share
         )
     burst = int(quantity.parse(config["burst"])) if "burst" in config else 0
     if burst and burst < requested:
-        raise Refused(
-            f"{request.field_path('share')}.burst: {config['burst']} is less than the share, {requested} bit/s"
-        )
+        if hard or burst <= requested - _rounding(consumed, offer.rule):
+            raise Refused(
+                f"{request.field_path('share')}.burst: {config['burst']} is less than the share, {requested} bit/s"
+            )
+        requested = burst
     return ShareRecord(
         of=offer.base.name,
         mechanism=offer.rule.mechanism,
@@ -156,6 +158,12 @@ def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> Share
         burst=burst,
         factor=factor_text(factor),
     )
+
+
+def _rounding(consumed: int, rule: ShareRule) -> int:
+    """The allocated bit/s exceed the requested ones by less than this: the scheduler rounds a request up to the minimum
+    or to the next step (`requestPolicy.validRange` of KEP-5075)."""
+    return rule.least if consumed == rule.least else rule.step
 
 
 def _consumed(request: ShareRequest) -> int:
@@ -181,10 +189,12 @@ def _class(
     """The parent of a share's macvlan interface, and the configuration. Adds the traffic class and the MAC address to
     the share. Raises Refused and Busy."""
     share.mac = str(device.config.get("mac") or mac_of(request.uid, device.share_id)).lower()
-    for one in held:
-        if one.share and one.share.mac == share.mac:
+    for held_device in held:
+        if held_device.share and held_device.share.mac == share.mac:
             raise Refused(f"{request.field_path('mac')}: another share of {share.of} has the address {share.mac}")
-    minor = free_minor((one.share.minor for one in held if one.share), htb.FIRST_MINOR, htb.LAST_MINOR)
+    minor = free_minor(
+        (held_device.share.minor for held_device in held if held_device.share), htb.FIRST_MINOR, htb.LAST_MINOR
+    )
     if minor is None:
         raise Busy(f"{request.path}.device: {share.of} has no traffic class for another share")
     share.minor = minor
@@ -195,7 +205,7 @@ def _class(
 
 def _vf(device: DeviceRecord, request: ShareRequest, offer: Offer, context: ShareContext) -> tuple[Device, Object]:
     """A free VF, and the configuration. Raises Busy."""
-    used = {one.known.address for record in context.records for one in record.held}
+    used = {held_device.known.address for record in context.records for held_device in record.held}
     for vf in offer.vfs:
         if vf.address not in used and vf.name not in context.unclean and vf.interface:
             known = replace(vf, name=device.device, device=offer.published)

@@ -72,13 +72,13 @@ def lines(reports: t.Sequence[NicReport]) -> t.Iterator[str]:
             f"({quantity(nic['physical'])} times {nic['factor']}), guaranteed {quantity(nic['guaranteed'])}, "
             f"in force {quantity(nic['inForce'])}{debt}"
         )
-        for one in nic["shares"]:
-            rate = f"in force {quantity(one['inForce'])}" if one["inForce"] is not None else "not attached"
-            used = f", uses {_rounded(one['used'])}" if one["used"] is not None else ""
-            kind = "hard" if one["hard"] else "soft"
+        for share in nic["shares"]:
+            rate = f"in force {quantity(share['inForce'])}" if share["inForce"] is not None else "not attached"
+            used = f", uses {_rounded(share['used'])}" if share["used"] is not None else ""
+            kind = "hard" if share["hard"] else "soft"
             yield (
-                f"  {one['claim']}  {one['request']}  {quantity(one['asked'])} {kind}: guaranteed "
-                f"{quantity(one['guaranteed'])}, {rate}, ceiling {quantity(one['ceiling'])}{used}"
+                f"  {share['claim']}  {share['request']}  {quantity(share['asked'])} {kind}: guaranteed "
+                f"{quantity(share['guaranteed'])}, {rate}, ceiling {quantity(share['ceiling'])}{used}"
             )
 
 
@@ -104,20 +104,20 @@ def _nic(nic: SharedNic, used: t.Mapping[str, float]) -> NicReport:
         "capacity": nic.capacity,
         "promised": nic.totals.promised,
         "guaranteed": nic.guaranteed,
-        "inForce": sum(one.current.rate for one in nic.shares if one.current),
+        "inForce": sum(share.current.rate for share in nic.shares if share.current),
         "debt": nic.totals.debt,
-        "shares": [_share(nic, one, used) for one in nic.shares],
+        "shares": [_share(nic, share, used) for share in nic.shares],
     }
 
 
-def _share(nic: SharedNic, one: HeldShare, used: t.Mapping[str, float]) -> ShareReport:
-    amounts = share_state.amounts(nic, one)
-    rate = used.get(one.device.share_id)
+def _share(nic: SharedNic, share: HeldShare, used: t.Mapping[str, float]) -> ShareReport:
+    amounts = share_state.amounts(nic, share)
+    rate = used.get(share.device.share_id)
     return {
-        "claim": str(one.record.claim),
-        "request": one.device.request,
-        "shareID": one.device.share_id,
-        "hard": one.share.hard,
+        "claim": str(share.record.claim),
+        "request": share.device.request,
+        "shareID": share.device.share_id,
+        "hard": share.share.hard,
         "asked": amounts["asked"],
         "guaranteed": amounts["guaranteed"],
         "inForce": amounts.get("in_force"),

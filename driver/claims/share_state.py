@@ -49,7 +49,7 @@ class SharedNic:
     @property
     def guaranteed(self) -> int:
         """The guarantees of all shares together, in bit/s."""
-        return sum(one.guaranteed for one in self.shares)
+        return sum(share.guaranteed for share in self.shares)
 
 
 class Offers(t.Protocol):
@@ -82,9 +82,9 @@ def held(records: t.Iterable[Record]) -> dict[str, HeldShares]:
     """The shares for the next publication, by the names of the devices for shares."""
     held_shares: dict[str, HeldShares] = {}
     for name, shares in by_nic(records).items():
-        vfs = frozenset(one.device.known.address or "" for one in shares if one.share.mechanism != MACVLAN)
+        vfs = frozenset(share.device.known.address or "" for share in shares if share.share.mechanism != MACVLAN)
         capacity_deficit = functools.partial(
-            share_rates.capacity_deficit, shares=[one.share.requested for one in shares]
+            share_rates.capacity_deficit, shares=[share.share.requested for share in shares]
         )
         held_shares[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, capacity_deficit)
     return held_shares
@@ -99,13 +99,13 @@ def divided(name: str, shares: t.Sequence[ShareRecord], offers: Offers) -> Divid
 
 def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) -> SharedNic:
     """A NIC with its shares, of which there must be at least one."""
-    all_shares = [one.share for one in shares]
+    all_shares = [share.share for share in shares]
     bandwidth = divided(name, all_shares, offers)
-    guaranteed = [replace(one, guaranteed=rate) for one, rate in zip(shares, bandwidth.guarantees(all_shares))]
-    active = [one for one in guaranteed if is_active(one.record, boot)]
-    current_rates = bandwidth.current_rates([one.share for one in active])
-    with_rates = [replace(one, current=rate) for one, rate in zip(active, current_rates)]
-    inactive = [one for one in guaranteed if not is_active(one.record, boot)]
+    guaranteed = [replace(share, guaranteed=rate) for share, rate in zip(shares, bandwidth.guarantees(all_shares))]
+    active = [share for share in guaranteed if is_active(share.record, boot)]
+    current_rates = bandwidth.current_rates([share.share for share in active])
+    with_rates = [replace(share, current=rate) for share, rate in zip(active, current_rates)]
+    inactive = [share for share in guaranteed if not is_active(share.record, boot)]
     return SharedNic(name, bandwidth, (*with_rates, *inactive), bandwidth.totals(all_shares))
 
 
@@ -117,38 +117,42 @@ def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedN
 def as_reported(nic: SharedNic) -> SharedNic:
     """The NIC with the rates of its VFs that the kernel reports. They differ from the computed ones for a card without
     minimum rates, which does not lend idle capacity. Raises KernelError."""
-    addresses = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
+    addresses = {share.device.share_id: str(share.device.known.address) for share in nic.shares if _by_vf(share)}
     enforced = by_vf.current_rates(addresses.values())
     current_rates = {share_id: enforced.get(address) for share_id, address in addresses.items()}
     return replace(
         nic,
-        shares=tuple(replace(one, current=current_rates.get(one.device.share_id) or one.current) for one in nic.shares),
+        shares=tuple(
+            replace(share, current=current_rates.get(share.device.share_id) or share.current) for share in nic.shares
+        ),
     )
 
 
-def _by_vf(one: HeldShare) -> bool:
+def _by_vf(share: HeldShare) -> bool:
     """Whether a pod has this share now, as a VF."""
-    return one.current is not None and one.share.mechanism != MACVLAN
+    return share.current is not None and share.share.mechanism != MACVLAN
 
 
-def amounts(nic: SharedNic, one: HeldShare) -> dict[str, int]:
+def amounts(nic: SharedNic, share: HeldShare) -> dict[str, int]:
     """The current amounts of a share in bit/s, by name; without `in_force` while no pod has the share."""
-    rates = {"asked": one.share.asked, "guaranteed": one.guaranteed}
-    if one.current:
-        rates["in_force"] = one.current.rate
-    ceiling = one.share.requested.burst or nic.divided.ceiling
-    return {**rates, "ceiling": one.current.ceiling if one.current else min(ceiling, nic.divided.ceiling)}
+    rates = {"asked": share.share.asked, "guaranteed": share.guaranteed}
+    if share.current:
+        rates["in_force"] = share.current.rate
+    ceiling = share.share.requested.burst or nic.divided.ceiling
+    return {**rates, "ceiling": share.current.ceiling if share.current else min(ceiling, nic.divided.ceiling)}
 
 
 def sent(nic: SharedNic) -> dict[str, int]:
     """The bytes that the shares of a NIC have sent, by their share IDs, as far as the kernel counts them. Raises
     KernelError."""
-    active = [one for one in nic.shares if one.current is not None]
-    children = [one for one in active if one.share.mechanism == MACVLAN]
+    active = [share for share in nic.shares if share.current is not None]
+    children = [share for share in active if share.share.mechanism == MACVLAN]
     counted = by_class.sent(children[0].device.known.identity) if children else {}
-    sent_bytes = {one.device.share_id: counted[one.share.minor] for one in children if one.share.minor in counted}
-    for one in filter(_by_vf, active):
-        bytes_sent = by_vf.sent(str(one.device.known.address))
+    sent_bytes = {
+        share.device.share_id: counted[share.share.minor] for share in children if share.share.minor in counted
+    }
+    for share in filter(_by_vf, active):
+        bytes_sent = by_vf.sent(str(share.device.known.address))
         if bytes_sent is not None:
-            sent_bytes[one.device.share_id] = bytes_sent
+            sent_bytes[share.device.share_id] = bytes_sent
     return sent_bytes

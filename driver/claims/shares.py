@@ -68,25 +68,27 @@ class Shares:
         """Set the rates of a NIC's shares from the records. `ending` is a share of the claim `uid` that ends; its
         traffic class is removed. Raises DriverError."""
         all_shares = self._by_nic(without=uid if ending else "").get(name, [])
-        active = [one for one in all_shares if share_state.is_active(one.record, self._ledger.boot)]
-        shares = [one.share for one in active]
+        active = [share for share in all_shares if share_state.is_active(share.record, self._ledger.boot)]
+        shares = [share.share for share in active]
         known = shares or ([ending.share] if ending and ending.share else [])
         if not known:
             return
         divided = share_state.divided(name, shares, self._inventory) if active else DividedBandwidth.recorded(known)
         current_rates = list(zip(active, divided.current_rates(shares)))
-        classes = [(one, rate) for one, rate in current_rates if one.share.mechanism == MACVLAN]
-        parents = [one.device for one, _rate in classes] + ([ending] if ending and is_macvlan(ending) else [])
+        classes = [(share, rate) for share, rate in current_rates if share.share.mechanism == MACVLAN]
+        parents = [share.device for share, _rate in classes] + ([ending] if ending and is_macvlan(ending) else [])
         if parents:
-            wanted = {one.share.minor: htb.Class(one.share.mac, rate.rate, rate.ceiling) for one, rate in classes}
+            wanted = {share.share.minor: htb.Class(share.share.mac, rate.rate, rate.ceiling) for share, rate in classes}
             by_class.set_classes(parents[0].known.identity, divided.physical, wanted)
-        rates = {str(one.device.known.address): rate for one, rate in current_rates if one.share.mechanism != MACVLAN}
+        rates = {
+            str(share.device.known.address): rate for share, rate in current_rates if share.share.mechanism != MACVLAN
+        }
         if ending:
             self._shown.pop(uid, None)
         enforced = by_vf.set_rates(rates)
-        current_rates = [(one, enforced.get(str(one.device.known.address), rate)) for one, rate in current_rates]
-        promised = [one.share for one in all_shares]
-        guaranteed = {one.device.share_id: rate for one, rate in zip(all_shares, divided.guarantees(promised))}
+        current_rates = [(share, enforced.get(str(share.device.known.address), rate)) for share, rate in current_rates]
+        promised = [share.share for share in all_shares]
+        guaranteed = {share.device.share_id: rate for share, rate in zip(all_shares, divided.guarantees(promised))}
         self._show(divided, current_rates, guaranteed, divided.totals(promised).debt)
 
     @staticmethod
@@ -106,12 +108,12 @@ class Shares:
         """Report changed rates in the status of the claims. `guaranteed` are the guarantees by share ID, `debt` is the
         bandwidth that is promised beyond the NIC's capacity; all in bit/s."""
         changed = {}
-        for one, rate in current_rates:
-            name, of_claim = one.device.share_id, self._shown.setdefault(one.record.uid, {})
-            shown = one.share.status_data(divided, guaranteed[name], rate, debt)
+        for share, rate in current_rates:
+            name, of_claim = share.device.share_id, self._shown.setdefault(share.record.uid, {})
+            shown = share.share.status_data(divided, guaranteed[name], rate, debt)
             if of_claim.get(name) != shown:
                 of_claim[name] = shown
-                changed[one.record.uid] = one.record
+                changed[share.record.uid] = share.record
         for record in changed.values():
             if record.phase == ATTACHED:  # otherwise attach reports the rates
                 self._ledger.put_status(record)
@@ -138,10 +140,10 @@ class Shares:
     def _report_factors(self) -> None:
         """Report changed factors to the claims that they affect, and log the debt that a lowered factor leaves."""
         nics = self.nics()
-        for nic, one, old_factor in self._factors.changed(nics):
-            if text := share_factors.change_text(nic, one, old_factor):
-                log.info("%s", text, extra={"claim": one.record.uid, "claim_name": str(one.record.claim)})
-                self._ledger.event(events.claim(one.record.claim), events.SHARE, ShareChanged(text))
+        for nic, share, old_factor in self._factors.changed(nics):
+            if text := share_factors.change_text(nic, share, old_factor):
+                log.info("%s", text, extra={"claim": share.record.uid, "claim_name": str(share.record.claim)})
+                self._ledger.event(events.claim(share.record.claim), events.SHARE, ShareChanged(text))
         for nic in nics:
             if debt := share_factors.debt_text(nic):
                 self._errors.report(f"debt of {nic.name}", logging.WARNING, debt)
@@ -153,8 +155,8 @@ class Shares:
             self.apply(name)
 
     def recover(self) -> bool:
-        """`refresh`, and remove the traffic classes of NICs of which no attached claim has a share. Returns False if
-        that removal failed, which is logged; then call this again. `settled` says whether the rates are set."""
+        """Call `refresh`, and remove the traffic classes of NICs of which no attached claim has a share. Returns False
+        if that removal failed, which is logged; then call this again. `settled` says whether the rates are set."""
         self.refresh()
         done, _problem = self._try("classes", "classes without a claim could not be removed", self._sweep)
         return done
@@ -177,7 +179,7 @@ class Shares:
     def _children(self, names: t.Container[str | None]) -> list[tuple[Record, DeviceRecord]]:
         """The macvlan shares of the NIC whose interface has one of these names."""
         held = [(record, device) for record in self._ledger.records() for device in record.held]
-        return [(record, one) for record, one in held if is_macvlan(one) and one.known.interface in names]
+        return [(record, device) for record, device in held if is_macvlan(device) and device.known.interface in names]
 
     def _try(self, key: str, failure: str, function: t.Callable[[], None]) -> tuple[bool, str]:
         """Call a function. Returns whether it succeeded, and its error unless that is Busy. The error begins with

@@ -57,7 +57,9 @@ class Transfer:
             if device.config.get("dhcp") and device.host is not None:
                 with trace.step("request leases", device.device):
                     _record_attachment(device, interfaces.request_leases(device.host, device.config, pin))
-        requested = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
+        requested = {
+            str(device.network["interfaceName"]): device.network["ips"] for device in record.held if device.network
+        }
         with trace.step("wait until addresses can be used"):
             notes = interfaces.wait_for_dad(pin, requested)
         for note in notes:
@@ -193,7 +195,7 @@ class Transfer:
             device.host,
             outcome,
             {name: device.config[name] for name in ("child", "name") if name in device.config} if is_child else None,
-            [one["address"].partition("/")[0] for one in rails.rail_addresses(device.config)],
+            [rail_address["address"].partition("/")[0] for rail_address in rails.rail_addresses(device.config)],
         )
         if differs:
             self._withhold(record, device, differs)

@@ -177,7 +177,7 @@ class LeaseRenewer:
             log.info("the renewed lease of %s is not recorded yet: %s", renewal.lease["interface"], error.message)
             renewal.unreported, renewal.next = True, min(renewal.next, addresses.boottime() + 1)
 
-    def _reschedule(self, renewal: _Renewal, why: str) -> None:
+    def _reschedule(self, renewal: _Renewal, reason: str) -> None:
         """Schedule the next attempt: after half the time until the lease is rebound or expires, as the RFCs say, but
         not too soon. For a lost lease, the pauses grow."""
         lease, now = renewal.lease, addresses.boottime()
@@ -190,7 +190,7 @@ class LeaseRenewer:
             left = min((end - age for end in (lease["rebind"], lease["lifetime"]) if end > age), default=0.0)
             renewal.next = now + max(left / 2, min(_RETRY_SECONDS, max(left, 1.0)))
         wait = renewal.next - now
-        log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], wait, why)
+        log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], wait, reason)
 
 
 def _due(lease: Lease) -> float:

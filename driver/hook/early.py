@@ -153,7 +153,11 @@ class EarlyAttacher:
         if annotations.get(_TYPE_ANNOTATION) != _SANDBOX:
             return []
         namespaces = configuration.get("linux", {}).get("namespaces") or []
-        paths = [one.get("path") for one in namespaces if one.get("type") == "network" and one.get("path")]
+        paths = [
+            namespace.get("path")
+            for namespace in namespaces
+            if namespace.get("type") == "network" and namespace.get("path")
+        ]
         if len(paths) != 1:
             return []
         pod = AttachRequest("", Path(paths[0]), 0, bundle.name, annotations).pod_uid

@@ -177,7 +177,11 @@ def _unknown_uppers(
     """The upper interfaces of the parent that belong neither to the node nor to another claim, and did not exist before
     the claim's child, as a short text; empty if there are none. `uppers` are those that can be listed."""
     before = host.get(host_state.UPPERS, ())
-    unknown = [str(one) for one in uppers if one.key and one.key not in siblings and stacked.mark_of(one) not in before]
+    unknown = [
+        str(upper)
+        for upper in uppers
+        if upper.key and upper.key not in siblings and stacked.mark_of(upper) not in before
+    ]
     if unknown:
         return f"{', '.join(unknown[:4])} uses it"
     if not uppers:
@@ -186,6 +190,6 @@ def _unknown_uppers(
     child = host.get(host_state.CHILD)
     if child is None:  # it was not created, or it was created by an older driver
         return ""
-    known = {mac for one in uppers for mac in (one.mac, *one.received)}
+    known = {mac for upper in uppers for mac in (upper.mac, *upper.received)}
     hidden = stacked.received(outside, parent) - known - set(child["received"])
     return f"it receives packets for {min(hidden)}, which is not the address of a listed interface" if hidden else ""

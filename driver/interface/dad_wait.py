@@ -90,12 +90,16 @@ def _tentative(connection: Netlink, name: str, index: int, requested: t.Collecti
 def wait_for_sources(connection: Netlink, name: str, index: int, wanted: t.Sequence[Route]) -> None:
     """Wait until DAD has passed for the source addresses of the IPv6 routes `wanted`: until then the kernel refuses the
     routes. Raises KernelError."""
-    sources = {str(ipaddress.ip_address(one["source"])) for one in wanted if one["family"] == 6 and "source" in one}
+    sources = {
+        str(ipaddress.ip_address(route["source"])) for route in wanted if route["family"] == 6 and "source" in route
+    }
     end = time.monotonic() + _SOURCE_TIMEOUT_SECONDS
     while sources:
         with step(f"wait for IPv6 addresses of {name}"):
             current = [entry["address"] for entry, _unused in addresses.listed(connection, index)]
-            left = _tentative(connection, name, index, [one for one in current if one.split("/")[0] in sources])
+            left = _tentative(
+                connection, name, index, [address for address in current if address.split("/")[0] in sources]
+            )
             if not left:
                 return
             if time.monotonic() > end:

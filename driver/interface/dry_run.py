@@ -51,35 +51,35 @@ def problems(name: str, network: NetworkConfig, config: ObjectView, mtu: int, pa
         if key in _accepted:
             return []
         try:
-            found = _try(name, network, config, mtu, path)
+            refusals = _try(name, network, config, mtu, path)
         except (OSError, DriverError) as error:
             log.warning("configurations cannot be tried before attach, which will report problems: %s", error)
             return []
-        if not found:
+        if not refusals:
             _accepted[key] = None
             if len(_accepted) > _MAX_ACCEPTED:
                 del _accepted[next(iter(_accepted))]
-        return found
+        return refusals
 
 
 def _try(name: str, network: NetworkConfig, config: ObjectView, mtu: int, path: str) -> list[Problem]:
-    found: list[Problem] = []
+    refusals: list[Problem] = []
 
-    def attempt(at: str, function: t.Callable[..., object], *args: object) -> None:
+    def attempt(field_path: str, function: t.Callable[..., object], *args: object) -> None:
         try:
             function(*args)
         except KernelError as error:
-            found.append(_refused(at, error.message))
+            refusals.append(_refused(field_path, error.message))
         except OSError as error:
-            found.append(_refused(at, str(error.args[-1])))
+            refusals.append(_refused(field_path, str(error.args[-1])))
 
     descriptor = namespaces.new()
     try:
         with Netlink(descriptor) as connection:
             index = _create_pair(connection, name, mtu)
             for key, value in network.sysctls.items():
-                at = below(below(path, "sysctls"), key)
-                attempt(at, namespaces.run, descriptor, sysctls.write, name, {key: value})
+                field_path = below(below(path, "sysctls"), key)
+                attempt(field_path, namespaces.run, descriptor, sysctls.write, name, {key: value})
             if "vrf" in config:
                 attempt(below(path, "vrf"), vrf.join, connection, index, config["vrf"])
             for number, entry in enumerate(network.addresses):
@@ -87,23 +87,23 @@ def _try(name: str, network: NetworkConfig, config: ObjectView, mtu: int, path: 
                 without_dad: AddressState = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
                 attempt(f"{below(path, 'addresses')}[{number}]", addresses.add, connection, index, without_dad)
             links.set_link_state(connection, index, up=True)
-            _try_routes(connection, index, network, path, found)
+            _try_routes(connection, index, network, path, refusals)
             for number, rule in enumerate(network.rules):
                 attempt(f"{below(path, 'rules')}[{number}]", routes.add_rule, connection, rule)
             for number, neighbor in enumerate(network.neighbors):
                 attempt(f"{below(path, 'neighbors')}[{number}]", addresses.add_neighbor, connection, index, neighbor)
     finally:
         os.close(descriptor)
-    return found
+    return refusals
 
 
-def _try_routes(connection: Netlink, index: int, network: NetworkConfig, path: str, found: list[Problem]) -> None:
+def _try_routes(connection: Netlink, index: int, network: NetworkConfig, path: str, refusals: list[Problem]) -> None:
     sources = {entry["address"].split("/")[0] for entry in network.addresses}
     for route, error in routes.add_all(connection, index, network.routes):
         if "source" in route and route["source"] not in sources:
             continue  # it may be an address of another interface of the pod
-        number = next(number for number, one in enumerate(network.routes) if one is route)
-        found.append(_refused(f"{below(path, 'routes')}[{number}]", str(error.args[-1])))
+        number = next(number for number, candidate in enumerate(network.routes) if candidate is route)
+        refusals.append(_refused(f"{below(path, 'routes')}[{number}]", str(error.args[-1])))
 
 
 def _refused(path: str, reason: str) -> Problem:

@@ -82,12 +82,12 @@ def locate(identity: Identity, netns: Path | None, host: HostState | None = None
     with step(f"look for {identity.name}"):
         if netns is not None and namespaces.alive(netns) and not namespaces.is_host(netns):
             with Netlink(netns) as connection:
-                found = find(connection, identity, netns, _mark_of(host))
-            if found:
-                return InterfaceLocation.of("pod", found)
+                link = find(connection, identity, netns, _mark_of(host))
+            if link:
+                return InterfaceLocation.of("pod", link)
         with Netlink() as connection:
-            found = find(connection, identity, None)
-        return InterfaceLocation.of("host", found) if found else InterfaceLocation("missing")
+            link = find(connection, identity, None)
+        return InterfaceLocation.of("host", link) if link else InterfaceLocation("missing")
 
 
 def _mark_of(host: HostState | None) -> Mark | None:
@@ -129,7 +129,7 @@ def snapshot(identity: Identity) -> HostState:
         state[host_state.MARK] = mark(link)
         if stacked.evidence(connection, link):
             # they are kept; attach fails if one is not in the node's own namespace
-            state[host_state.UPPERS] = [stacked.mark_of(one) for one in stacked.list_uppers(connection, link)]
+            state[host_state.UPPERS] = [stacked.mark_of(upper) for upper in stacked.list_uppers(connection, link)]
         return state
 
 
@@ -143,9 +143,9 @@ def check(identity: Identity, config: ObjectView, path: str = "") -> list[Proble
         link = find(connection, identity, None)
         if link is None:
             raise OSError(errno.ENODEV, "it is not on the node")
-        found = abilities.problems(connection, link, identity.address, config, path)
-        if found or not _TRIAL_FIELDS & set(config):
-            return found
+        problems = abilities.problems(connection, link, identity.address, config, path)
+        if problems or not _TRIAL_FIELDS & set(config):
+            return problems
         # the kernel accepted the inherited state already; of that, only addresses can affect the configured fields
         host: InheritedState = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
         if not {"addresses", "dhcp", "child", rails.FIELD} & set(config):

@@ -247,7 +247,9 @@ def _wait_for_ipv6(connection: Netlink, index: int, state: HostState) -> None:
     current = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
     created = [route for route in state["routes"] if is_created_for_address(route)]
     # an address that could not be restored has no route
-    wanted = [one for one in created if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in current]
+    wanted = [
+        route for route in created if route["type"] != _RTN_LOCAL or route["destination"].split("/")[0] in current
+    ]
     end = time.monotonic() + _IPV6_TIMEOUT_SECONDS
     while time.monotonic() < end:
         link = links.get(connection, index=index)

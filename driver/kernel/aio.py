@@ -103,7 +103,7 @@ class _Context:
 
 def _call(number: int, *arguments: object) -> int:
     """A system call; -1 if it fails, with the reason in ctypes.get_errno."""
-    converted = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    converted = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     return int(_libc.syscall(ctypes.c_long(number), *converted))
 
 

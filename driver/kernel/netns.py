@@ -53,10 +53,10 @@ def identity(path: PathLike) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def same(one: PathLike, other: PathLike) -> bool:
+def same(path: PathLike, other: PathLike) -> bool:
     """Whether both paths are the same namespace; False if either does not exist."""
     try:
-        first, second = os.stat(one), os.stat(other)
+        first, second = os.stat(path), os.stat(other)
     except OSError:
         return False
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
@@ -91,7 +91,7 @@ def processes(path: PathLike) -> list[int]:
     """The PIDs of the processes in a namespace. If there are none, only pins, open files and sockets keep the namespace
     alive. Raises KernelError if the path does not exist."""
     wanted = identity(path)
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -99,8 +99,8 @@ def processes(path: PathLike) -> list[int]:
             except OSError:  # the process has ended
                 continue
             if (status.st_dev, status.st_ino) == wanted:
-                found.append(int(entry))
-    return sorted(found)
+                pids.append(int(entry))
+    return sorted(pids)
 
 
 def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:

@@ -51,9 +51,9 @@ def mode() -> t.Literal["shared", "exclusive"] | None:
     try:
         with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
             for _unused, body in connection.request(_SYS_GET, b""):
-                found = netlink.attributes(body)
-                if _NETNS_MODE in found:
-                    return "shared" if netlink.number(found[_NETNS_MODE]) else "exclusive"
+                attributes = netlink.attributes(body)
+                if _NETNS_MODE in attributes:
+                    return "shared" if netlink.number(attributes[_NETNS_MODE]) else "exclusive"
     except OSError as error:
         # kernels before 5.2 do not know the request: they share the devices
         if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
@@ -92,19 +92,19 @@ def char_devices(link: str, root: str = SYS, dev: str = DEV, *, management: bool
     """The character devices that programs open to use an RDMA device: uverbsN, and rdma_cm, which all devices share.
     They stay on the node when the RDMA device moves. `management` adds umadN and issmN, with which programs send
     management datagrams into the fabric (https://docs.kernel.org/infiniband/user_mad.html)."""
-    found = []
+    nodes = []
     for kind in (_VERBS, _MANAGEMENT) if management else (_VERBS,):
         folder = f"{root}/class/{kind}"
         try:
             entries = sorted(os.listdir(folder))
         except OSError:
             continue
-        found += [
+        nodes += [
             _char_device(f"{folder}/{entry}", dev) for entry in entries if _text(f"{folder}/{entry}/ibdev") == link
         ]
-    if found:
-        found.append(_char_device(f"{root}/class/misc/rdma_cm", dev))
-    return [one for one in found if one is not None]
+    if nodes:
+        nodes.append(_char_device(f"{root}/class/misc/rdma_cm", dev))
+    return [device for device in nodes if device is not None]
 
 
 def _char_device(folder: str, dev: str) -> CharDevice | None:

@@ -92,9 +92,8 @@ class _TakenNameNamespace:
     def opened(self) -> t.Iterator[int]:
         """An open file of the namespace. Raises OSError."""
         with self._lock:
-            if (
-                self._process != os.getpid()
-            ):  # after a fork the child opens its own namespace and does not close this file
+            # after a fork the child opens its own namespace and does not close this file
+            if self._process != os.getpid():
                 self._descriptor, self._process, self._users = -1, os.getpid(), 0
             if self._descriptor < 0:
                 self._descriptor = _create_with_taken_name()
@@ -179,7 +178,7 @@ def vlans(connection: Netlink, link: links.Link) -> list[int]:
     """
     if not os.path.isdir(_VLANS) or link.mtu >= _MAX_MTU:
         return []
-    found: set[int] = set()
+    vlan_ids: set[int] = set()
     start = links.header() + netlink.u32(links.IFLA_LINK, link.index) + netlink.u32(links.IFLA_MTU, _MAX_MTU)
     start += netlink.text(links.IFLA_IFNAME, _TAKEN_NAME)
     for protocol in _VLAN_PROTOCOLS:
@@ -189,20 +188,24 @@ def vlans(connection: Netlink, link: links.Link) -> list[int]:
             info = netlink.text(links.IFLA_INFO_KIND, "vlan") + netlink.nest(links.IFLA_INFO_DATA, data)
             bodies.append(start + netlink.nest(links.IFLA_LINKINFO, info))
         codes = connection.codes(links.RTM_NEWLINK, bodies, netlink.CREATE)
-        found |= {vlan_id for vlan_id, code in zip(_VLAN_IDS, codes) if code == errno.EEXIST}
-    return sorted(found)
+        vlan_ids |= {vlan_id for vlan_id, code in zip(_VLAN_IDS, codes) if code == errno.EEXIST}
+    return sorted(vlan_ids)
 
 
 def uppers(link: links.Link, candidates: t.Sequence[links.Link], link_netnsid: int | None) -> list[links.Link]:
     """The candidates, all of one namespace, that are upper interfaces of `link`. `link_netnsid` is the ID that their
     namespace has for the namespace of `link`; None if both are the same."""
     return [
-        one
-        for one in candidates
-        if one.kind not in PAIRS
-        and one.number(links.IFLA_LINK) == link.index
-        and (one.raw.get(links.IFLA_LINK_NETNSID) is None if link_netnsid is None else netnsid(one) == link_netnsid)
-        and not (link_netnsid is None and one.index == link.index)
+        candidate
+        for candidate in candidates
+        if candidate.kind not in PAIRS
+        and candidate.number(links.IFLA_LINK) == link.index
+        and (
+            candidate.raw.get(links.IFLA_LINK_NETNSID) is None
+            if link_netnsid is None
+            else netnsid(candidate) == link_netnsid
+        )
+        and not (link_netnsid is None and candidate.index == link.index)
     ]
 
 
@@ -217,14 +220,16 @@ def list_uppers(connection: Netlink, link: links.Link) -> list[Upper]:
     host = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
     try:
         on_node = uppers(link, links.listed(connection), None)
-        result = [_upper(connection, one, None, "the node") for one in on_node]
+        result = [_upper(connection, upper_link, None, "the node") for upper_link in on_node]
         for namespace in node_namespaces.other_namespaces():
             with contextlib.suppress(OSError, KernelError), Netlink(namespace.descriptor) as elsewhere:
                 candidates = links.listed(elsewhere)  # before the next line: the kernel assigns IDs when it lists links
                 host_netnsid = get_netnsid(elsewhere, host)
                 if host_netnsid is not None:
-                    found = uppers(link, candidates, host_netnsid)
-                    result += [_upper(elsewhere, one, namespace.key, namespace.owner) for one in found]
+                    upper_links = uppers(link, candidates, host_netnsid)
+                    result += [
+                        _upper(elsewhere, upper_link, namespace.key, namespace.owner) for upper_link in upper_links
+                    ]
         return result
     finally:
         os.close(host)
@@ -237,13 +242,13 @@ def _upper(connection: Netlink, link: links.Link, key: node_namespaces.Key | Non
 def received(connection: Netlink, link: links.Link) -> frozenset[str]:
     """The unicast addresses that an interface of the connection's namespace receives, except its own: those of its
     macvlans that are up, in any namespace, and those that were added manually. Raises OSError."""
-    found = set()
+    macs = set()
     for _unused, reply in connection.dump(_RTM_GETNEIGH, _NDMSG.pack(socket.AF_BRIDGE, link.index, 0, 0, 0)):
         _family, index, _state, flags, _kind = _NDMSG.unpack_from(reply)
         address = netlink.attributes(reply, _NDMSG.size).get(_NDA_LLADDR, b"")
         if index == link.index and flags & _NTF_SELF and address and not address[0] & 1:
-            found.add(links.mac_text(address))
-    return frozenset(found - {link.mac})
+            macs.add(links.mac_text(address))
+    return frozenset(macs - {link.mac})
 
 
 def lasting_evidence(
@@ -275,7 +280,7 @@ def foreign_uppers(connection: Netlink, link: links.Link, timeout: float = node_
     reason, listed = lasting_evidence(connection, link, timeout)
     if not reason:
         return ""
-    foreign = [str(one) for one in listed if one.key is not None]
+    foreign = [str(upper) for upper in listed if upper.key is not None]
     if foreign:
         return f"{', '.join(foreign[:4])} uses it"
     return "" if listed or link.master else f"{reason}, in a network namespace that no process or mount refers to"
@@ -286,16 +291,16 @@ def hidden_vlans(connection: Netlink, link: links.Link, timeout: float = node_na
     vlan_ids: list[int] = []
     for _attempt in node_namespaces.attempts(timeout):
         vlan_ids = vlans(connection, link)
-        if len(vlan_ids) <= sum(one.kind == "vlan" for one in list_uppers(connection, link) if vlan_ids):
+        if len(vlan_ids) <= sum(upper.kind == "vlan" for upper in list_uppers(connection, link) if vlan_ids):
             return ""
     first = ", ".join(map(str, vlan_ids[:8]))
     return f"VLAN {first} uses it, in a network namespace that no process or mount refers to"
 
 
 def get_netnsid(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:
-    """The ID that one namespace has for the namespace of the open file `descriptor`; None if it has none (RTM_GETNSID,
-    net/core/net_namespace.c). The first namespace is the connection's, or the one for which that has the ID `target`.
-    Raises OSError."""
+    """The ID by which a namespace refers to the namespace of the open file `descriptor`; None if it has no such ID
+    (RTM_GETNSID, net/core/net_namespace.c). The referring namespace is the connection's, or with `target` the namespace
+    to which the connection's refers by that ID. Raises OSError."""
     body = struct.pack("=B3x", socket.AF_UNSPEC) + netlink.u32(_NSID_FD, descriptor)
     if target is not None:
         body += netlink.u32(_NSID_TARGET, target)
@@ -326,30 +331,30 @@ def inside(connection: Netlink, link: links.Link, from_node: bool = False) -> li
 def remove_inside(connection: Netlink, link: links.Link) -> None:
     """Remove those upper interfaces of an interface that are in the same namespace, the connection's. Raises
     OSError."""
-    for one in inside(connection, link):
-        links.delete(connection, one.index)
+    for upper in inside(connection, link):
+        links.delete(connection, upper.index)
 
 
 def remove_all(connection: Netlink, link: links.Link, kept: t.Collection[Mark] = ()) -> list[Upper]:
     """Remove all upper interfaces of an interface of the node that can be listed, except those in `kept`
     (:func:`mark_of`). Returns the removed ones. Raises OSError."""
-    removed = [one for one in list_uppers(connection, link) if mark_of(one) not in kept]
+    removed = [upper for upper in list_uppers(connection, link) if mark_of(upper) not in kept]
     remove(connection, removed)
     return removed
 
 
 def remove(connection: Netlink, removed: t.Sequence[Upper]) -> None:
     """Remove upper interfaces of an interface of the node from their namespaces. Raises OSError."""
-    for one in removed:
-        if one.key is None:
-            links.delete(connection, one.ifindex)
-    if any(one.key for one in removed):
+    for upper in removed:
+        if upper.key is None:
+            links.delete(connection, upper.ifindex)
+    if any(upper.key for upper in removed):
         for namespace in node_namespaces.other_namespaces():
-            inside_it = [one for one in removed if one.key == namespace.key]
-            if inside_it:
+            in_namespace = [upper for upper in removed if upper.key == namespace.key]
+            if in_namespace:
                 with contextlib.suppress(KernelError), Netlink(namespace.descriptor) as elsewhere:
-                    for one in inside_it:
-                        links.delete(elsewhere, one.ifindex)
+                    for upper in in_namespace:
+                        links.delete(elsewhere, upper.ifindex)
 
 
 def mark_of(upper: Upper) -> Mark:

@@ -183,20 +183,20 @@ class Inventory:
 
         Queries the kernel once for all devices. Call this before a claim gets devices. Raises DriverError.
         """
-        found: dict[str, str] = {}
+        reason_of: dict[str, str] = {}
         reasons: t.Mapping[str, str] | None = None
         for name in names:
             device = self.device(name)
             if device is None:
-                found[name] = self.withheld(name)
+                reason_of[name] = self.withheld(name)
             elif self._root == "/" and not (device.link_layer == "infiniband" and device.interface is None):
                 interfaces = interfaces_of(device.address) if device.address else []
                 interfaces = interfaces or ([device.interface] if device.interface else [])
                 if reasons is None:
                     reasons = self.uplink_reasons(_SESSIONS_MAX_AGE)
                 needed = {**self.traffic_control_reasons(interfaces), **reasons}
-                found[name] = next((needed[interface] for interface in interfaces if interface in needed), "")
-        return {name: reason for name, reason in found.items() if reason}
+                reason_of[name] = next((needed[interface] for interface in interfaces if interface in needed), "")
+        return {name: reason for name, reason in reason_of.items() if reason}
 
     def prefetch(self) -> None:
         """Query the kernel for `needed_by_node` early. Never raises: `needed_by_node` queries again, and reports
@@ -212,8 +212,8 @@ class Inventory:
         if self._root != "/" or not interfaces:
             return {}
         with step("read the traffic control of interfaces"), Netlink() as connection:
-            found = {name: traffic_control.lost_by_move(connection, name) for name in interfaces}
-        return {name: f"it has tc {lost}, which a claim would lose" for name, lost in found.items() if lost}
+            lost_by_interface = {name: traffic_control.lost_by_move(connection, name) for name in interfaces}
+        return {name: f"it has tc {lost}, which a claim would lose" for name, lost in lost_by_interface.items() if lost}
 
     def uplink_reasons(self, max_age: float = 0.0) -> t.Mapping[str, str]:
         """The interfaces that carry this node's own traffic, each with the reason.
@@ -262,23 +262,27 @@ def _devices(publication: publish.Publication, facts: NodeFacts, policy: publish
     """The published devices by name, with the names that the kernel has for them."""
     interfaces = {entry["name"]: entry for entry in facts["interfaces"]}
     nics = {nic["address"]: nic for nic in facts["nics"]}
-    found = {}
+    devices = {}
     for device in publication.devices:
         name = device["name"]
         if name in publication.interfaces:
             entry = interfaces[publication.interfaces[name]]
-            rdma = [one["name"] for one in facts["rdma_devices"] if entry["name"] in one["interfaces"]]
-            found[name] = Device(
+            rdma_names = [
+                rdma_device["name"]
+                for rdma_device in facts["rdma_devices"]
+                if entry["name"] in rdma_device["interfaces"]
+            ]
+            devices[name] = Device(
                 name=name,
                 device=device,
                 interface=entry["name"],
-                rdma_devices=tuple(rdma),
+                rdma_devices=tuple(rdma_names),
                 link_layer=entry["link_layer"],
             )
         elif publication.addresses.get(name) in nics:
             nic = nics[publication.addresses[name]]
-            found[name] = _function(device, nic, facts, policy.keeps_interface(nic))
-    return found
+            devices[name] = _function(device, nic, facts, policy.keeps_interface(nic))
+    return devices
 
 
 def _function(device: Object, nic: NicFacts, facts: NodeFacts, keeps_interface: bool = False) -> Device:
@@ -301,12 +305,16 @@ def _function(device: Object, nic: NicFacts, facts: NodeFacts, keeps_interface: 
 def _offers(publication: publish.Publication, facts: NodeFacts, devices: t.Mapping[str, Device]) -> dict[str, Offer]:
     """The divided NICs, by the names of the devices for shares."""
     nics = {nic["address"]: nic for nic in facts["nics"]}
-    found = {}
+    offers = {}
     for name, divided in publication.shared.items():
         base = devices.get(base_name(name))
         physical = divided.rule.physical(divided.mbps)
         if base is None or physical is None or name not in devices:
             continue
-        vfs = [_function({"name": publish.device_name(one)}, nics[one], facts) for one in divided.vfs if one in nics]
-        found[name] = Offer(base, devices[name].device, divided.rule, physical, tuple(vfs))
-    return found
+        vfs = [
+            _function({"name": publish.device_name(address)}, nics[address], facts)
+            for address in divided.vfs
+            if address in nics
+        ]
+        offers[name] = Offer(base, devices[name].device, divided.rule, physical, tuple(vfs))
+    return offers

@@ -98,6 +98,6 @@ def _known_addresses(variables: t.Mapping[str, t.Any]) -> tuple[str, ...]:
     """The addresses of a node that the controller knows, which are `ansible_host` and those in gathered facts."""
     facts = variables.get("ansible_facts")
     listed = [facts.get(key) for key in _ADDRESSES] if isinstance(facts, dict) else []
-    gathered = [text for one in listed if isinstance(one, list) for text in one if isinstance(text, str)]
+    gathered = [text for values in listed if isinstance(values, list) for text in values if isinstance(text, str)]
     host = variables.get("ansible_host")
     return (*([host] if isinstance(host, str) else []), *gathered)

@@ -125,8 +125,8 @@ class SwapRun:
             raise Refused(f"{'; '.join(summary)}. Nothing was changed")
         hold = self._hold(chosen)
         self.swaps.check_no_conflict(hold, _used_devices(chosen), self.rules)
-        done = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
-        return self._shown(done, hold, chosen, summary)
+        outcome = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
+        return self._shown(outcome, hold, chosen, summary)
 
     def _choice(self) -> tuple[SwapRequest, Chosen]:
         """The request and the devices chosen for it, from a single read of the cluster."""
@@ -181,21 +181,21 @@ class SwapRun:
             "diff": {"before": before, "after": {}},
         }
 
-    def _shown(self, done: SwapResult, hold: Hold, chosen: Chosen, summary: list[str]) -> Result:
+    def _shown(self, outcome: SwapResult, hold: Hold, chosen: Chosen, summary: list[str]) -> Result:
         after = _hold_result(hold, self.now)
-        evicted = [evicted_as_dict(one) for one in done.evicted]
+        evicted = [evicted_as_dict(pod) for pod in outcome.evicted]
         return {
-            "changed": done.changed,
+            "changed": outcome.changed,
             "hold": after,
             "ended": evicted,
-            "counted": done.counted,
+            "counted": outcome.counted,
             "in_use": device_names(chosen.effects.held_by_tier),
             "budgets": list(chosen.effects.budgets),
             "refused": list(chosen.effects.refused),
             "lines": summary,
             "notes": list(chosen.notes),
             "diff": {
-                "before": {**_hold_result(self.old, self.now), "pods": sorted(one["pod"] for one in evicted)},
+                "before": {**_hold_result(self.old, self.now), "pods": sorted(pod["pod"] for pod in evicted)},
                 "after": {**after, "pods": []},
             },
         }
@@ -203,7 +203,7 @@ class SwapRun:
 
 def _used_devices(chosen: Chosen) -> list[DeviceId]:
     """The chosen devices that are in use by pods."""
-    return list(dict.fromkeys(device for one in chosen.effects.evicted for device in one.devices))
+    return list(dict.fromkeys(device for pod in chosen.effects.evicted for device in pod.devices))
 
 
 def _hold_result(hold: Hold | None, now: datetime) -> Result:

@@ -45,10 +45,10 @@ def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
     if not isinstance(variables, dict):
         return
     listed = variables.get(OWN)
-    patterns = [listed] if isinstance(listed, str) else [str(one) for one in listed or ()]
+    patterns = [listed] if isinstance(listed, str) else [str(pattern) for pattern in listed or ()]
     # variables that tasks have set and facts of a node are not part of the inventory
     from_tasks = _from_tasks(hostvars, host)
-    names = (str(one) for one in variables if one not in from_tasks)
+    names = (str(variable) for variable in variables if variable not in from_tasks)
     for name, suggestion in unknown_names(names, patterns).items():
         yield f"{name} is not known" + (f": {suggestion}" if suggestion else "")
     if variables.get("fabric_board"):

@@ -144,7 +144,7 @@ class _Check:
         try:
             card = find(self.current, **self.requested)
         except NoUniqueCard:
-            if not any(_matches(one, self.requested) for one in known):
+            if not any(_matches(known_card, self.requested) for known_card in known):
                 raise
             card, facts = find(known, **self.requested), self.stored or {}
             lines.append("The node does not show this card any more. The site report has:")
@@ -172,7 +172,7 @@ class _Check:
             lines += _section("in the cluster", replacement.cluster_lines(devices, cluster["claims"]))
         else:
             lines.append("in the cluster: not checked, as no kubeconfig is set")
-        addresses = sorted({one["address"] for one in devices})
+        addresses = sorted({device["address"] for device in devices})
         if not record or facts is self.facts:
             record = {
                 "state": _OUT,
@@ -243,10 +243,10 @@ class _Check:
                     "it; if it was only reseated: -e replace_nic_same_card=true)"
                 )
             problems += replacement.replacement_problems(old, new, self.options["other_model"])
-        others = replacement.other_differences(before, self.facts, old, new)
-        allow = "fix it, or accept it: -e replace_nic_other_changes=true"
-        other_lines = [f"more than this card has changed: {one}" for one in others]
-        problems += [] if self.options["other_changes"] else [f"{one} ({allow})" for one in other_lines]
+        differences = replacement.other_differences(before, self.facts, old, new)
+        advice = "fix it, or accept it: -e replace_nic_other_changes=true"
+        other_lines = [f"more than this card has changed: {difference}" for difference in differences]
+        problems += [] if self.options["other_changes"] else [f"{line} ({advice})" for line in other_lines]
         lines = ["the old card:", *(f"    {line}" for line in replacement.card_lines(old, {}))]
         if new:
             lines += ["the new card:", *(f"    {line}" for line in replacement.card_lines(new, {}))]

@@ -65,13 +65,13 @@ class ActionModule(SiteCompiler, ControllerAction):
             changed=False,
             objects=compiled.objects,
             configuration=compiled.configuration,
-            templates=[_template_result(one) for one in compiled.templates],
+            templates=[_template_result(template) for template in compiled.templates],
             loans=compiled.loans,
             overdue=compiled.overdue,
             summary=[
                 *compiled.table,
-                *(f"loan: {one}" for one in compiled.loans),
-                *(f"overdue: {one}" for one in compiled.overdue),
+                *(f"loan: {loan}" for loan in compiled.loans),
+                *(f"overdue: {loan}" for loan in compiled.overdue),
             ],
         )
         lacking = self._compare(result, compiled.configuration, options, variables) if options["kubeconfig"] else []
@@ -150,8 +150,8 @@ class ActionModule(SiteCompiler, ControllerAction):
         """Kueue's configuration on the cluster; None with the reason if it cannot be read."""
         arguments = {"api_version": "v1", "kind": "ConfigMap"}
         arguments.update(name=_CONFIG_MAP, namespace=options["kueue_namespace"])
-        found = self._module("kubernetes.core.k8s_info", arguments, options, variables).get("resources") or []
-        text = (found[0].get("data") or {}).get(_CONFIG_KEY) if found else None
+        config_maps = self._module("kubernetes.core.k8s_info", arguments, options, variables).get("resources") or []
+        text = (config_maps[0].get("data") or {}).get(_CONFIG_KEY) if config_maps else None
         if not isinstance(text, str):
             where = f"ConfigMap {options['kueue_namespace']}/{_CONFIG_MAP}"
             return None, f"{where} has no {_CONFIG_KEY}, so nothing could be compared"

@@ -42,10 +42,10 @@ class ActionModule(ReportAction):
         folders = self._templates(options["template_dir"], "queues", "topology")
         with self._reporting_faults():
             new = {"name": options["name"], "source": options["source"], **options["result"]}
-            results = [one for one in _stored(dest / "replay.json") if one.get("name") != options["name"]] + [new]
+            results = [old for old in _stored(dest / "replay.json") if old.get("name") != options["name"]] + [new]
             page = replay_page(folders, options["title"], results)
             result.update(self._write_report(dest, "replay", FORMS.write({"results": results}), page))
-        result["lines"] = [_line(one) for one in results]
+        result["lines"] = [_line(replay) for replay in results]
         return result
 
 
@@ -55,7 +55,7 @@ def _stored(path: pathlib.Path) -> list[Json]:
         return []
     try:
         results = FORMS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
-        if any(name not in one for one in results for name in _FIELDS):
+        if any(name not in result for result in results for name in _FIELDS):
             raise ValueError("a result lacks a field")
     except (ValueError, KeyError, TypeError) as error:
         raise AnsibleActionFail(

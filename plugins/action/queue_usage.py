@@ -49,7 +49,7 @@ class ActionModule(ReportAction):
                 new = _sample(options["objects"], options["metrics"])
                 samples.append(new)
                 texts.append(json.dumps(FORMS.write(new.as_dict()), sort_keys=True))
-            samples.sort(key=lambda one: one.time)
+            samples.sort(key=lambda sample: sample.time)
             totals = usage.totals(samples, options["gap"])
             page = usage_page(folders, options["title"], totals, samples, options["gap"])
             lines = {SAMPLES: "".join(f"{line}\n" for line in texts).encode()}

@@ -153,7 +153,7 @@ def _node(variables: Variables, host: str, checked: bool) -> Node | None:
     """The plan of a host; None if it is not part of the rollout."""
     node = Node(host)
     problems = _host_variable(variables, host, "site_problems")
-    node.problems = [str(one) for one in problems or ()]
+    node.problems = [str(problem) for problem in problems or ()]
     if not checked:
         probe = _host_variable(variables, host, "topology_probe")
         reason = probe.get("msg") if isinstance(probe, dict) else None
@@ -173,7 +173,7 @@ def _node(variables: Variables, host: str, checked: bool) -> Node | None:
     node.recorded = str(host_variables.get("fabric_root") or host_variables.get("topology_root") or "/") != "/"
     node.cordoned = _host_variable(variables, host, "fabric_left_cordoned") is True
     driver = _host_variable(variables, host, "dra_driver_plan")
-    node.driver = [str(one) for one in driver or ()]
+    node.driver = [str(step) for step in driver or ()]
     return node if _is_configured(variables, host) or node.problems else None
 
 

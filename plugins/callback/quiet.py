@@ -107,7 +107,7 @@ class CallbackModule(Default):
             return
         self._display.banner("PLAY RECAP")
         hosts = {host: stats.summarize(host) for host in sorted(stats.processed)}
-        notable = {host: one for host, one in hosts.items() if any(one[key] for key in _NOTABLE)}
+        notable = {host: summary for host, summary in hosts.items() if any(summary[key] for key in _NOTABLE)}
         for host, counters in notable.items():
             shown = {("failed" if key == "failures" else key): value for key, value in counters.items()}
             line = " ".join(colorize(key, shown[key], color) for key, color in _COLORS.items())

@@ -15,7 +15,7 @@ from ansible_collections.lanewise.dra.plugins.doc_fragments import fabric
 
 def _nested(option: str, prefix: str, groups: list[str], own: str = "") -> str:
     """The options `own` and those of `groups` as suboptions of `option`. O(NAME) in groups becomes O(prefixNAME)."""
-    options = "".join(one.partition("options:\n")[2] for one in groups)
+    options = "".join(group.partition("options:\n")[2] for group in groups)
     options = own.partition("options:\n")[2] + re.sub(r"O\((?=[a-z_.]+\))", f"O({prefix}", options)
     return f"options:\n  {option}:\n    suboptions:\n{textwrap.indent(options, '    ')}"
 

@@ -56,7 +56,9 @@ def claims_on(claims: t.Any, driver: str, pools: t.Any) -> list[str]:
     for claim in claims:
         status = claim.get("status") or {}
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-        if status.get("reservedFor") and any(one["driver"] == driver and one["pool"] in pool_names for one in results):
+        if status.get("reservedFor") and any(
+            result["driver"] == driver and result["pool"] in pool_names for result in results
+        ):
             names.append(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}")
     return sorted(names)
 

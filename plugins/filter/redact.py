@@ -196,20 +196,20 @@ def _redact_json(value: object, redact_all: bool = False) -> object:
         return (value and REDACTED) if redact_all else _without_secrets(value)
     if isinstance(value, list):
         kept_items, after_option = [], False
-        for one in value:
-            is_value = after_option and isinstance(one, str) and not one.startswith("--")
-            kept_items.append(_redact_json(one, redact_all or is_value))
-            after_option = isinstance(one, str) and bool(_OPTION.fullmatch(one)) and _is_secret(one)
+        for item in value:
+            is_value = after_option and isinstance(item, str) and not item.startswith("--")
+            kept_items.append(_redact_json(item, redact_all or is_value))
+            after_option = isinstance(item, str) and bool(_OPTION.fullmatch(item)) and _is_secret(item)
         return kept_items
     if isinstance(value, dict):
         named = value.get("name", value.get("key"))
         pair = isinstance(named, str) and _is_secret(named)
-        kept = {key: one for key, one in value.items() if not _is_secret_data(value, key)}
+        kept = {key: member for key, member in value.items() if not _is_secret_data(value, key)}
         parts = {
-            _without_secrets(key): _redact_named(key, one, redact_all, pair and key == "value")
-            for key, one in kept.items()
+            _without_secrets(key): _redact_named(key, member, redact_all, pair and key == "value")
+            for key, member in kept.items()
         }
-        parts.update({key: _redact_values(one) for key, one in value.items() if key not in kept})
+        parts.update({key: _redact_values(member) for key, member in value.items() if key not in kept})
         return {key: parts[key] for key in map(_without_secrets, value)}
     return value
 
@@ -223,9 +223,11 @@ def _is_secret_data(value: dict[str, object], key: str) -> bool:
 def _redact_values(value: object) -> object:
     """A JSON value with its texts and numbers replaced, except for keys and the metadata of objects."""
     if isinstance(value, dict):
-        return {key: _redact_json(one) if key == "metadata" else _redact_values(one) for key, one in value.items()}
+        return {
+            key: _redact_json(member) if key == "metadata" else _redact_values(member) for key, member in value.items()
+        }
     if isinstance(value, list):
-        return [_redact_values(one) for one in value]
+        return [_redact_values(item) for item in value]
     return value if value is None or isinstance(value, bool) or value == "" else REDACTED
 
 
@@ -233,7 +235,7 @@ def _without_secret_objects(text: str) -> str:
     """A YAML text without the data of Secrets."""
     text = _ESCAPED.sub(lambda found: f"\0{found[0]}\n", text.replace("\0", "\ufffd"))
     parts, at = [], 0
-    for end in [*(found.start() for found in _DOCUMENT.finditer(text)), len(text)]:
+    for end in [*(separator.start() for separator in _DOCUMENT.finditer(text)), len(text)]:
         part, at = text[at:end], end
         parts.append(_without_data(part) if _OBJECT.search(part) else part)
     return _UNESCAPED.sub(r"\1", "".join(parts))
@@ -241,12 +243,12 @@ def _without_secret_objects(text: str) -> str:
 
 def _without_data(text: str) -> str:
     parts, at = [], 0
-    while found := _DATA.search(text, at):
-        parts.append(text[at : found.end()])
-        at = found.end()
+    while heading := _DATA.search(text, at):
+        parts.append(text[at : heading.end()])
+        at = heading.end()
         while at < len(text) and (row := _LINE.match(text, at)):
             indent, key, rest, newline = row.groups()
-            if (key + rest) and len(indent) <= len(found[1]):
+            if (key + rest) and len(indent) <= len(heading[1]):
                 break
             value, mark, escaped = rest.partition("\0")
             parts.append(indent + key + (REDACTED if value else "") + mark + escaped + newline)
@@ -276,7 +278,7 @@ def _redact_json_text(text: str) -> str | None:
         value = _redact_json(json.loads(body))
         indent = re.match(r"[\[{]\r?\n([ \t]+)", body)
         dense = " " not in _STRING.sub("", body)
-        parts = json.dumps(
+        dumped = json.dumps(
             value,
             indent=indent and indent[1],
             ensure_ascii=body.isascii() or "\\u" in body,
@@ -284,20 +286,20 @@ def _redact_json_text(text: str) -> str | None:
         )
     except (ValueError, RecursionError):
         return None
-    return text[: len(text) - len(text.lstrip())] + parts + text[len(text.rstrip()) :]
+    return text[: len(text) - len(text.lstrip())] + dumped + text[len(text.rstrip()) :]
 
 
 def _redact_quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
     """A quoted text with its content replaced, and where it ends."""
     depth = len(opening[1])
-    for found in _CLOSING[opening[2]].finditer(text, opening.end()):
-        more = len(found[1]) - depth
-        if more < 0:  # the closing quote of the text around this one
-            return opening[0] + REDACTED, found.start()
+    for closing in _CLOSING[opening[2]].finditer(text, opening.end()):
+        extra_escapes = len(closing[1]) - depth
+        if extra_escapes < 0:  # the closing quote of the text around this one
+            return opening[0] + REDACTED, closing.start()
         # nested quotes have one more level of escapes
-        if more // (depth + 1) % 2 == 0 and len(found[2]) == 1:
-            empty = found.start() == opening.end() and not more
-            return opening[0] + ("" if empty else REDACTED) + opening[0], found.end()
+        if extra_escapes // (depth + 1) % 2 == 0 and len(closing[2]) == 1:
+            empty = closing.start() == opening.end() and not extra_escapes
+            return opening[0] + ("" if empty else REDACTED) + opening[0], closing.end()
     end = text.find("\n", opening.end())
     return opening[0] + REDACTED, len(text) if end < 0 else end
 
@@ -345,16 +347,16 @@ def _redact_block(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
     lead = _LEAD.match(text, line)
     if lead is None or lead.end() < name:  # the name is part of a message
         return "", end.start()
-    parts, at = end[0], end.end()
+    block, at = end[0], end.end()
     while at < len(text) and (row := _LINE.match(text, at)):
         indent, key, rest, newline = row.groups()
         below = len(indent) > len(lead[1]) or (len(indent) == len(lead[1]) and key.startswith("- ") and not end[1])
         if not below and key + rest:
             break
         kept = not end[1] and (_refers(key.strip(" :-\"'")) or _NOT_SECRET.fullmatch(rest) or _NUMBER.fullmatch(rest))
-        parts += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + REDACTED + newline
+        block += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + REDACTED + newline
         at = row.end()
-    return parts, at
+    return block, at
 
 
 def _without_named_values(text: str) -> str:
@@ -389,9 +391,9 @@ def _without_named_values(text: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    parts = _redact_json_text(text)
-    if parts is not None:
-        return parts
+    redacted_json = _redact_json_text(text)
+    if redacted_json is not None:
+        return redacted_json
     text = _without_secret_objects(_BLOCK.sub(REDACTED, text))
     text = _PREFIXED.sub(REDACTED, _JWT.sub(REDACTED, text))
     text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{REDACTED}", text)

@@ -175,12 +175,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     @staticmethod
     def _version(groups: t.Any) -> str:
-        """The first of our PREFERENCE of versions of resource.k8s.io that the cluster serves.
+        """The first version of PREFERENCE that the cluster serves.
 
         This may differ from the group's `preferredVersion`. Raises AnsibleParserError.
         """
-        served = [one.group_version for group in groups.groups if group.name == _GROUP for one in group.versions]
-        chosen = next((one for one in PREFERENCE if one in served), None)
+        served = [
+            version.group_version for group in groups.groups if group.name == _GROUP for version in group.versions
+        ]
+        chosen = next((version for version in PREFERENCE if version in served), None)
         if chosen is None:
             raise AnsibleParserError(f"the cluster serves no supported {_GROUP} version; use Kubernetes 1.34 or later")
         return chosen.partition("/")[2]

@@ -59,14 +59,14 @@ class LookupModule(LookupBase):
         self.set_options(var_options=variables, direct=kwargs)
         if len(terms) != 1:
             raise AnsibleError("probed_hosts takes one pattern")
-        known = variables or {}
+        task_vars = variables or {}
         pattern = terms[0] if isinstance(terms[0], list) else terms
-        if "hostvars" not in known:  # in a syntax check
+        if "hostvars" not in task_vars:  # in a syntax check
             return pattern
-        patterns = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
-        hosts: list[str] = patterns.run(pattern, variables=known)
+        lookup = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
+        hosts: list[str] = lookup.run(pattern, variables=task_vars)
         is_left_out = needs_no_change if self.get_option("but") == "unchanged" else _probed
-        left_out = [host for host in hosts if is_left_out(probe_of(known, host))]
+        left_out = [host for host in hosts if is_left_out(probe_of(task_vars, host))]
         kept = [host for host in hosts if host not in {*left_out[1:]}]
         if not left_out:
             return pattern

@@ -79,16 +79,16 @@ class Rules:
         changes = changes_to_make(desired, self.list(), self.api_version)
         created: list[Object] = []
         try:
-            for one in changes.create:
-                created.append(self._create(one, desired, check))
-            for one in changes.replace:
-                self._replace(one, desired, check)
+            for rule in changes.create:
+                created.append(self._create(rule, desired, check))
+            for rule in changes.replace:
+                self._replace(rule, desired, check)
             for old in changes.delete:
                 self.delete(old, check)
         except BaseException:
             if not check:
-                for one in created:
-                    self.delete(one)
+                for rule in created:
+                    self.delete(rule)
             raise
         if not check:
             self._confirm(desired)
@@ -97,22 +97,23 @@ class Rules:
     def release(self, name: str, owner: str = "", check: bool = False) -> Changes:
         """Remove a hold, and return the changes.
 
-        With an `owner`, raises Refused if the hold belongs to another one.
+        With an `owner`, raises Refused if the hold belongs to another owner.
         """
         changes = changes_to_release(name, owner, self.list())
-        for one in changes.delete:
-            self.delete(one, check)
+        for rule in changes.delete:
+            self.delete(rule, check)
         return changes
 
-    def _create(self, one: Object, desired: Hold, check: bool) -> Object:
-        """Create a rule and return it. If another run has created the same rule, that one is returned without its UID.
+    def _create(self, rule: Object, desired: Hold, check: bool) -> Object:
+        """Create a rule and return it. If another run has created the same rule, returns the existing rule without its
+        UID.
 
         Raises Refused if the rule exists for another hold.
         """
-        name = one["metadata"]["name"]
+        name = rule["metadata"]["name"]
         for _attempt in range(_ATTEMPTS):
             try:
-                return self._request(self._api.create_cluster_custom_object, one, **_dry(check))
+                return self._request(self._api.create_cluster_custom_object, rule, **_dry(check))
             except self._error as error:
                 if error.status != HTTPStatus.CONFLICT:
                     raise
@@ -126,31 +127,31 @@ class Rules:
             return {**existing, "metadata": {**existing["metadata"], "uid": None}}  # this run must not delete it
         raise Refused(_BUSY.format(name))
 
-    def _replace(self, one: Object, desired: Hold, check: bool) -> None:
+    def _replace(self, rule: Object, desired: Hold, check: bool) -> None:
         """Change a rule. After a conflict, tries again, because the controller may have written the rule's status."""
-        name = one["metadata"]["name"]
+        name = rule["metadata"]["name"]
         for _attempt in range(_ATTEMPTS):
             try:
-                self._request(self._api.replace_cluster_custom_object, name, one, **_dry(check))
+                self._request(self._api.replace_cluster_custom_object, name, rule, **_dry(check))
             except self._error as error:
                 if error.status != HTTPStatus.CONFLICT:
                     raise
             else:
                 return
             existing = self._request(self._api.get_cluster_custom_object, name)
-            again = [
-                rule
-                for rule in changes_to_make(desired, [existing], self.api_version).replace
-                if rule["metadata"]["name"] == name
+            remaining = [
+                changed
+                for changed in changes_to_make(desired, [existing], self.api_version).replace
+                if changed["metadata"]["name"] == name
             ]
-            if not again:
+            if not remaining:
                 return
-            one = again[0]
+            rule = remaining[0]
         raise Refused(_BUSY.format(name))
 
-    def delete(self, one: ObjectView, check: bool = False) -> None:
-        """Delete a rule. A rule without a UID (see `_create`), that no longer exists or was replaced is ignored."""
-        metadata = one["metadata"]
+    def delete(self, rule: ObjectView, check: bool = False) -> None:
+        """Delete a rule. Ignores a rule that has no UID (see `_create`), no longer exists or was replaced."""
+        metadata = rule["metadata"]
         if not metadata.get("uid"):
             return
         # a server that gets options in the body ignores those in the URL
@@ -165,15 +166,15 @@ class Rules:
 
     def _confirm(self, desired: Hold) -> None:
         """Raises Refused if the rules of the hold no longer exist, because another run has changed them."""
-        for one in holds(self.list()):
-            if one.name == desired.name and set(desired.devices) <= set(one.devices):
+        for hold in holds(self.list()):
+            if hold.name == desired.name and set(desired.devices) <= set(hold.devices):
                 return
         if desired.devices:
             raise Refused(f"another run changed hold {desired.name} at the same time: run this again")
 
-    def _request(self, method: t.Callable[..., t.Any], *arguments: t.Any, **more: t.Any) -> Object:
+    def _request(self, method: t.Callable[..., t.Any], *arguments: t.Any, **options: t.Any) -> Object:
         answer = method(
-            *self._resource, *arguments, **more, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
+            *self._resource, *arguments, **options, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
         )
         found: Object = loads_pruned(answer.data)
         return found

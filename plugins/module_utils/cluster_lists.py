@@ -53,7 +53,7 @@ def read_all(list_page: ListPage, version: str, kind: str, chunk: int | None = N
     """
     from kubernetes import client
 
-    found: list[Object] = []
+    objects: list[Object] = []
     restarts = 0
     first = {"limit": chunk or CHUNK}
     query: Object = dict(first)
@@ -68,12 +68,12 @@ def read_all(list_page: ListPage, version: str, kind: str, chunk: int | None = N
             restarts += 1
             if restarts > MAX_RESTARTS:
                 raise TooMuch(f"the list expired {restarts} times before all of it was read") from error
-            found, query = [], dict(first)
+            objects, query = [], dict(first)
             continue
-        found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
-        if len(found) > MAX_OBJECTS:
+        objects += [{"apiVersion": version, "kind": kind, **item} for item in answer["items"]]
+        if len(objects) > MAX_OBJECTS:
             raise TooMuch(f"there are more than {MAX_OBJECTS} objects")
         token = answer["metadata"].get("continue")
         if not token:
-            return found
+            return objects
         query["_continue"] = token

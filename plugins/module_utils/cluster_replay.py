@@ -78,7 +78,7 @@ class Replay:
     def check(self) -> None:
         """Raises UnsuitableCluster for a cluster with a node that may be real."""
         nodes = self._core.list_node().items
-        real = [one.metadata.name for one in nodes if (one.metadata.labels or {}).get(NODE_LABEL) != "true"]
+        real = [node.metadata.name for node in nodes if (node.metadata.labels or {}).get(NODE_LABEL) != "true"]
         if real or not nodes:
             which = ", ".join(sorted(real)[:8]) or "the cluster has no nodes"
             raise UnsuitableCluster(f"not all nodes have the label {NODE_LABEL}=true: {which}. Nothing was changed")
@@ -97,7 +97,7 @@ class Replay:
         self.check()
         self._read_roots()
         watches = (self._watch_pods, self._watch_claims)
-        threads = [threading.Thread(target=self._run_watch, args=(one,), daemon=True) for one in watches]
+        threads = [threading.Thread(target=self._run_watch, args=(watch,), daemon=True) for watch in watches]
         self._start = time.monotonic()
         for thread in threads:
             thread.start()
@@ -132,9 +132,9 @@ class Replay:
         return (time.monotonic() - self._start) * self.speed
 
     def _read_roots(self) -> None:
-        found = self._custom.list_cluster_custom_object(_GROUP, _VERSION, "resourceslices")
-        for one in found["items"]:
-            spec = one["spec"]
+        answer = self._custom.list_cluster_custom_object(_GROUP, _VERSION, "resourceslices")
+        for resource_slice in answer["items"]:
+            spec = resource_slice["spec"]
             for device in spec.get("devices") or ():
                 value = (device.get("attributes") or {}).get(_ROOT) or {}
                 key = (spec["driver"], spec["pool"]["name"], device["name"])

@@ -36,8 +36,8 @@ COUNT_TIMEOUT_SECONDS = 60.0
 CLAIM_TIMEOUT_SECONDS = 60.0
 #: The maximum number of concurrent requests.
 MAX_CONCURRENT_REQUESTS = 4
-#: The maximum number of evictions in one run. After each, the users of the devices are read again, as a pod may have
-#: been bound just before the hold.
+#: The maximum number of rounds of evictions in one run. After each round, the users of the devices are read again, as a
+#: pod may have been bound just before the hold.
 MAX_ROUNDS = 5
 #: How often a change is tried while the controller or other runs change the same rules.
 _ATTEMPTS = 5
@@ -97,7 +97,7 @@ class Swaps:
     def _read(self, kinds: t.Iterable[str]) -> list[Object]:
         """The objects of some kinds, reduced to the fields that are used."""
         versions = {kind: version_of(kind, "resource.k8s.io/v1", self.kubernetes) for kind in kinds}
-        return [reduced(one) for kind, version in versions.items() for one in listed(self._api, kind, version)]
+        return [reduced(obj) for kind, version in versions.items() for obj in listed(self._api, kind, version)]
 
     def holds_and_swap_rules(
         self, rules: t.Sequence[Object] | None = None
@@ -112,7 +112,7 @@ class Swaps:
             name = swap.swap_of(rule)
             if name is not None:
                 swap_rules.setdefault(name, []).append(rule)
-        return {one.name: one for one in holds(rules)}, swap_rules
+        return {hold.name: hold for hold in holds(rules)}, swap_rules
 
     # the steps
 
@@ -130,7 +130,7 @@ class Swaps:
         self.check_no_conflict(hold, devices, rules)
         existing_holds, swap_rules = self.holds_and_swap_rules(rules)
         existing = swap_rules.get(hold.name, ())
-        if any(swap.evicts(one) for one in existing):
+        if any(swap.evicts(rule) for rule in existing):
             raise Refused(f"swap {hold.name} has begun to evict pods: run it again to continue, or return its devices")
         if existing and hold.name in existing_holds:  # rules without a hold are of an interrupted preview: repeat it
             raise Refused(
@@ -152,13 +152,13 @@ class Swaps:
         """
         holds_before, swap_rules = self.holds_and_swap_rules()
         existing = swap_rules.get(hold.name, ())  # of an interrupted run
-        begun = any(swap.evicts(one) for one in existing)
+        begun = any(swap.evicts(rule) for rule in existing)
         changed = bool(self.rules.make(hold))
         evicted: dict[str, EvictedPod] = {}
         counted = None
         try:
             for _round in range(MAX_ROUNDS):
-                claims = {claim for one in evicted.values() for claim in one.claims}
+                claims = {claim for pod in evicted.values() for claim in pod.claims}
                 effects = self._effects_after_cleanup(hold.name, evict, claims)
                 if not effects.evicted and not effects.refused:
                     self._remove_swap_rules(hold.name)
@@ -166,13 +166,13 @@ class Swaps:
                 blockers = [*effects.refused, *([] if ignore_budgets or begun else effects.budgets)]
                 if blockers:
                     raise Refused("; ".join(blockers))
-                devices = list(dict.fromkeys(device for one in effects.evicted for device in one.devices))
+                devices = list(dict.fromkeys(device for pod in effects.evicted for device in pod.devices))
                 self._set_rules(hold, devices, swap.COUNT)
                 counted = self._checked_count(hold, devices, effects) if counted is None else counted
                 begun = True
                 self._set_rules(hold, devices, swap.EVICT)
-                evicted.update({one.uid: one for one in effects.evicted})
-                longest_grace = max((one.grace for one in effects.evicted), default=0)
+                evicted.update({pod.uid: pod for pod in effects.evicted})
+                longest_grace = max((pod.grace for pod in effects.evicted), default=0)
                 self._wait_for_pods(hold, effects.evicted, longest_grace + seconds)
             raise Unfinished(f"new pods keep getting devices of swap {hold.name}: their claims tolerate its hold")
         except Refused as error:
@@ -200,7 +200,7 @@ class Swaps:
             check_owner(old, owner)
             if old.purpose != SWAP:
                 raise Refused(f"{old.title()} has the purpose {old.purpose}: it is not a swap")
-        _for_each(lambda one: self.rules.delete(one, check), swap_rules.get(name, ()))
+        _for_each(lambda rule: self.rules.delete(rule, check), swap_rules.get(name, ()))
         return bool(self.rules.release(name, owner, check)) or bool(swap_rules.get(name))
 
     # parts of the steps
@@ -215,18 +215,22 @@ class Swaps:
             self.rules.release(hold.name)
 
     def _remove_swap_rules(self, name: str) -> None:
-        _for_each(self.rules.delete, [one for one in self.rules.list() if swap.swap_of(one) == name])
+        _for_each(self.rules.delete, [rule for rule in self.rules.list() if swap.swap_of(rule) == name])
 
     def _set_rules(self, hold: Hold, devices: t.Sequence[DeviceId], effect: str) -> None:
         """Give each device its rule with this effect, and remove the swap's rules of other devices.
 
         A rule that already evicts pods is not changed. Raises Refused if a device has a rule of another swap.
         """
-        desired = {swap.rule_name(one): swap.rule(hold, one, effect, self.api_version) for one in devices}
+        desired = {swap.rule_name(device): swap.rule(hold, device, effect, self.api_version) for device in devices}
         for _attempt in range(_ATTEMPTS):
-            current = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
+            current = {
+                str(rule["metadata"]["name"]): rule for rule in self.rules.list() if swap.swap_of(rule) is not None
+            }
             swap.check_no_other_swap(hold, devices, current.values())
-            obsolete = [one for name, one in current.items() if name not in desired and swap.swap_of(one) == hold.name]
+            obsolete = [
+                rule for name, rule in current.items() if name not in desired and swap.swap_of(rule) == hold.name
+            ]
             try:
                 _for_each(self._put, [(new, current.get(name)) for name, new in desired.items()])
                 _for_each(self.rules.delete, obsolete)
@@ -255,18 +259,18 @@ class Swaps:
 
         Raises Refused if the controller does not count them in time.
         """
-        names = {swap.rule_name(one) for one in devices}
+        names = {swap.rule_name(device) for device in devices}
         deadline = time.monotonic() + COUNT_TIMEOUT_SECONDS
         pauses = _pauses()
         while True:
             counts, missing = {}, set(names)
-            for one in self.rules.list():
-                name = str(one["metadata"]["name"])
-                if name in names and swap.swap_of(one) == hold.name:
-                    count = swap.counted_pods(one)
+            for rule in self.rules.list():
+                name = str(rule["metadata"]["name"])
+                if name in names and swap.swap_of(rule) == hold.name:
+                    count = swap.counted_pods(rule)
                     if count is not None:
                         counts[name] = count
-                    if count is not None or one["spec"]["taint"].get("effect") == swap.EVICT:
+                    if count is not None or rule["spec"]["taint"].get("effect") == swap.EVICT:
                         missing.discard(name)
             if not missing:
                 return counts
@@ -281,8 +285,8 @@ class Swaps:
     def _checked_count(self, hold: Hold, devices: t.Sequence[DeviceId], effects: TakeEffects) -> int:
         """The sum of the controller's counts. Raises Refused if it would evict more pods than are known."""
         known: dict[str, int] = {}
-        for one in effects.evicted:
-            for device in one.devices:
+        for pod in effects.evicted:
+            for device in pod.devices:
                 known[swap.rule_name(device)] = known.get(swap.rule_name(device), 0) + 1
         counts = self._wait_for_counts(hold, devices)
         too_high = {name: count for name, count in counts.items() if count > known.get(name, 0)}
@@ -305,8 +309,8 @@ class Swaps:
                 active.pop(0)
                 continue
             if time.monotonic() > deadline:
-                active = [one for one in active if self._is_active(one)]
-                names = ", ".join(f"{one.pod} on {one.node}" for one in active[:8])
+                active = [pod for pod in active if self._is_active(pod)]
+                names = ", ".join(f"{pod.pod} on {pod.node}" for pod in active[:8])
                 raise Unfinished(
                     f"after {seconds} s, {len(active)} pod(s) still have devices: {names}. If a node is lost, remove "
                     f"its pods or its Node. The hold and the rules of swap {hold.name} stay: run it again to continue, "

@@ -45,7 +45,7 @@ class Rollback(t.TypedDict, total=False):
 
 def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> list[Rule]:
     """The rules of a module's option. A rule's own settings override those of its profile. Raises Unfit."""
-    found, problems = [], []
+    nic_rules, problems = [], []
     for number, nic in enumerate(nics):
         name = nic.get("name") or f"nics[{number}]"
         profile = nic.get("profile")
@@ -62,10 +62,10 @@ def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> lis
         except Unfit as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
             continue
-        found.append(Rule(name, chosen, settings, nic.get("count"), nic.get("at_least")))
+        nic_rules.append(Rule(name, chosen, settings, nic.get("count"), nic.get("at_least")))
     if problems:
         raise Unfit(problems)
-    return found
+    return nic_rules
 
 
 def run(
@@ -142,7 +142,7 @@ def _fail_undone(module: AnsibleModule, system: System, error: Failed, rollback:
         msg=f"{error} {_rollback_note(rollback)}".rstrip(),
         failed_change=error.change.as_json() if error.change else None,
         undone=[change.as_json() for change in error.undone],
-        remaining=[one.as_json() for one in error.remaining],
+        remaining=[difference.as_json() for difference in error.remaining],
         rollback=rollback,
         **(_trace(error.__cause__) if error.unexpected and error.__cause__ else {}),
     )
@@ -180,7 +180,9 @@ def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings
     volatile = resources(node.system, (rule.settings for rule in wanted), general, boot=True)
     if not volatile:
         return {}
-    network = any(one.network for one in volatile) or any(like("virtual", rule.select.type) for rule in wanted)
+    network = any(resource.network for resource in volatile) or any(
+        like("virtual", rule.select.type) for rule in wanted
+    )
     nics = [
         {
             "name": rule.name,
@@ -190,8 +192,8 @@ def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings
         }
         for rule in wanted
     ]
-    found = {"nics": nics, "node": general, **({"network": True} if network else {})}
-    return t.cast(Settings, json.loads(json.dumps(found)))
+    content = {"nics": nics, "node": general, **({"network": True} if network else {})}
+    return t.cast(Settings, json.loads(json.dumps(content)))
 
 
 def _rollback_note(rollback: Rollback | None) -> str:

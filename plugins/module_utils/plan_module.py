@@ -32,7 +32,7 @@ def run(options: Object, planned: t.Callable[[Object], Object]) -> None:
     try:
         result = planned(module.params)
     except KeyError as error:
-        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
+        module.fail_json(msg=f"The objects cannot be read: an object lacks the field {error}")
     except (ValueError, EngineMissing) as error:
         module.fail_json(msg=str(error))
     except (TypeError, AttributeError) as error:

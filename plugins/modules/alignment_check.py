@@ -446,7 +446,9 @@ def main() -> None:
     params, notes = module.params, []
     check, answer = run_check(module, engine_of(module, notes))
     claims = answer["claims"]
-    unprobed = sorted({one["node"] for one in claims if one["node"]} - set(check.machines) - set(check.unusable))
+    unprobed = sorted(
+        {report["node"] for report in claims if report["node"]} - set(check.machines) - set(check.unusable)
+    )
     if unprobed:
         notes.append(f"not probed, so only compared with what drivers publish: {', '.join(unprobed)}")
     notes += [f"{node}: {why}" for node, why in sorted(answer["unusable_facts"].items())]
@@ -454,7 +456,7 @@ def main() -> None:
     measurements = [measurement_of(entry) for entry in params["measurements"]]
     for report in claims:
         report["predictions"] = predictions.get(report["claim"], [])
-        report["measured"] = [one for one in measurements if one["claim"] == report["claim"]]
+        report["measured"] = [measurement for measurement in measurements if measurement["claim"] == report["claim"]]
     failed = failures(claims, params["require_proof"])
     result = {
         "changed": False,

@@ -271,8 +271,12 @@ def fit_result(count: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
 def read_fleet(params: Object, objects: list[Object]) -> Fleet:
     """The fleet of the objects, or of the facts if the objects have no nodes and no slices. Raises ValueError."""
     release, gates = params["kubernetes_version"], params["feature_gates"]
-    if params["facts"] and not any(one["kind"] in ("Node", "ResourceSlice") for one in objects):
-        classes = {one["metadata"]["name"]: convert(one, V1) for one in objects if one["kind"] == "DeviceClass"}
+    if params["facts"] and not any(item["kind"] in ("Node", "ResourceSlice") for item in objects):
+        classes = {
+            device_class["metadata"]["name"]: convert(device_class, V1)
+            for device_class in objects
+            if device_class["kind"] == "DeviceClass"
+        }
         return probed(params["facts"], params["drivers"], classes, release, gates)
     fleet = read(objects, release, gates, params["kueue_configuration"])
     return dataclasses.replace(fleet, upper_bound_notes=(*fleet.upper_bound_notes, *missing_kinds(params["objects"])))
@@ -307,7 +311,7 @@ class FitCounter:
 
     def results(self, counts: t.Sequence[Fit], scenario: Scenario) -> list[Object]:
         """Counts as the module returns them."""
-        return [fit_result(one, scenario.fleet, self.labels) for one in counts]
+        return [fit_result(count, scenario.fleet, self.labels) for count in counts]
 
 
 def make_plan(params: Object) -> Object:
@@ -331,15 +335,20 @@ def make_plan(params: Object) -> Object:
         states = t.cast(States, counter.states)
         stranded_devices = stranded(fleet, workloads, states.cache.engine, states)
     later = after(start, params["what_if"])
-    columns = [("now", counts), *((next(iter(step)), counter.fit(one)) for step, one in zip(params["what_if"], later))]
+    columns = [
+        ("now", counts),
+        *((next(iter(step)), counter.fit(scenario)) for step, scenario in zip(params["what_if"], later)),
+    ]
     last = columns[-1][1] if later else []
     value = stranded_value(fleet, stranded_devices, device_prices)
     unit = params["price_unit"]
     return {
         "fit": counter.results(counts, start),
         "after": counter.results(last, later[-1]) if later else [],
-        "steps": [{"step": step, "totals": {one.workload: one.total for one in fits}} for step, fits in columns[1:]],
-        "stranded": [_stranded(one, value) for one in stranded_devices],
+        "steps": [
+            {"step": step, "totals": {count.workload: count.total for count in fits}} for step, fits in columns[1:]
+        ],
+        "stranded": [_stranded(stranded_device, value) for stranded_device in stranded_devices],
         "worth": {
             "devices": value.devices,
             "gbps": value.gbps,
@@ -349,24 +358,24 @@ def make_plan(params: Object) -> Object:
         },
         "fleet": fleet_map(fleet, stranded_devices, params["by"]),
         "lines": report_lines.lines(counts, last, stranded_devices, value, unit),
-        "table": report_lines.table([one.name for one in workloads], columns) if later else [],
-        "notes": sorted({note for _step, fits in columns for one in fits for note in one.notes}),
+        "table": report_lines.table([planned.name for planned in workloads], columns) if later else [],
+        "notes": sorted({note for _step, fits in columns for count in fits for note in count.notes}),
     }
 
 
-def _stranded(one: Stranded, value: StrandedValue) -> Object:
+def _stranded(stranded_device: Stranded, value: StrandedValue) -> Object:
     """A stranded device as the module returns it, with its value."""
-    device_value = value.by_device.get((one.node, one.device))
+    device_value = value.by_device.get((stranded_device.node, stranded_device.device))
     gbps, cost = (device_value.gbps, device_value.cost) if device_value else (None, None)
-    return {**dataclasses.asdict(one), "gbps": gbps, "money": cost}
+    return {**dataclasses.asdict(stranded_device), "gbps": gbps, "money": cost}
 
 
 def changed_workload(value: Object, params: Object, templates: Templates) -> Workload:
     """A workload with the values that the step `workload` of `what_if` changes. Raises ValueError."""
-    wrong = sorted(set(value) - set(WORKLOAD))
-    if wrong:
-        raise ValueError(f"a workload has no key {', '.join(wrong)}; known are {', '.join(WORKLOAD)}")
-    entry = next(one for one in params["workloads"] if one["name"] == value["name"])
+    unknown_keys = sorted(set(value) - set(WORKLOAD))
+    if unknown_keys:
+        raise ValueError(f"a workload has no key {', '.join(unknown_keys)}; known are {', '.join(WORKLOAD)}")
+    entry = next(entry for entry in params["workloads"] if entry["name"] == value["name"])
     # new templates or claims replace both
     without = {"templates": None, "claims": None} if {"templates", "claims"} & set(value) else {}
     return workload({**entry, **without, **value}, templates)
@@ -374,7 +383,7 @@ def changed_workload(value: Object, params: Object, templates: Templates) -> Wor
 
 def unmet_requirements(result: Object, require: Object) -> list[str]:
     """The workloads of which fewer fit than required, after the changes if there are any. Raises ValueError."""
-    counts = {one["workload"]: one["total"] for one in result["after"] or result["fit"]}
+    counts = {count["workload"]: count["total"] for count in result["after"] or result["fit"]}
     unmet = []
     for name, minimum in require.items():
         if name not in counts:

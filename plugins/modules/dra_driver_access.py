@@ -190,7 +190,7 @@ def main() -> None:
         if authority:
             with open(authority, encoding="utf-8", errors="replace") as stream:  # comments may have any encoding
                 certificates = CERTIFICATE.finditer(stream.read())
-            result["certificate_authority"] = "".join(one.group() for one in certificates)
+            result["certificate_authority"] = "".join(certificate.group() for certificate in certificates)
         api = kubernetes.client.CoreV1Api(client)
         failure = f"the Node {params['node']} cannot be read"
         try:

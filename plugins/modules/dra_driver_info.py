@@ -159,7 +159,7 @@ def list_releases() -> dict[str, list[str]]:
                 raise OSError("its Python was removed")
         except OSError:
             partial.append(name)
-    complete = [one for one in complete if one[1] not in partial]
+    complete = [release for release in complete if release[1] not in partial]
     return {"releases": [name for _time, name in sorted(complete, reverse=True)], "partial": partial}
 
 
@@ -210,14 +210,14 @@ def process_release(pid: int) -> str:
 
 def read_files() -> dict[str, bytes]:
     """The contents of the settings, unit file and kubeconfig by path, if they can be read."""
-    found = {}
+    contents = {}
     for path in (*FILES, KUBECONFIG):
         try:
             with open(path, "rb") as stream:
-                found[path] = stream.read()
+                contents[path] = stream.read()
         except OSError:
             continue
-    return found
+    return contents
 
 
 def token_claims() -> dict[str, object]:
@@ -277,22 +277,24 @@ def main() -> None:
     )
     if os.geteuid():
         module.fail_json(msg="only root can read the driver's state: use become")
-    found = read_files()
+    contents = read_files()
     result = {
         "release": link_target("current"),
         "previous": link_target("previous"),
         "service": service_state(module),
         "token": token_claims(),
     }
-    result["files"] = {path: hashlib.sha256(content).hexdigest() for path, content in found.items()}
+    result["files"] = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     if module.params["contents"]:
-        result["contents"] = {path: base64.b64encode(found[path]).decode() for path in FILES if path in found}
+        result["contents"] = {path: base64.b64encode(contents[path]).decode() for path in FILES if path in contents}
     result.update(**list_releases(), **driver_status(module))
     if module.params["devices"] and os.path.exists(PROGRAM):
         _status, output, errors = run(module, PROGRAM, "inventory", "--json")
         try:
             answer = json.loads(output)
-            result["devices"] = [{"name": one["name"], "attributes": one["attributes"]} for one in answer["devices"]]
+            result["devices"] = [
+                {"name": device["name"], "attributes": device["attributes"]} for device in answer["devices"]
+            ]
             result["withheld"] = answer["withheld"]
         except (ValueError, LookupError, TypeError):
             module.fail_json(msg=f"'lanewise-driver inventory' failed: {(errors or output).strip()}", **result)

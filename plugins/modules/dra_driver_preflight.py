@@ -220,10 +220,10 @@ def find_process(name: str) -> tuple[str, list[str]] | None:
 def check_runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
     """The name and version of the container runtime. `reported` is that of the Node. Adds problems."""
     name, _slashes, version = reported.partition("://")
-    found = find_process("containerd") if name in ("", "containerd") else None
+    process = find_process("containerd") if name in ("", "containerd") else None
     if not name:
-        if found:
-            name, version = "containerd", run(module, found[0], "--version")[1]
+        if process:
+            name, version = "containerd", run(module, process[0], "--version")[1]
         elif find_process("crio"):
             name, version = "cri-o", run(module, "crio", "--version")[1]
     minimum = {"containerd": MIN_CONTAINERD, "cri-o": MIN_CRIO}.get(name)
@@ -238,19 +238,19 @@ def check_runtime(module: AnsibleModule, reported: str, problems: list[str]) -> 
             f"{name} is {version.strip() or 'of unknown version'}, and CDI needs {version_text(minimum)}. Upgrade it."
         )
     elif name == "containerd":
-        check_containerd(module, found, parsed, problems)
+        check_containerd(module, process, parsed, problems)
     words = version.strip().split()
     return f"{name} {next((word.lstrip('v') for word in words if version_of(word)), '')}".strip()
 
 
 def check_containerd(
-    module: AnsibleModule, found: tuple[str, list[str]] | None, version: tuple[int, int], problems: list[str]
+    module: AnsibleModule, process: tuple[str, list[str]] | None, version: tuple[int, int], problems: list[str]
 ) -> None:
     """Add a problem if the effective configuration disables CDI, or does not use the driver's folder of specs."""
-    if found is None:
+    if process is None:
         problems.append("No running containerd was found. Start it; if this is a container, connect to its host.")
         return
-    program, arguments = found
+    program, arguments = process
     config = ""
     for index, argument in enumerate(arguments):
         if argument in ("-c", "--config", "-config"):
@@ -287,11 +287,13 @@ def check_addresses(pools: list[str], problems: list[str]) -> None:
         return
     try:
         with netlink.Connection() as kernel:
-            found = used.overlaps(kernel, pools)
+            overlaps = used.overlaps(kernel, pools)
     except (OSError, ValueError) as error:
         problems.append(f"The node's addresses could not be compared with dra_driver_rail_addresses: {error}.")
         return
-    problems += [f"dra_driver_rail_addresses: {one}. Use a pool that nothing else on the node uses." for one in found]
+    problems += [
+        f"dra_driver_rail_addresses: {overlap}. Use a pool that nothing else on the node uses." for overlap in overlaps
+    ]
 
 
 def main() -> None:

@@ -120,13 +120,13 @@ EPOCH = "315532800"
 
 def read_sources(root: Path) -> dict[str, bytes]:
     """The files that the wheel is built from, by path relative to the collection."""
-    found = {name: (root / name).read_bytes() for name in (PROJECT, PACKAGE)}
+    sources = {name: (root / name).read_bytes() for name in (PROJECT, PACKAGE)}
     for folder in SOURCES:
         for path in sorted((root / folder).rglob("*")):
             name = str(path.relative_to(root))
             if path.suffix in SUFFIXES and path.is_file() and not name.startswith(EXCLUDED):
-                found[name] = path.read_bytes()
-    return found
+                sources[name] = path.read_bytes()
+    return sources
 
 
 def digest(parts: t.Iterable[bytes]) -> str:
@@ -190,7 +190,10 @@ def create_bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhou
     try:
         with open(handle, "wb") as stream, tarfile.open(fileobj=stream, mode="w") as archive:
             parts = {"requirements.txt": lock.rstrip(b"\n") + f"\n{requirement}".encode(), wheel.name: content}
-            for path, data in [*parts.items(), *((f"wheelhouse/{one.name}", one.read_bytes()) for one in dependencies)]:
+            for path, data in [
+                *parts.items(),
+                *((f"wheelhouse/{dependency.name}", dependency.read_bytes()) for dependency in dependencies),
+            ]:
                 entry = tarfile.TarInfo(path)
                 entry.size, entry.mtime, entry.mode = len(data), int(EPOCH), 0o644
                 archive.addfile(entry, io.BytesIO(data))

@@ -151,7 +151,7 @@ SPEC = {
 def wanted_hold(params: Object, old: Hold | None, now: datetime) -> Hold:
     """The hold that the parameters describe. Raises ValueError."""
     expires = expiry(params["expires"], params["hours"], old, now)
-    devices = tuple(forms.parse_device(one) for one in dict.fromkeys(params["devices"]))
+    devices = tuple(forms.parse_device(device) for device in dict.fromkeys(params["devices"]))
     return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
 
 
@@ -162,7 +162,7 @@ def apply_hold(module: AnsibleModule, rules: Rules) -> Object:
     """
     now = datetime.now(timezone.utc)
     params = module.params
-    old = next((one for one in forms.holds(rules.list()) if one.name == params["name"]), None)
+    old = next((hold for hold in forms.holds(rules.list()) if hold.name == params["name"]), None)
     if old and old.purpose == forms.SWAP:
         raise Refused(f"{old.title()} belongs to a swap: return the swap with lanewise.dra.swap")
     new = None
@@ -178,8 +178,8 @@ def apply_hold(module: AnsibleModule, rules: Rules) -> Object:
         "changed": bool(changes),
         "hold": after or before,
         "toleration": toleration(params["name"]),
-        "added": [one for one in after.get("devices", ()) if one not in before.get("devices", ())],
-        "removed": [one for one in before.get("devices", ()) if one not in after.get("devices", ())],
+        "added": [device for device in after.get("devices", ()) if device not in before.get("devices", ())],
+        "removed": [device for device in before.get("devices", ()) if device not in after.get("devices", ())],
         "diff": {"before": _shown(before), "after": _shown(after)},
     }
 

@@ -88,18 +88,18 @@ def list_holds(rules: list[t.Any], now: datetime) -> Object:
     """What the module returns for the rules of a cluster."""
     listed, evicting, counting = holds(rules), swap.evicting_rules(rules), swap.counting_rules(rules)
     lines, overdue = [], []
-    for one in listed:
-        count = len(one.devices)
+    for hold in listed:
+        count = len(hold.devices)
         devices = "1 device" if count == 1 else f"{count} devices"
-        lines.append(f"{one.title()}: {devices}{_rules_text(evicting.pop(one.name, 0), counting.pop(one.name, 0))}")
-        if one.overdue(now):
+        lines.append(f"{hold.title()}: {devices}{_rules_text(evicting.pop(hold.name, 0), counting.pop(hold.name, 0))}")
+        if hold.overdue(now):
             held = f"{devices} {'is' if count == 1 else 'are'} still held"
-            overdue.append(f"{one.title()}, is overdue: {held}: {_advice(one.purpose)}")
+            overdue.append(f"{hold.title()}, is overdue: {held}: {_advice(hold.purpose)}")
     for name in sorted({*evicting, *counting}):
         rules_text = _rules_text(evicting.get(name, 0), counting.get(name, 0))
         lines.append(f"swap {name} without a hold{rules_text}")
         overdue.append(f"swap {name} has no hold{rules_text}: return it with lanewise.dra.swap")
-    return {"holds": [one.as_dict(now) for one in listed], "lines": lines, "overdue": overdue, "served": True}
+    return {"holds": [hold.as_dict(now) for hold in listed], "lines": lines, "overdue": overdue, "served": True}
 
 
 def _advice(purpose: str) -> str:

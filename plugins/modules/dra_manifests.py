@@ -221,7 +221,7 @@ def files_of(module: AnsibleModule) -> list[pathlib.Path]:
 
 def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
     """The objects, each with its source. Lists (kind: List) are split into their items."""
-    found = [(f"definitions[{index}]", item) for index, item in enumerate(module.params["definitions"])]
+    items = [(f"definitions[{index}]", item) for index, item in enumerate(module.params["definitions"])]
     if module.params["paths"] and YAML_ERROR:
         module.fail_json(msg=missing_required_lib("PyYAML"), exception=YAML_ERROR)
     for path in files_of(module):
@@ -230,9 +230,9 @@ def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
                 documents = list(yaml.load_all(stream, Loader=_Loader))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             module.fail_json(msg=f"Cannot read {path}: {error}")
-        found += [(str(path), item) for item in documents if item is not None]
+        items += [(str(path), item) for item in documents if item is not None]
     flat = []
-    for source, item in found:
+    for source, item in items:
         if isinstance(item, dict) and item.get("kind") == "List" and isinstance(item.get("items"), list):
             flat += [(source, inner) for inner in item["items"]]
         else:
@@ -244,8 +244,8 @@ def unchecked_of(item: object, engine: Engine) -> list[tuple[str, str]]:
     """The CEL expressions in an object that only a server can check, each with the reason."""
     if isinstance(item, dict):
         text = item.get("expression")
-        found = [(text, why) for why in engine.judge(text).unchecked] if isinstance(text, str) else []
-        return found + [pair for value in item.values() for pair in unchecked_of(value, engine)]
+        pairs = [(text, why) for why in engine.judge(text).unchecked] if isinstance(text, str) else []
+        return pairs + [pair for value in item.values() for pair in unchecked_of(value, engine)]
     if isinstance(item, list):
         return [pair for value in item for pair in unchecked_of(value, engine)]
     return []
@@ -266,9 +266,9 @@ def class_policy_problems(objects: list[tuple[str, dict]]) -> list[Problem]:
     """The errors in configurations of lanewise.dev, and the settings of claims that their classes do not allow."""
     problems = class_policy.check([item for _where, item in objects])
     return [
-        Problem(f"{where}: {one.path}", one.message, one.rule, one.fix)
+        Problem(f"{where}: {problem.path}", problem.message, problem.rule, problem.fix)
         for (where, _item), of_object in zip(objects, problems)
-        for one in of_object
+        for problem in of_object
     ]
 
 
@@ -321,15 +321,17 @@ def main() -> None:
         errors = list(dict.fromkeys(unsupported(item, *target) + validate(item, *target, engine)))
         if params["cel"]:
             notes += [f"{source}: {kind} {name}: {text}: {why}" for text, why in unchecked_of(item, engine)]
-        problems += [Problem(f"{source}: {kind} {name}: {one.path}", one.message, one.rule, one.fix) for one in errors]
+        problems += [
+            Problem(f"{source}: {kind} {name}: {error.path}", error.message, error.rule, error.fix) for error in errors
+        ]
         if not errors:
             valid.append((f"{source}: {kind} {name}", item))
     problems += class_policy_problems(valid)
     valid_objects = [item for _where, item in valid]
     if needs_reach(module):
         try:
-            result["reach"], more = check_reach(valid_objects, params, engine)
-            notes += more
+            result["reach"], reach_notes = check_reach(valid_objects, params, engine)
+            notes += reach_notes
         except Problems as error:
             problems += error.problems
         except ValueError as error:

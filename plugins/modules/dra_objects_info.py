@@ -156,7 +156,7 @@ def main() -> None:
             served = version_of(kind, params["api_version"], version)
             failure = f"{kind}s of {served} cannot be listed"
             try:
-                objects[kind] = [reduce(one) for one in listed(api, kind, served)]
+                objects[kind] = [reduce(item) for item in listed(api, kind, served)]
             except kubernetes.client.ApiException as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise

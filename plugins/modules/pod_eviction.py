@@ -117,7 +117,7 @@ class StillExists(Exception):
 def controller_of(pod: ObjectView) -> str:
     """The UID of a pod's controller; empty without one."""
     owners = pod["metadata"].get("ownerReferences") or ()
-    return next((str(one.get("uid")) for one in owners if one.get("controller")), "")
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
 
 
 class Pods:
@@ -139,8 +139,8 @@ class Pods:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return None
-        found: Object = loads_pruned(answer.data)
-        return found if found["metadata"].get("uid") == self.uid else None
+        pod: Object = loads_pruned(answer.data)
+        return pod if pod["metadata"].get("uid") == self.uid else None
 
     def evict(self, check: bool) -> str:
         """Evict the pod. Returns why a PodDisruptionBudget refuses the eviction; empty if none does."""
@@ -182,7 +182,7 @@ class Pods:
                 continue
             claim: Object = loads_pruned(answer.data)
             users = (claim.get("status") or {}).get("reservedFor") or ()
-            if any(one.get("uid") == self.uid for one in users):
+            if any(user.get("uid") == self.uid for user in users):
                 reserved.append(name)
         return reserved
 
@@ -193,14 +193,14 @@ class Pods:
             return self.core.list_namespaced_pod(self.namespace, **query)
 
         return [
-            one
-            for one in read_all(page, "v1", "Pod")
-            if controller_of(one) == controller and not one["metadata"].get("deletionTimestamp")
+            pod
+            for pod in read_all(page, "v1", "Pod")
+            if controller_of(pod) == controller and not pod["metadata"].get("deletionTimestamp")
         ]
 
 
 def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
-    """Evict the pod and wait for its end. Returns the module's result.
+    """Evict the pod, and wait until its claims are free and its controller has replaced it. Returns the result.
 
     Raises StillExists, ApiException and HTTPError.
     """
@@ -218,7 +218,7 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
     if blocked or module.check_mode:
         return {"changed": not blocked, "blocked": blocked, "replaced": not blocked}
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    claims = [str(one["resourceClaimName"]) for one in statuses if one.get("resourceClaimName")]
+    claims = [str(status["resourceClaimName"]) for status in statuses if status.get("resourceClaimName")]
     end = time.monotonic() + params["timeout"]
     while True:
         if pods.read():
@@ -239,7 +239,7 @@ def wait_for_siblings(pods: Pods, controller: str, before: int, seconds: int) ->
     end = time.monotonic() + seconds
     while controller:
         siblings = pods.siblings(controller)
-        if len(siblings) >= before and all((one.get("spec") or {}).get("nodeName") for one in siblings):
+        if len(siblings) >= before and all((pod.get("spec") or {}).get("nodeName") for pod in siblings):
             break
         if time.monotonic() > end:
             return False

@@ -194,7 +194,7 @@ def jobs_of(params: t.Mapping[str, t.Any]) -> tuple[list[Job], str]:
         raise ValueError(f"swing: {params['swing']:g} must be from 0 to 1")
     if params["csv"] is not None:
         jobs = read_csv(params["csv"].splitlines())
-        return [one for one in jobs if one.submit < params["hours"] * 3600], "csv"
+        return [job for job in jobs if job.submit < params["hours"] * 3600], "csv"
     shares = {str(team): float(share) for team, share in (params["shares"] or {}).items()}
     if not shares or min(shares.values()) < 0 or not sum(shares.values()):
         raise ValueError("shares: name the teams, each with its part of the load, such as {red: 1, blue: 1}")
@@ -217,8 +217,8 @@ def main() -> None:
 
     def work(api: kubernetes.client.ApiClient, version: str) -> dict[str, t.Any]:
         templates = {
-            one["gpus"]: SizeTemplate(one["template"], one["gpus"] if one["held"] is None else one["held"])
-            for one in params["forms"]
+            form["gpus"]: SizeTemplate(form["template"], form["gpus"] if form["held"] is None else form["held"])
+            for form in params["forms"]
         }
         window = params["hours"] * 3600  # seconds of the stream
         try:

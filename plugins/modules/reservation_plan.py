@@ -226,13 +226,13 @@ def untolerated_requests(wanted: Workload, hold: str, required: bool) -> list[st
     Raises ValueError for claims that tolerate other holds, and with `required` for those that do not tolerate this one.
     """
     required_toleration = toleration(hold)
-    broad = [one for claim in wanted.claims for one in tolerating_others(claim, hold)]
+    broad = [request for claim in wanted.claims for request in tolerating_others(claim, hold)]
     if broad:
         raise ValueError(
             f"workload {wanted.name}: {', '.join(broad)} tolerates other holds than {hold}, and could take what is "
             f"held for others: use only the toleration {required_toleration}"
         )
-    untolerated = [one for claim in wanted.claims for one in not_tolerating(claim, hold)]
+    untolerated = [request for claim in wanted.claims for request in not_tolerating(claim, hold)]
     if untolerated and required:
         raise ValueError(
             f"workload {wanted.name}: {', '.join(untolerated)} does not tolerate hold {hold}, so the job could "
@@ -262,63 +262,63 @@ def make_plan(params: Object) -> Object:
     fleet = read(objects, params["kubernetes_version"], params["feature_gates"])
     movable_pods, kept = movable(objects, protect_of(params["protect"]), params["never"])
     tolerant = set()  # claims that tolerate the hold
-    for one in objects:
-        if one["kind"] == "ResourceClaim" and not not_tolerating(convert(one, V1)["spec"], params["hold"]):
-            tolerant.add(f"{one['metadata']['namespace']}/{one['metadata']['name']}")
+    for item in objects:
+        if item["kind"] == "ResourceClaim" and not not_tolerating(convert(item, V1)["spec"], params["hold"]):
+            tolerant.add(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
     job = Job(
         wanted, params["count"], params["hold"], params["max_moves"], params["may_wait"], max(1, params["searches"])
     )
-    found = room(fleet, job, movable_pods, engine, tolerant)
-    quota_reason = not_admitted(fleet, job, found)
-    if quota_reason and found.moves:  # no pod is moved for a job that would have to wait anyway
-        found = Room(False, at_least=found.at_least, arrived=found.arrived, reason=quota_reason)
+    answer = room(fleet, job, movable_pods, engine, tolerant)
+    quota_reason = not_admitted(fleet, job, answer)
+    if quota_reason and answer.moves:  # no pod is moved for a job that would have to wait anyway
+        answer = Room(False, at_least=answer.at_least, arrived=answer.arrived, reason=quota_reason)
         quota_reason = ""
     notes = [*fleet.notes, *fleet.upper_bound_notes, *fleet.lower_bound_notes]
-    notes += [note for some in not_modelled(wanted) for note in some]
+    notes += [note for group in not_modelled(wanted) for note in group]
     notes += [f"workload {wanted.name}: {quota_reason}"] if quota_reason else []
-    parts = {"lines": lines(found, job), "notes": notes}
-    return {**plan_result(found), "toleration": toleration(job.hold), "lacking": untolerated, "kept": kept, **parts}
+    parts = {"lines": lines(answer, job), "notes": notes}
+    return {**plan_result(answer), "toleration": toleration(job.hold), "lacking": untolerated, "kept": kept, **parts}
 
 
-def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
+def not_admitted(fleet: Fleet, job: Job, answer: Room) -> str:
     """Why a quota of the namespace does not admit all remaining pods of the job; empty if all are admitted."""
     admission = quotas.admitted(fleet, job.workload)
-    remaining = job.count - found.arrived
+    remaining = job.count - answer.arrived
     if not admission.reason or (admission.count or 0) >= remaining:
         return ""
     return f"{admission.reason}, and {remaining} are to come"
 
 
-def plan_result(found: Room) -> Object:
+def plan_result(answer: Room) -> Object:
     """The answer as data."""
     return {
-        "fits": found.fits,
-        "moves": [{"pod": one.pod, "uid": one.uid, "node": one.node, "to": one.to} for one in found.moves],
-        "at_least": found.at_least,
-        "optimal": found.optimal,
-        "devices": ["/".join(one) for one in found.devices],
+        "fits": answer.fits,
+        "moves": [{"pod": move.pod, "uid": move.uid, "node": move.node, "to": move.to} for move in answer.moves],
+        "at_least": answer.at_least,
+        "optimal": answer.optimal,
+        "devices": ["/".join(device) for device in answer.devices],
         "placements": [
-            {"node": name, "devices": ["/".join(one) for one in devices]} for name, devices in found.placements
+            {"node": name, "devices": ["/".join(device) for device in devices]} for name, devices in answer.placements
         ],
-        "arrived": found.arrived,
-        "reason": found.reason,
+        "arrived": answer.arrived,
+        "reason": answer.reason,
     }
 
 
-def lines(found: Room, job: Job) -> list[str]:
+def lines(answer: Room, job: Job) -> list[str]:
     """The answer as readable lines."""
-    if not found.fits:
-        return [f"{job.workload.name}: does not fit: {found.reason}"]
-    parts = [f"{found.arrived} pod(s) run already"] if found.arrived else []
-    if found.moves:
-        bound = "no plan has fewer" if found.optimal else f"at least {found.at_least} are needed"
-        parts.append(f"fits after {len(found.moves)} move(s) ({bound})")
+    if not answer.fits:
+        return [f"{job.workload.name}: does not fit: {answer.reason}"]
+    parts = [f"{answer.arrived} pod(s) run already"] if answer.arrived else []
+    if answer.moves:
+        bound = "no plan has fewer" if answer.optimal else f"at least {answer.at_least} are needed"
+        parts.append(f"fits after {len(answer.moves)} move(s) ({bound})")
     else:
         parts.append("fits without moves")
-    result = [f"{job.workload.name}: {', '.join(parts)}; {len(found.devices)} device(s) will be held"]
-    result += [f"  move {one.pod} from {one.node}, {_destination(one.to)}" for one in found.moves]
+    result = [f"{job.workload.name}: {', '.join(parts)}; {len(answer.devices)} device(s) will be held"]
+    result += [f"  move {move.pod} from {move.node}, {_destination(move.to)}" for move in answer.moves]
     nodes: dict[str, int] = {}
-    for name, _devices in found.placements:
+    for name, _devices in answer.placements:
         nodes[name] = nodes.get(name, 0) + 1
     return result + [f"  {count} pod(s) on {name}" for name, count in nodes.items()]
 

@@ -111,17 +111,17 @@ def make_plan(params: Object) -> Object:
     objects = objects_of(params["objects"])
     request = request_of(params, objects)
     version = params["kubernetes_version"]
-    found = choose(objects, request, engine_for(version), version, params["feature_gates"])
-    leaving = sorted(found.effects.evicted, key=lambda one: one.pod)
+    choice = choose(objects, request, engine_for(version), version, params["feature_gates"])
+    leaving = sorted(choice.effects.evicted, key=lambda evicted: evicted.pod)
     return {
-        "found": not found.reason,
-        "devices": device_names(found.hold),
-        "evict": device_names(found.evict),
-        "leaving": [evicted_as_dict(one) for one in leaving],
-        "refused": list(found.effects.refused),
-        "budgets": list(found.effects.budgets),
-        "lines": lines(found, request),
-        "notes": list(found.notes),
+        "found": not choice.reason,
+        "devices": device_names(choice.hold),
+        "evict": device_names(choice.evict),
+        "leaving": [evicted_as_dict(evicted) for evicted in leaving],
+        "refused": list(choice.effects.refused),
+        "budgets": list(choice.effects.budgets),
+        "lines": lines(choice, request),
+        "notes": list(choice.notes),
     }
 
 

@@ -114,10 +114,14 @@ def _rates(claims: list[Json]) -> list[tuple[str, Json | None, list[tuple[str, f
     """Claims with a prediction or a measurement. The prediction of a claim is that of its slowest GPU."""
     rows = []
     for claim in claims:
-        bounds = [one["gb_per_s"] for one in claim.get("predictions") or () if one["gb_per_s"]]
-        measured = [(one["tool"], one["gb_per_s"]) for one in claim.get("measured") or () if one["gb_per_s"]]
-        if bounds or measured:
-            rows.append((claim["claim"], min(bounds, key=lambda one: one["likely"]) if bounds else None, measured))
+        rates = [prediction["gb_per_s"] for prediction in claim.get("predictions") or () if prediction["gb_per_s"]]
+        measured = [
+            (measurement["tool"], measurement["gb_per_s"])
+            for measurement in claim.get("measured") or ()
+            if measurement["gb_per_s"]
+        ]
+        if rates or measured:
+            rows.append((claim["claim"], min(rates, key=lambda rate: rate["likely"]) if rates else None, measured))
     return rows
 
 

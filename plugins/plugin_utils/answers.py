@@ -263,7 +263,7 @@ def _checker(form: object) -> _Check:
         return _record_check(t.cast("type", form))
     origin, arguments = t.get_origin(form), t.get_args(form)
     if origin in (types.UnionType, t.Union):
-        optional = _checker(next(one for one in arguments if one is not types.NoneType))
+        optional = _checker(next(argument for argument in arguments if argument is not types.NoneType))
         return lambda value, budget: None if value is None else optional(value, budget)
     if origin is list:
         return _collection_check(list, _checker(arguments[0]))

@@ -255,7 +255,9 @@ def diff_sides(item: Object, before: Object | None, after: Object | None) -> tup
             old, new = (side.get(key) or {} for side in sides)
             for side, values, others, mark in ((sides[0], old, new, "before"), (sides[1], new, old, "after")):
                 if values:
-                    side[key] = {k: "***" if others.get(k) == one else f"*** ({mark})" for k, one in values.items()}
+                    side[key] = {
+                        name: "***" if others.get(name) == value else f"*** ({mark})" for name, value in values.items()
+                    }
     return sides
 
 
@@ -277,8 +279,8 @@ def other_site(before: Sequence[Object], objects: Sequence[Object], site: str = 
 
     `before` is the set's parent in the cluster, if there is one.
     """
-    theirs, ours = site_of(before), site or site_of(objects)
-    return theirs if ours and theirs != ours else ""
+    set_site, own_site = site_of(before), site or site_of(objects)
+    return set_site if own_site and set_site != own_site else ""
 
 
 def parent(
@@ -343,15 +345,15 @@ def served_kinds(set_parent: Object, apis: Object, extra: Sequence[str] = ()) ->
 
     `apis` are the kinds by group and version, as kubernetes.core.k8s_cluster_info returns them.
     """
-    found = []
+    kinds = []
     for name in sorted({*_items(set_parent["metadata"]["annotations"][_KINDS]), *extra}):
         kind, _dot, group = name.partition(".")
         served = [
             api for api in sorted(apis) if kind in apis[api] and (api.partition("/")[0] if "/" in api else "") == group
         ]
         if served:
-            found.append({"api_version": served[0], "kind": kind})
-    return found
+            kinds.append({"api_version": served[0], "kind": kind})
+    return kinds
 
 
 def stale(found: Sequence[Object], objects: Sequence[Object], site: str = "") -> Stale:

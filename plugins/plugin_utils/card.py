@@ -89,7 +89,7 @@ def cards(facts: NodeFacts) -> list[Card]:
     """All NIC cards of a node in the order of their addresses, from its topology facts (see `model.as_dict`)."""
     view = View(read_facts(facts))
     groups: list[tuple[set[_Key], list[NicFacts]]] = []
-    for nic in sorted(facts["nics"], key=lambda one: natural(one["address"])):
+    for nic in sorted(facts["nics"], key=lambda nic: natural(nic["address"])):
         if nic["physfn"]:
             continue
         vpd = facts["functions"][nic["address"]]["vpd"] or {}
@@ -98,7 +98,7 @@ def cards(facts: NodeFacts) -> list[Card]:
         if len(set(serial)) > 1:  # some cards report only zeros
             keys.add((vpd.get("part_number"), serial))
         members = [nic]
-        for group in [one for one in groups if one[0] & keys]:
+        for group in [group for group in groups if group[0] & keys]:
             groups.remove(group)
             keys |= group[0]
             members = group[1] + members
@@ -157,7 +157,7 @@ def _function(nic: NicFacts, facts: NodeFacts, view: View) -> Function:
             for name in nic["rdma_devices"]
             if name in rdma
         ],
-        "vfs": sriov.get("vfs") or [one["address"] for one in facts["nics"] if one["physfn"] == address],
+        "vfs": sriov.get("vfs") or [vf["address"] for vf in facts["nics"] if vf["physfn"] == address],
     }
 
 
@@ -174,21 +174,21 @@ def find(candidates: t.Sequence[Card], slot: str = "", address: str = "", serial
     requested = [
         f"{name} {value}" for name, value in (("slot", slot), ("address", address), ("serial", serial)) if value
     ]
-    found = [
+    matching = [
         card
         for card in candidates
         if (not slot or slot in card["slots"])
         and (not address or address.lower() in function_addresses(card))
         and (not serial or (card["serial"] or "").lower() == serial.strip().lower())
     ]
-    if len(found) == 1:
-        return found[0]
-    reason = "more than one card has" if found else "no NIC has"
+    if len(matching) == 1:
+        return matching[0]
+    reason = "more than one card has" if matching else "no NIC has"
     if slot and not any(card["slots"] for card in candidates):
         reason = "this machine reports no slots of NICs (set replace_nic_address instead), so no NIC has"
-    listed = "".join(f"\n    {title(card)}" for card in found or candidates) or " none"
+    listed = "".join(f"\n    {title(card)}" for card in matching or candidates) or " none"
     raise NoUniqueCard(
-        f"{reason} {' and '.join(requested)}; {'these' if found else 'the NICs of this node'} are:{listed}"
+        f"{reason} {' and '.join(requested)}; {'these' if matching else 'the NICs of this node'} are:{listed}"
     )
 
 
@@ -221,9 +221,9 @@ def location(card: Card) -> str:
 def card_at(candidates: t.Sequence[Card], old: Card) -> Card | None:
     """The card in the slot of `old`, else at its address, else below its port; None if no single card is there."""
     for number in range(len(_locations(old))):
-        found = [card for card in candidates if set(_locations(card)[number]) & set(_locations(old)[number])]
-        if len(found) == 1:
-            return found[0]
+        matching = [card for card in candidates if set(_locations(card)[number]) & set(_locations(old)[number])]
+        if len(matching) == 1:
+            return matching[0]
     return None
 
 
@@ -243,11 +243,13 @@ def same_card(first: Card, second: Card) -> bool | None:
 
 
 def guids(card: Card) -> list[str]:
-    return [one["guid"] for function in card["functions"] for one in function["rdma"] if one["guid"]]
+    return [device["guid"] for function in card["functions"] for device in function["rdma"] if device["guid"]]
 
 
 def macs(card: Card) -> list[str]:
-    return [one["mac"] for function in card["functions"] for one in function["interfaces"] if one["mac"]]
+    return [
+        interface["mac"] for function in card["functions"] for interface in function["interfaces"] if interface["mac"]
+    ]
 
 
 def with_stored_values(card: Card, stored: Card | None) -> Card:

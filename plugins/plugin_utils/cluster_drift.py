@@ -16,7 +16,7 @@ State = tuple[str, list[str]]
 def combined(*states: State) -> State:
     """The worst verdict of all states, with the lines of all."""
     verdicts = [verdict for verdict, _lines in states]
-    worst = next((one for one in (UNKNOWN, DRIFTED, NO_DRIFT) if one in verdicts), NOT_COMPARED)
+    worst = next((verdict for verdict in (UNKNOWN, DRIFTED, NO_DRIFT) if verdict in verdicts), NOT_COMPARED)
     return worst, [line for _state, lines in states for line in lines]
 
 
@@ -31,9 +31,9 @@ def claims_state(applied: object, problem: object) -> State:
     if not applied.get("changed"):
         return NO_DRIFT, []
     replaced = applied.get("replaced") or ()
-    lines = [f"{one} no longer fits the boards of the site: render and apply the claims" for one in replaced]
-    lines += [f"{one} differs or is missing" for one in applied.get("differing") or () if one not in replaced]
-    return DRIFTED, lines + [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
+    lines = [f"{title} no longer fits the boards of the site: render and apply the claims" for title in replaced]
+    lines += [f"{title} differs or is missing" for title in applied.get("differing") or () if title not in replaced]
+    return DRIFTED, lines + [f"{title} is no longer in the inventory" for title in applied.get("pruned") or ()]
 
 
 def holds_state(held: object) -> State:
@@ -41,7 +41,7 @@ def holds_state(held: object) -> State:
 
     NOT_COMPARED without overdue holds, because this does not show that anything agrees with the inventory.
     """
-    lines = [str(one) for one in held.get("overdue") or ()] if isinstance(held, dict) else []
+    lines = [str(line) for line in held.get("overdue") or ()] if isinstance(held, dict) else []
     return (DRIFTED if lines else NOT_COMPARED), lines
 
 
@@ -58,17 +58,17 @@ def queues_state(applied: object, rendered: object, problem: object) -> State:
     overdue = rendered.get("overdue") or ()
     if applied.get("skipped"):
         lines = ["queues_apply is false: check the queues with the program that applies them"]
-        return NOT_COMPARED, lines + [f"overdue loan: {one}" for one in overdue]
+        return NOT_COMPARED, lines + [f"overdue loan: {loan}" for loan in overdue]
     differing = applied.get("differing") or ()
-    still_lent = any(one.startswith("ClusterQueue ") for one in differing)
+    still_lent = any(title.startswith("ClusterQueue ") for title in differing)
     action = (
         "run lanewise.dra.queues to reclaim the quota"
         if still_lent
         else "the quota is reclaimed; remove the loan from queues_loans"
     )
-    lines = [f"overdue loan: {one}: {action}" for one in overdue]
-    lines += [f"{one} differs or is missing" for one in differing]
-    lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
+    lines = [f"overdue loan: {loan}: {action}" for loan in overdue]
+    lines += [f"{title} differs or is missing" for title in differing]
+    lines += [f"{title} is no longer in the inventory" for title in applied.get("pruned") or ()]
     configuration = rendered.get("configuration_differences") or ()
-    lines += [f"Kueue's configuration: {one}" for one in configuration]
+    lines += [f"Kueue's configuration: {difference}" for difference in configuration]
     return (DRIFTED if applied.get("changed") or configuration else NO_DRIFT), lines

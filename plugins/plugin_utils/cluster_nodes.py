@@ -33,42 +33,44 @@ def describe(
     (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Devices for several nodes
     (allNodes, nodeSelector) belong to no node, and are ignored.
     """
-    found = {node["metadata"]["name"]: _node(node) for node in nodes}
+    entries = {node["metadata"]["name"]: _node(node) for node in nodes}
     holders = _holders(claims)
-    selected = [one for one in slices if not drivers or one["spec"]["driver"] in drivers]
-    for one in selected:
-        driver, node = one["spec"]["driver"], one["spec"].get("nodeName")
-        version = ((one.get("metadata") or {}).get("annotations") or {}).get(f"{driver}/version")
-        if version and node in found:
-            found[node]["driver_versions"][driver] = version
+    selected = [
+        resource_slice for resource_slice in slices if not drivers or resource_slice["spec"]["driver"] in drivers
+    ]
+    for resource_slice in selected:
+        driver, node = resource_slice["spec"]["driver"], resource_slice["spec"].get("nodeName")
+        version = ((resource_slice.get("metadata") or {}).get("annotations") or {}).get(f"{driver}/version")
+        if version and node in entries:
+            entries[node]["driver_versions"][driver] = version
     for (driver, name), pool in Pools(selected).pools.items():
-        for node in found.keys() & {*pool.nodes, *(one.node for one in pool.devices.values())}:
-            entry = found[node]
+        for node in entries.keys() & {*pool.nodes, *(published.node for published in pool.devices.values())}:
+            entry = entries[node]
             entry["drivers"] = sorted({*entry["drivers"], driver})
             if not pool.complete:
                 number = f"{pool.slices} of {pool.expected_slices} slices"
                 entry["findings"].append(f"{driver}: pool {name} has {number}: none of its devices can be allocated")
                 continue
-            of_node = [one.device for one in pool.devices.values() if one.node == node]
-            devices = [_device(one, driver, name, holders) for one in of_node]
+            of_node = [published.device for published in pool.devices.values() if published.node == node]
+            devices = [_device(device, driver, name, holders) for device in of_node]
             entry["devices"] += devices
             entry["findings"] += [
-                f"{driver}: {one['name']} has the taint {taint}" for one in devices for taint in one["taints"]
+                f"{driver}: {device['name']} has the taint {taint}" for device in devices for taint in device["taints"]
             ]
-    _remove_shared_addresses(found)
-    for entry in found.values():
+    _remove_shared_addresses(entries)
+    for entry in entries.values():
         if not entry["ready"]:
             entry["findings"].append("the node is not ready")
         for key, values in _summary(entry["devices"]).items():
             entry[key] = values
-    return found
+    return entries
 
 
 def _node(node: Object) -> Object:
     status = node.get("status") or {}
     info = status.get("nodeInfo") or {}
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
-    addresses = {one["type"]: one["address"] for one in reversed(status.get("addresses") or ())}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
+    addresses = {entry["type"]: entry["address"] for entry in reversed(status.get("addresses") or ())}
     address = addresses.get("InternalIP") or addresses.get("Hostname")
     usable = not address or _is_safe_for_ssh(str(address))
     return {
@@ -106,7 +108,7 @@ def _remove_shared_addresses(nodes: dict[str, Object]) -> None:
             owners.setdefault(_normalized(node["address"]), []).append(name)
     for names in owners.values():
         for name in names if len(names) > 1 else ():
-            others = ", ".join(one for one in names if one != name)
+            others = ", ".join(other for other in names if other != name)
             nodes[name]["findings"].append(
                 f"its address {nodes[name]['address']} is also that of {others}, so it is not used"
             )
@@ -124,14 +126,14 @@ def _normalized(address: str) -> str:
 
 def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], set[str]]:
     """The claims that have a device, as `NAMESPACE/NAME`, by its driver, pool and name. Claims may share a device."""
-    found: dict[tuple[str, str, str], set[str]] = {}
+    holders: dict[tuple[str, str, str], set[str]] = {}
     for claim in claims:
         results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
-        for one in results:
-            if not one.get("adminAccess"):
+        for result in results:
+            if not result.get("adminAccess"):
                 name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
-                found.setdefault((one["driver"], one["pool"], one["device"]), set()).add(name)
-    return found
+                holders.setdefault((result["driver"], result["pool"], result["device"]), set()).add(name)
+    return holders
 
 
 def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str, str, str], set[str]]) -> Object:
@@ -143,8 +145,8 @@ def _device(device: Object, driver: str, pool: str, holders: t.Mapping[tuple[str
         "pool": pool,
         # a driver may publish its own attributes without the driver's name as prefix
         "attributes": {name if "/" in name else f"{driver}/{name}": value for name, value in attributes.items()},
-        "capacity": {name: one["value"] for name, one in (device.get("capacity") or {}).items()},
-        "taints": [f"{one['key']}:{one['effect']}" for one in device.get("taints") or ()],
+        "capacity": {name: quantity["value"] for name, quantity in (device.get("capacity") or {}).items()},
+        "taints": [f"{taint['key']}:{taint['effect']}" for taint in device.get("taints") or ()],
         "claim": claims[0] if claims else None,
         "claims": claims,
     }
@@ -165,10 +167,10 @@ _SUMMARIES = {
 
 
 def _summary(devices: t.Iterable[Object]) -> dict[str, list[Scalar]]:
-    found: dict[str, set[Scalar]] = {key: set() for key in _SUMMARIES}
+    summary: dict[str, set[Scalar]] = {key: set() for key in _SUMMARIES}
     for device in devices:
         for name, value in device["attributes"].items():
             for key, names in _SUMMARIES.items():
                 if name.rpartition("/")[2] in names and value is not None and not isinstance(value, (list, dict)):
-                    found[key].add(value)
-    return {key: sorted(values, key=lambda one: (str(type(one)), one)) for key, values in found.items()}
+                    summary[key].add(value)
+    return {key: sorted(values, key=lambda value: (str(type(value)), value)) for key, values in summary.items()}

@@ -92,8 +92,8 @@ _MIN_SIMILARITY = 0.6
 
 
 def _load(path: pathlib.Path) -> Json:
-    found: Json = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return found
+    content: Json = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return content
 
 
 @functools.cache
@@ -111,7 +111,9 @@ def role_options() -> frozenset[str]:
 def options_of_role(role: str, entry: str) -> Spec:
     """The argument specification of an entry point of a role, without descriptions."""
     options: Spec = _load(_ROLES / role / "meta" / "argument_specs.yml")["argument_specs"][entry]["options"]
-    return {name: {key: one for key, one in option.items() if key != "description"} for name, option in options.items()}
+    return {
+        name: {key: value for key, value in option.items() if key != "description"} for name, option in options.items()
+    }
 
 
 @functools.cache

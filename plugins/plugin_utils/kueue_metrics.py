@@ -29,9 +29,9 @@ def charges(text: str) -> dict[tuple[str, str], float]:
     charged: dict[tuple[str, str], float] = {}
     try:
         for family in text_string_to_metric_families(text):
-            for one in family.samples if family.name == CHARGED else ():
-                key = (one.labels["cluster_queue"], one.labels["resource"])
-                charged[key] = charged.get(key, 0.0) + one.value
+            for sample in family.samples if family.name == CHARGED else ():
+                key = (sample.labels["cluster_queue"], sample.labels["resource"])
+                charged[key] = charged.get(key, 0.0) + sample.value
     except KeyError as error:
         raise Unreadable(f"{CHARGED} has no label {error}") from error
     except ValueError as error:

@@ -100,7 +100,7 @@ def _common(answer: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a ru
     for name in ("warnings", "deprecations"):
         if isinstance(answer.get(name), list):
             warnings = answer[name][:_MAX_WARNINGS]
-            kept[name] = [one if not isinstance(one, str) else one[:_MAX_OUTPUT] for one in warnings]
+            kept[name] = [warning if not isinstance(warning, str) else warning[:_MAX_OUTPUT] for warning in warnings]
     if "exception" in answer:  # an object of Ansible, or a text
         trace = answer["exception"]
         kept["exception"] = trace[:MAX_TEXT] if isinstance(trace, str) else trace

@@ -60,7 +60,7 @@ def render(folders: t.Sequence[str], title: str, plan: t.Mapping[str, object]) -
         counts=counts(fleet),
         meaning=LEGEND,
         key={state: Markup(_key(letter)) for letter, state in STATES.items()},
-        groups=[(name, [_Row(fleet, one) for one in some]) for name, some in _groups(nodes[:MAX_NODES])],
+        groups=[(name, [_Row(fleet, node) for node in members]) for name, members in _groups(nodes[:MAX_NODES])],
         drawn=min(len(nodes), MAX_NODES),
         nodes=len(nodes),
         reasons=[(fit, _reasons(fit)) for fit in fits],
@@ -84,7 +84,7 @@ class _Row:
         listed = ", ".join(f"{number} {state}" for state, number in self.counts.items() if number) or "no devices"
         rows = []
         for kind in _KINDS:
-            of_kind = [letter for one, letter in zip(shape, node["states"]) if one["kind"] == kind]
+            of_kind = [letter for device, letter in zip(shape, node["states"]) if device["kind"] == kind]
             rows += [of_kind[start : start + _ROW] for start in range(0, len(of_kind), _ROW)]
         self.drawing = Markup(drawing(rows, f"{self.name}: {listed}"))
 
@@ -125,11 +125,11 @@ def _key(letter: str) -> str:
 
 def _groups(nodes: list[Json]) -> list[tuple[str, list[Json]]]:
     """The nodes by the first of their labels, such as the rack."""
-    found: dict[str, list[Json]] = {}
+    groups: dict[str, list[Json]] = {}
     for node in nodes:
         label = next((f"{name}: {value}" for name, value in node["labels"].items()), "")
-        found.setdefault(label, []).append(node)
-    return sorted(found.items(), key=lambda one: natural(one[0]))
+        groups.setdefault(label, []).append(node)
+    return sorted(groups.items(), key=lambda group: natural(group[0]))
 
 
 def _reasons(fit: Json) -> list[tuple[str, int, list[str], int]]:
@@ -137,10 +137,10 @@ def _reasons(fit: Json) -> list[tuple[str, int, list[str], int]]:
 
     The reason of most nodes comes first.
     """
-    found: dict[str, list[str]] = {}
-    for name, one in fit["nodes"].items():
-        found.setdefault(one["reason"], []).append(name)
-    rows = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:MAX_REASONS]
+    names_by_reason: dict[str, list[str]] = {}
+    for name, node in fit["nodes"].items():
+        names_by_reason.setdefault(node["reason"], []).append(name)
+    rows = sorted(names_by_reason.items(), key=lambda row: (-len(row[1]), row[0]))[:MAX_REASONS]
     return [(reason, len(names), names[:MAX_NAMES], max(0, len(names) - MAX_NAMES)) for reason, names in rows]
 
 

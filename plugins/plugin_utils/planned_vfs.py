@@ -109,7 +109,7 @@ def _add_vf(lists: dict[str, list[Json]], functions: dict[str, Json], pf: Json, 
     own_values = {"interfaces": [name], "rdma_devices": [rdma] if rdma else [], "representors": [], "elsewhere": []}
     lists["nics"].append({**pf, **own_values, "address": address, "physfn": pf["address"], "default_route": False})
     for kind, key, new in (("interfaces", "interfaces", name), ("rdma_devices", "rdma_devices", rdma)):
-        of_pf = next((one for one in lists[kind] if pf[key] and one["name"] == pf[key][0]), None)
+        of_pf = next((entry for entry in lists[kind] if pf[key] and entry["name"] == pf[key][0]), None)
         if of_pf and new:
             changed = (
                 {"kind": "vf", "lower": [], "default_route": False} if kind == "interfaces" else {"interfaces": [name]}

@@ -22,7 +22,7 @@ _MAX_POINTS = 1000
 def usage_page(folders: t.Sequence[str], title: str, usage: Usage, samples: t.Sequence[Sample], gap: float) -> bytes:
     """The usage of queues by team. Raises `jinja2.TemplateError` if a template is missing or faulty."""
     pages = Pages(folders, title)
-    resources = sorted({name for one in samples for name in one.shares})
+    resources = sorted({name for sample in samples for name in sample.shares})
     last = samples[-1] if samples else None
     text = pages.environment.get_template("usage.html.j2").render(
         usage=t.cast(Json, cleaned(usage.as_dict())),
@@ -37,8 +37,8 @@ def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.An
     """The plot of a resource, and the number of teams that it omits, which are those with the lowest charges."""
     start = samples[0].time
     charged: dict[str, float] = {}
-    for one in samples:
-        for team, share in one.shares.get(resource, {}).items():
+    for sample in samples:
+        for team, share in sample.shares.get(resource, {}).items():
             charged[team] = charged.get(team, 0.0) + share.charged
     teams = sorted(charged, key=lambda team: (-charged[team], team))
     step = max(1, len(samples) // _MAX_POINTS)
@@ -46,12 +46,12 @@ def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.An
     for team in teams[:MAX_CURVES]:
         points: list[tuple[float, float] | None] = []
         previous = None
-        for one in samples[::step]:
-            if previous is not None and (one.time - previous).total_seconds() > gap * step:
+        for sample in samples[::step]:
+            if previous is not None and (sample.time - previous).total_seconds() > gap * step:
                 points.append(None)
-            share = one.shares.get(resource, {}).get(team)
-            points.append(((one.time - start).total_seconds() / 3600, share.charged) if share else None)
-            previous = one.time
+            share = sample.shares.get(resource, {}).get(team)
+            points.append(((sample.time - start).total_seconds() / 3600, share.charged) if share else None)
+            previous = sample.time
         curves.append(Curve(team, points))
     return plot(f"{resource}: charged by team over time", curves, "h", steps=True), max(0, len(teams) - MAX_CURVES)
 
@@ -62,9 +62,11 @@ def replay_page(folders: t.Sequence[str], title: str, results: t.Sequence[Json])
     Raises `jinja2.TemplateError`.
     """
     pages = Pages(folders, title)
-    shown = t.cast("list[Json]", cleaned([dict(one) for one in results]))
-    used = [Curve(str(one["name"]), [(row[0], row[1]) for row in one["curve"]]) for one in shown[:MAX_CURVES]]
-    waiting = [Curve(str(one["name"]), [(row[0], row[2]) for row in one["curve"]]) for one in shown[:MAX_CURVES]]
+    shown = t.cast("list[Json]", cleaned([dict(result) for result in results]))
+    used = [Curve(str(result["name"]), [(row[0], row[1]) for row in result["curve"]]) for result in shown[:MAX_CURVES]]
+    waiting = [
+        Curve(str(result["name"]), [(row[0], row[2]) for row in result["curve"]]) for result in shown[:MAX_CURVES]
+    ]
     text = pages.environment.get_template("replay.html.j2").render(
         results=shown,
         used=plot("GPUs that running jobs use", used, "h"),

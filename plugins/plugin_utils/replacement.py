@@ -93,7 +93,9 @@ def _selected(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts) -
         return ""  # reported where the selector is used
     addresses = [nic["address"] for nic in nics if parsed.matches(values_of(nic, facts))]
     if not parsed.type and not parsed.address:
-        addresses = [one for one in addresses if not any(nic["address"] == one and nic["physfn"] for nic in nics)]
+        addresses = [
+            address for address in addresses if not any(nic["address"] == address and nic["physfn"] for nic in nics)
+        ]
     return f"{', '.join(addresses)} by {', '.join(sorted(select)) or 'an empty selector'}" if addresses else ""
 
 
@@ -143,7 +145,7 @@ def published_devices(card: Card, node: str, cluster: Variables) -> list[Object]
     for device in described["devices"]:
         # a VF's device may also have the address of its PF as an attribute
         values = [device["attributes"].get("resource.kubernetes.io/pciBusID"), *device["attributes"].values()]
-        address = next((one for one in values if isinstance(one, str) and one in addresses), None)
+        address = next((value for value in values if isinstance(value, str) and value in addresses), None)
         if address:
             published.append({**device, "address": address})
     return published
@@ -155,25 +157,25 @@ def cluster_lines(devices: t.Sequence[Object], claims: t.Sequence[Object]) -> li
     for claim in claims:
         name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
-        pods = ", ".join(f"{one['resource'].removesuffix('s')} {one['name']}" for one in reserved)
+        pods = ", ".join(f"{user['resource'].removesuffix('s')} {user['name']}" for user in reserved)
         users[name] = f"allocated to claim {name}" + (f", used by {pods}" if pods else "")
     return [
-        f"{one['driver']} publishes {one['name']} ({one['address']})"
-        + (": " + "; ".join(users[name] for name in one["claims"]) if one["claims"] else "")
-        for one in devices
+        f"{device['driver']} publishes {device['name']} ({device['address']})"
+        + (": " + "; ".join(users[name] for name in device["claims"]) if device["claims"] else "")
+        for device in devices
     ]
 
 
 def replacement_problems(old: Card, new: Card, other_model: bool = False) -> list[str]:
-    """Why the new card cannot replace the old one, each with the fix; empty if it can."""
+    """The reasons why the new card cannot replace the old one, each with the fix; empty if it can."""
     allow = "insert the same model, or allow another model: -e replace_nic_other_model=true"
     problems = []
     if not other_model:
-        ours, theirs = (_model(card) for card in (new, old))
+        new_model, old_model = (_model(card) for card in (new, old))
         if new["part_number"] and old["part_number"] and new["part_number"] != old["part_number"]:
             problems.append(f"the new card is {_model_name(new)}, the old one was {_model_name(old)} ({allow})")
-        elif ours != theirs:
-            problems.append(f"the new card is {', '.join(ours)}, the old one was {', '.join(theirs)} ({allow})")
+        elif new_model != old_model:
+            problems.append(f"the new card is {', '.join(new_model)}, the old one was {', '.join(old_model)} ({allow})")
         elif len(new["functions"]) != len(old["functions"]):
             counts = f"{len(new['functions'])} PCI functions, the old one {len(old['functions'])}"
             problems.append(f"the new card has {counts} ({allow}; or restore the settings of the card's firmware)")
@@ -185,7 +187,10 @@ def replacement_problems(old: Card, new: Card, other_model: bool = False) -> lis
 def _model(card: Card) -> list[str]:
     """The IDs of a card's functions, with the subsystem IDs if there is no part number."""
     return sorted(
-        {one["id"] if card["part_number"] else f"{one['id']} {one['subsystem']}" for one in card["functions"]}
+        {
+            function["id"] if card["part_number"] else f"{function['id']} {function['subsystem']}"
+            for function in card["functions"]
+        }
     )
 
 
@@ -194,16 +199,18 @@ def _model_name(card: Card) -> str:
 
 
 def _function_problems(new: Function, old: Function, other_model: bool) -> t.Iterator[str]:
-    """How a function of the new card is worse than that of the old one, each with the fix."""
+    """In what a function of the new card is worse than that of the old one, each with the fix."""
     address = new["address"]
     if old["driver"] and not new["driver"]:
         check = "look in dmesg for errors of this device's driver or firmware"
         yield f"{address}: no driver is bound, the old one had {old['driver']} ({check})"
-    ours, theirs = new["link"], old["link"]
-    slower = not other_model and (_less(ours["gts"], theirs["gts"]) or _less(ours["width"], theirs["width"]))
+    new_link, old_link = new["link"], old["link"]
+    slower = not other_model and (
+        _less(new_link["gts"], old_link["gts"]) or _less(new_link["width"], old_link["width"])
+    )
     reseat = "reseat it, and check the slot's speed and bifurcation in the firmware setup"
     if slower:
-        yield f"{address}: its PCIe link is {_link_text(ours)}, the old one's was {_link_text(theirs)} ({reseat})"
+        yield f"{address}: its PCIe link is {_link_text(new_link)}, the old one's was {_link_text(old_link)} ({reseat})"
     elif new["degraded"] and new["degraded"] != old["degraded"]:
         yield f"{address}: its PCIe link lost speed: {new['degraded']} ({reseat})"
     if old["up"] and not new["up"]:
@@ -232,28 +239,29 @@ def _link_text(link: Link) -> str:
 def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) -> list[str]:
     """How the node's other devices differ, one sentence each. Their configuration (VFs, drivers) is ignored."""
     of_cards = function_addresses(old) | (function_addresses(new) if new else set())
-    ours, theirs = _rest(after, function_addresses(new or old)), _rest(before, function_addresses(old))
-    known = {device.address: device for device in theirs.devices}
-    for device in ours.devices:
-        other = known.get(device.address)
-        if other and not (device.notes and other.notes):  # a pod may be using the interface, so its state is unknown
-            device.notes = other.notes = []
-    found = differences(ours, theirs)
+    view_after, view_before = _rest(after, function_addresses(new or old)), _rest(before, function_addresses(old))
+    known = {device.address: device for device in view_before.devices}
+    for device in view_after.devices:
+        device_before = known.get(device.address)
+        # without notes, a pod may be using the interface, so its state is unknown
+        if device_before and not (device.notes and device_before.notes):
+            device.notes = device_before.notes = []
+    lines = differences(view_after, view_before)
     cards_before = {card["functions"][0]["address"]: card for card in cards(before)}
     for card in cards(after):
         other_card = cards_before.get(card["functions"][0]["address"])
         if other_card and not function_addresses(card) & of_cards and same_card(card, other_card) is False:
             serials = f": serial {card['serial']} instead of {other_card['serial']}" if card["serial"] else ""
-            found.append(f"{location(card)}: this card has been replaced, too{serials}")
+            lines.append(f"{location(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
     for drive in after["nvme"]:
         serial_before = drives.get(drive["address"])
         if serial_before and drive["serial"] and serial_before != drive["serial"]:
-            found.append(
+            lines.append(
                 f"{drive['address']}: the NVMe drive has been replaced: serial {drive['serial']} instead of "
                 f"{serial_before}"
             )
-    return found
+    return lines
 
 
 def _rest(facts: NodeFacts, functions: set[str]) -> View:
@@ -303,6 +311,6 @@ def stale_identifiers(old: Card, new: Card) -> list[str]:
     """MAC addresses and GUIDs that only the old card has. An object that refers to one of them is stale."""
 
     def identifiers(card: Card) -> set[str]:
-        return {one.lower() for one in macs(card) + guids(card)}
+        return {identifier.lower() for identifier in macs(card) + guids(card)}
 
     return sorted(identifiers(old) - identifiers(new))

@@ -159,7 +159,11 @@ def _order(device: Device) -> tuple[int, list[tuple[int, int, str]]]:
 
 def _chips(devices: list[Device]) -> list[Box]:
     """One chip for each device, but only one for many identical devices."""
-    alike = Counter((d.kind, d.model, d.link, d.degraded, d.numa) for d in devices if d.kind in ("nic", "nvme"))
+    alike = Counter(
+        (device.kind, device.model, device.link, device.degraded, device.numa)
+        for device in devices
+        if device.kind in ("nic", "nvme")
+    )
     boxes: list[Box] = []
     drawn: set[tuple[str, str, str, str, int | None]] = set()
     for device in sorted(devices, key=_order):
@@ -225,7 +229,9 @@ def _whole_switches(view: View, devices: list[Device], depth: int) -> list[Box]:
         if len(device.bridges) > depth:
             below.setdefault(device.bridges[depth], []).append(device)
     boxes = _chips([device for device in devices if len(device.bridges) <= depth])
-    return boxes + [_switch(view, one, _whole_switches(view, behind, depth + 1)) for one, behind in below.items()]
+    return boxes + [
+        _switch(view, address, _whole_switches(view, behind, depth + 1)) for address, behind in below.items()
+    ]
 
 
 def _domain(address: str) -> str:
@@ -263,7 +269,7 @@ def _layout(view: View) -> list[Box]:
     packages = {number: package.id for package in view.topology.packages for number in package.numa_nodes}
     boxes: list[Box] = []
     empty: list[int] = []
-    for number in sorted({n for n in by_numa if n is not None} | set(facts)):
+    for number in sorted({number for number in by_numa if number is not None} | set(facts)):
         node = facts.get(number)
         package = node.package if node and node.package is not None else packages.get(number)
         roots = sorted((_root(view, *root) for root in by_numa.get(number, {}).items()), key=lambda box: box.order)

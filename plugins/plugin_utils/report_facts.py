@@ -154,10 +154,10 @@ def _converter(hint: object) -> _Convert:
     if is_dataclass(hint):
         return _to_dataclass(t.cast("type", hint))
     if t.is_typeddict(hint):
-        return _to_typed_dict({name: _converter(one) for name, one in t.get_type_hints(hint).items()})
+        return _to_typed_dict({name: _converter(field_hint) for name, field_hint in t.get_type_hints(hint).items()})
     origin, arguments = t.get_origin(hint), t.get_args(hint)
     if origin in (types.UnionType, t.Union):
-        return _converter(next(a for a in arguments if a is not types.NoneType))
+        return _converter(next(argument for argument in arguments if argument is not types.NoneType))
     if origin is list:
         return _to_list(_converter(arguments[0]))
     if origin is dict:
@@ -169,10 +169,14 @@ def _to_dataclass(kind: type) -> _Convert:
     """A required field that is missing or unusable gets an empty text or -1."""
     hints = t.get_type_hints(kind)
     converters = []
-    for f in fields(kind):
-        required = f.default is MISSING and f.default_factory is MISSING
+    for model_field in fields(kind):
+        required = model_field.default is MISSING and model_field.default_factory is MISSING
         converters.append(
-            (f.name, _converter(hints[f.name]), {str: "", int: -1}.get(hints[f.name]) if required else None)
+            (
+                model_field.name,
+                _converter(hints[model_field.name]),
+                {str: "", int: -1}.get(hints[model_field.name]) if required else None,
+            )
         )
 
     def convert(value: object) -> object:
@@ -292,7 +296,7 @@ class View:
 
     def _make_labels_unique(self) -> None:
         """Add the address to labels that several devices share. The domain is omitted if all devices have the same."""
-        shared = {label for label, number in Counter(d.label for d in self.devices).items() if number > 1}
+        shared = {label for label, number in Counter(device.label for device in self.devices).items() if number > 1}
         one_domain = len({device.address.partition(":")[0] for device in self.devices}) == 1
         for device in self.devices:
             device.short = device.label

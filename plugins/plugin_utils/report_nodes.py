@@ -81,21 +81,21 @@ class Counts(t.TypedDict):
     findings: dict[str, int]
 
 
-def cells(n: Node) -> tables.Row:
+def cells(node: Node) -> tables.Row:
     """A row of nodes.csv."""
     return [
-        n.shown,
-        n.status,
-        n.product,
-        n.gpu_model,
-        n.gpus,
-        n.nics,
-        n.nvme,
-        n.levels,
-        *(n.severities[severity] for severity in SEVERITIES),
-        "yes" if n.differences else "no",
-        n.shape,
-        n.changed,
+        node.shown,
+        node.status,
+        node.product,
+        node.gpu_model,
+        node.gpus,
+        node.nics,
+        node.nvme,
+        node.levels,
+        *(node.severities[severity] for severity in SEVERITIES),
+        "yes" if node.differences else "no",
+        node.shape,
+        node.changed,
     ]
 
 
@@ -123,4 +123,4 @@ def by_finding(nodes: list[Node]) -> list[FindingGroup]:
             group = groups.setdefault((severity, ident), FindingGroup(severity, ident, summary, action))
             _node, number = group.nodes.get(node.host, (node, 0))
             group.nodes[node.host] = (node, number + 1)
-    return sorted(groups.values(), key=lambda one: (SEVERITIES.index(one.severity), -len(one.nodes), one.id))
+    return sorted(groups.values(), key=lambda group: (SEVERITIES.index(group.severity), -len(group.nodes), group.id))

@@ -138,8 +138,8 @@ class Pages:
             matrix=matrix(view),
             pairs=list(pairs(view)),
             nics=list(nics(view)),
-            sriov=[f for f in view.functions.values() if f.sriov and f.sriov.total_vfs],
-            findings=sorted(view.topology.findings, key=lambda f: SEVERITIES.index(f.severity)),
+            sriov=[function for function in view.functions.values() if function.sriov and function.sriov.total_vfs],
+            findings=sorted(view.topology.findings, key=lambda finding: SEVERITIES.index(finding.severity)),
         ).encode("utf-8", "replace")
 
 
@@ -149,7 +149,7 @@ def matrix(view: View) -> Matrix:
     order = list(range(len(affinity.devices)))
     total = len(order)
     if total > _MAX_MATRIX:  # GPUs and NICs matter most
-        order = [n for n in order if view.by_address.get(affinity.devices[n], _NOTHING).kind != "nvme"][:_MAX_MATRIX]
+        order = [i for i in order if view.by_address.get(affinity.devices[i], _NOTHING).kind != "nvme"][:_MAX_MATRIX]
 
     def level(row: int, column: int) -> str:
         try:
@@ -157,8 +157,8 @@ def matrix(view: View) -> Matrix:
         except IndexError:
             return "UNKNOWN"
 
-    heads = [(affinity.devices[n], view.label(affinity.devices[n])) for n in order]
-    rows = [(head, [level(n, m) for m in order]) for head, n in zip(heads, order)]
+    heads = [(affinity.devices[i], view.label(affinity.devices[i])) for i in order]
+    rows = [(head, [level(row, column) for column in order]) for head, row in zip(heads, order)]
     return Matrix(heads, rows, total - len(order))
 
 

@@ -102,8 +102,8 @@ class Site:
         return self.store.changed
 
     def _facts_text(self, host: str) -> str:
-        known = self._fresh.get(host) or self.store.node(host)
-        return known.facts if known else "{}"
+        stored = self._fresh.get(host) or self.store.node(host)
+        return stored.facts if stored else "{}"
 
     def _load_view(self, host: str) -> View:
         return _view_of(self._facts_text(host))
@@ -246,10 +246,10 @@ class Site:
             usual = self._view(group.shapes[group.usual][0])
             for shape, hosts in group.shapes.items():
                 if shape != group.usual:
-                    found = differences(self._view(hosts[0]), usual)
-                    found = found or ["The fingerprints differ in a detail that the report does not show."]
+                    lines = differences(self._view(hosts[0]), usual)
+                    lines = lines or ["The fingerprints differ in a detail that the report does not show."]
                     for host in hosts:
-                        by_host[host].differences = found
+                        by_host[host].differences = lines
         return groups
 
     def _write_pages(self, nodes: list[Node], before: Json) -> dict[str, PageState]:
@@ -293,7 +293,9 @@ class Site:
             if node.digest:
                 shapes.setdefault(node.shape, []).append(node)
         result = []
-        for number, members in enumerate(sorted(shapes.values(), key=lambda m: (-len(m), natural(m[0].host)))):
+        for number, members in enumerate(
+            sorted(shapes.values(), key=lambda group: (-len(group), natural(group[0].host)))
+        ):
             first = members[0]
             drawing = ""
             if number < _MAX_DRAWINGS:
@@ -315,27 +317,28 @@ class Site:
             "counts": counts,
             "nodes": [
                 {
-                    "name": n.host,
-                    "file": n.file,
-                    "status": n.status or "probed",
-                    "inventory": origins.get(n.host, ""),
-                    "product": n.product,
-                    "gpu_model": n.gpu_model,
-                    "gpus": n.gpus,
-                    "nics": n.nics,
-                    "nvme": n.nvme,
-                    "groups": n.levels,
-                    "fingerprint": n.shape,
-                    "findings": n.severities,
-                    "differences": n.differences,
-                    "facts_changed": n.changed,
+                    "name": node.host,
+                    "file": node.file,
+                    "status": node.status or "probed",
+                    "inventory": origins.get(node.host, ""),
+                    "product": node.product,
+                    "gpu_model": node.gpu_model,
+                    "gpus": node.gpus,
+                    "nics": node.nics,
+                    "nvme": node.nvme,
+                    "groups": node.levels,
+                    "fingerprint": node.shape,
+                    "findings": node.severities,
+                    "differences": node.differences,
+                    "facts_changed": node.changed,
                 }
-                for n in nodes
+                for node in nodes
             ],
             "peers": [
-                {"name": g.name, "nodes": g.hosts, "usual_fingerprint": g.usual, "outliers": g.outliers} for g in groups
+                {"name": group.name, "nodes": group.hosts, "usual_fingerprint": group.usual, "outliers": group.outliers}
+                for group in groups
             ],
-            "absent": {n.host: n.status for n in nodes if n.status},
+            "absent": {node.host: node.status for node in nodes if node.status},
             "pages": pages,
         }
         return json.dumps(FORMS.write(site), indent=1).encode() + b"\n"
@@ -343,11 +346,11 @@ class Site:
     def _summary(self, nodes: list[Node], counts: Counts) -> list[str]:
         """A few lines about the report for a terminal."""
         numbers = [(counts["findings"][severity], severity) for severity in SEVERITIES]
-        found = ", ".join(_counted(number, severity) for number, severity in numbers if number) or "none"
+        findings = ", ".join(_counted(number, severity) for number, severity in numbers if number) or "none"
         lines = [
             f"{counts['nodes']} nodes, {counts['gpus']} GPUs, {counts['nics']} NICs, "
             f"{counts['shapes']} distinct topologies in {counts['groups']} peer groups",
-            f"findings: {found}",
+            f"findings: {findings}",
         ]
         outliers = [node for node in nodes if node.differences]
         lines += [
@@ -374,17 +377,17 @@ def _counted(number: int, severity: str) -> str:
 
 def _absent(request: Request, before: Json, times: dict[str, str]) -> dict[str, str]:
     """The states of hosts that were not probed. Hosts that this run did not try to probe keep their earlier state."""
-    found = {}
+    states = {}
     earlier = before.get("absent")
     for host, state in (earlier if isinstance(earlier, dict) else {}).items():
         known = host in request.inventory or host in times or not request.prune
         if host not in request.play and known and state in (UNREACHABLE, FAILED, ABSENT):
-            found[host] = state
+            states[host] = state
     for host in request.play - set(request.facts):
-        found[host] = ABSENT
-    found.update(dict.fromkeys(request.failed, FAILED))
-    found.update(dict.fromkeys(request.unreachable, UNREACHABLE))
-    return found
+        states[host] = ABSENT
+    states.update(dict.fromkeys(request.failed, FAILED))
+    states.update(dict.fromkeys(request.unreachable, UNREACHABLE))
+    return states
 
 
 def _view_of(text: str) -> View:
@@ -395,11 +398,11 @@ def _view_of(text: str) -> View:
 def _origins(site: Json) -> dict[str, str]:
     """Where the inventory of each stored node was read from, if the report records it."""
     nodes = site.get("nodes")
-    found = {}
-    for one in nodes if isinstance(nodes, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("inventory"), str) and one["inventory"]:
-            found[str(one.get("name"))] = one["inventory"]
-    return found
+    origins = {}
+    for node in nodes if isinstance(nodes, list) else ():
+        if isinstance(node, dict) and isinstance(node.get("inventory"), str) and node["inventory"]:
+            origins[str(node.get("name"))] = node["inventory"]
+    return origins
 
 
 def _some_hosts(hosts: t.Sequence[str]) -> str:

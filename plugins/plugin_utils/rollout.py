@@ -73,26 +73,26 @@ class Node:
     @property
     def notes(self) -> list[str]:
         """What was not compared or planned, one line each."""
-        notes = [f"a rule matches no NIC: {one}" for one in self.idle]
+        notes = [f"a rule matches no NIC: {rule}" for rule in self.idle]
         return notes + ([f"not recorded, so not planned: {_some(self.not_recorded)}"] if self.not_recorded else [])
 
     def lines(self) -> list[str]:
         """What a rollout does on the node."""
-        found = []
+        lines = []
         if self.changes:
             counts = collections.Counter(change["resource"] for change in self.changes)
             kinds = ", ".join(f"{name} {count}" for name, count in counts.items())
-            found.append(f"{_count(len(self.changes), 'change')} ({kinds})")
+            lines.append(f"{_count(len(self.changes), 'change')} ({kinds})")
         if self.driver:
-            found.append("driver: " + ", ".join(self.driver))
+            lines.append("driver: " + ", ".join(self.driver))
         if self.cordoned:
-            found.append("is uncordoned: an interrupted run left it cordoned")
+            lines.append("is uncordoned: an interrupted run left it cordoned")
         if self.drain:
-            found.append(f"its pods are drained first: {_some(self.drain)}")
+            lines.append(f"its pods are drained first: {_some(self.drain)}")
         if self.reboot:
             allowed = "it reboots" if self.reboot_ok else "waits for a reboot (fabric_reboot_ok allows it)"
-            found.append(f"{allowed}: {_some(self.reboot)}")
-        return found
+            lines.append(f"{allowed}: {_some(self.reboot)}")
+        return lines
 
 
 def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[str]]:
@@ -113,27 +113,27 @@ def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[
 
 def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[str]:
     """The plan as lines: each batch with its nodes. Raises ValueError as `batches` does."""
-    found: list[str] = []
+    lines: list[str] = []
     changed = {node.name: node for node in nodes if node.has_work}
     for number, batch in enumerate(batches(list(changed), serial), 1):
-        found.append(f"batch {number}: {_count(len(batch), 'node')}{', the canary' if number == 1 else ''}")
-        found += _alike([changed[name] for name in batch])
+        lines.append(f"batch {number}: {_count(len(batch), 'node')}{', the canary' if number == 1 else ''}")
+        lines += _alike([changed[name] for name in batch])
     recorded = [node for node in nodes if node.recorded and (node.lines() or node.notes) and not node.problems]
     if recorded:
-        found.append(f"planned only (recorded machines): {_count(len(recorded), 'node')}")
-        found += _alike(recorded)
+        lines.append(f"planned only (recorded machines): {_count(len(recorded), 'node')}")
+        lines += _alike(recorded)
     others = [node for node in nodes if node not in recorded and not node.has_work and not node.problems]
     waiting = [node for node in others if node.reboot]
     if waiting:
-        found.append(f"no changes needed, but a reboot: {_count(len(waiting), 'node')}")
-        found += _alike(waiting)
+        lines.append(f"no changes needed, but a reboot: {_count(len(waiting), 'node')}")
+        lines += _alike(waiting)
     idle = [node for node in others if node.notes and not node.reboot]
     if idle:
-        found.append(f"no changes needed, but some rules match no NIC: {_count(len(idle), 'node')}")
-        found += _alike(idle)
+        lines.append(f"no changes needed, but some rules match no NIC: {_count(len(idle), 'node')}")
+        lines += _alike(idle)
     if len(others) > len(waiting) + len(idle):
-        found.append(f"no changes needed: {_count(len(others) - len(waiting) - len(idle), 'node')}")
-    return found + _left_alone({node.name: node.left_alone for node in nodes})
+        lines.append(f"no changes needed: {_count(len(others) - len(waiting) - len(idle), 'node')}")
+    return lines + _left_alone({node.name: node.left_alone for node in nodes})
 
 
 def problem_lines(nodes: t.Sequence[Node]) -> list[str]:
@@ -158,13 +158,13 @@ def stop_lines(nodes: t.Sequence[Node], limit: str, alive: t.Container[str]) -> 
             pattern = ",".join([limit, *(f"!{name}" for name in names)])
             advice += f": to continue without {_some(names, ', ')}, add --limit '{pattern}'"
     lost = [node for node in blocked if node.name not in alive]
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     for node in blocked:
-        reported = [node, *lost] if node.name in alive and not found else [node]
+        reported = [node, *lost] if node.name in alive and not messages else [node]
         if node.name in alive:
             lines = "\n".join(problem_lines(reported))
-            found[node.name] = f"No node was changed, because of these blockers:\n{lines}{advice}"
-    return found
+            messages[node.name] = f"No node was changed, because of these blockers:\n{lines}{advice}"
+    return messages
 
 
 class NodeDrift(t.TypedDict):
@@ -198,7 +198,7 @@ class Drift(t.TypedDict):
 
 def drift(nodes: t.Sequence[Node], claims: ClaimsDrift) -> Drift:
     """The differences from the inventory."""
-    found: dict[str, NodeDrift] = {
+    node_drifts: dict[str, NodeDrift] = {
         node.name: {
             "state": UNKNOWN if node.problems else DRIFTED if node.lines() else NO_DRIFT,
             "lines": node.lines() + [_change_line(change) for change in node.changes] + node.notes,
@@ -212,25 +212,25 @@ def drift(nodes: t.Sequence[Node], claims: ClaimsDrift) -> Drift:
         }
         for node in nodes
     }
-    states = {node["state"] for node in found.values()} | {claims["state"]}
+    states = {node["state"] for node in node_drifts.values()} | {claims["state"]}
     verdict = next((state for state in (UNKNOWN, DRIFTED) if state in states), NO_DRIFT)
-    return {"verdict": verdict, "nodes": found, "claims": claims}
+    return {"verdict": verdict, "nodes": node_drifts, "claims": claims}
 
 
 def drift_lines(report: Drift) -> list[str]:
     """A drift as lines; nodes without drift are only counted."""
-    found: list[str] = []
+    lines: list[str] = []
     for name, node in report["nodes"].items():
         if node["state"] != NO_DRIFT or node["lines"]:
             state = node["state"] if node["state"] != NO_DRIFT else "no drift, but some rules match no NIC"
-            found.append(f"{name}: {state}")
-            found += [f"    {line}" for line in node["problems"] + node["lines"]]
+            lines.append(f"{name}: {state}")
+            lines += [f"    {line}" for line in node["problems"] + node["lines"]]
     if report["claims"]["state"] in (DRIFTED, UNKNOWN) or report["claims"]["lines"]:
-        found.append(f"claims: {report['claims']['state']}")
-        found += [f"    {line}" for line in report["claims"]["lines"]]
-    found += _left_alone({name: node["left_alone"] for name, node in report["nodes"].items()})
+        lines.append(f"claims: {report['claims']['state']}")
+        lines += [f"    {line}" for line in report["claims"]["lines"]]
+    lines += _left_alone({name: node["left_alone"] for name, node in report["nodes"].items()})
     unchanged = sum(node["state"] == NO_DRIFT and not node["lines"] for node in report["nodes"].values())
-    return [*found, f"{_count(unchanged, 'node')} without drift"]
+    return [*lines, f"{_count(unchanged, 'node')} without drift"]
 
 
 def _left_alone(nics: t.Mapping[str, list[str]]) -> list[str]:
@@ -270,26 +270,26 @@ def _alike(nodes: t.Sequence[Node]) -> list[str]:
     alike: dict[tuple[str, ...], list[str]] = {}
     for node in nodes:
         alike.setdefault((*node.lines(), *node.notes), []).append(node.name)
-    found = []
-    for lines, names in alike.items():
-        found.append(f"    {_some(names, ', ')}")
-        found += [f"        {line}" for line in lines]
-    return found
+    lines = []
+    for plan, names in alike.items():
+        lines.append(f"    {_some(names, ', ')}")
+        lines += [f"        {line}" for line in plan]
+    return lines
 
 
 def state_lines(states: t.Mapping[str, tuple[str, str]]) -> list[str]:
     """The state of the rollout as lines, from state and reason by node: failed and lost nodes first."""
-    found: list[str] = []
+    lines: list[str] = []
     for state in (FAILED, LOST, DONE, WAITING):
-        names = [name for name, (one, _reason) in states.items() if one == state]
+        names = [name for name, (node_state, _reason) in states.items() if node_state == state]
         if not names:
             continue
-        found.append(f"{state}: {_count(len(names), 'node')}")
+        lines.append(f"{state}: {_count(len(names), 'node')}")
         if state in (FAILED, LOST):
-            found += [f"    {name}: {line}" for name in names for line in _lines(states[name][1])]
+            lines += [f"    {name}: {line}" for name in names for line in _lines(states[name][1])]
         else:
-            found.append(f"    {_some(names, ', ')}")
-    return found
+            lines.append(f"    {_some(names, ', ')}")
+    return lines
 
 
 def too_many(states: t.Mapping[str, tuple[str, str]], percentage: float) -> bool:

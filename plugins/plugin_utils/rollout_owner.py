@@ -98,7 +98,7 @@ def _parsed(text: str) -> Owner | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     text_values = [value for name, value in values.items() if name != "process"]
-    valid = all(isinstance(one, str) and len(one) <= _MAX_LENGTH and one.isprintable() for one in text_values)
+    valid = all(isinstance(value, str) and len(value) <= _MAX_LENGTH and value.isprintable() for value in text_values)
     process = values["process"]
     if not valid or not isinstance(process, int) or isinstance(process, bool) or not 0 < process < 2**31:
         return None

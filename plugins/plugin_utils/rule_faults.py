@@ -24,22 +24,22 @@ _KINDS = {"dict": "a mapping", "list": "a list", "int": "a whole number", "bool"
 
 def faults(args: Variables) -> list[str]:
     """All errors in `nics`, `node` and `profiles` of the module."""
-    found = []
+    errors = []
     nics = args.get("nics")
     if isinstance(nics, (list, tuple)):
         for index, rule in enumerate(nics):
             name = rule.get("name") if isinstance(rule, dict) else None
-            found += _mapping_faults(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
+            errors += _mapping_faults(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
     elif nics is not None:
-        found.append(f"nics: {_shortened(nics)} is not a list of rules")
-    found += _mapping_faults("node", args.get("node"), NODE)
+        errors.append(f"nics: {_shortened(nics)} is not a list of rules")
+    errors += _mapping_faults("node", args.get("node"), NODE)
     profiles = args.get("profiles")
     if isinstance(profiles, dict):
         for name, settings in profiles.items():
-            found += _mapping_faults(f"profiles.{name}", settings, NIC)
+            errors += _mapping_faults(f"profiles.{name}", settings, NIC)
     elif profiles is not None:
-        found.append(f"profiles: {_shortened(profiles)} is not a mapping of names to settings")
-    return found
+        errors.append(f"profiles: {_shortened(profiles)} is not a mapping of names to settings")
+    return errors
 
 
 def _mapping_faults(path: str, value: object, spec: Spec) -> list[str]:
@@ -47,16 +47,16 @@ def _mapping_faults(path: str, value: object, spec: Spec) -> list[str]:
         return []
     if not isinstance(value, dict):
         return [f"{path}: {_shortened(value)} is not a mapping"]
-    found = [
+    errors = [
         f"{path}: {name} is not known: {hint(str(name), spec) or 'known: ' + ', '.join(sorted(spec))}"
         for name in value
         if name not in spec
     ]
-    found += [f"{path}: {name} is missing" for name in spec if spec[name].get("required") and value.get(name) is None]
-    for name, one in value.items():
-        if name in spec and one is not None:
-            found += _value_faults(f"{path}.{name}", name, one, spec[name])
-    return found
+    errors += [f"{path}: {name} is missing" for name in spec if spec[name].get("required") and value.get(name) is None]
+    for name, setting in value.items():
+        if name in spec and setting is not None:
+            errors += _value_faults(f"{path}.{name}", name, setting, spec[name])
+    return errors
 
 
 def _value_faults(path: str, name: str, value: object, option: Option) -> list[str]:
@@ -66,10 +66,10 @@ def _value_faults(path: str, name: str, value: object, option: Option) -> list[s
     if inner:
         if not isinstance(value, (list, tuple)):
             return [f"{path}: {_shortened(value)} is not a list of mappings with {', '.join(sorted(inner))}"]
-        return [text for index, one in enumerate(value) for text in _mapping_faults(f"{path}[{index}]", one, inner)]
+        return [text for index, item in enumerate(value) for text in _mapping_faults(f"{path}[{index}]", item, inner)]
     if _is_plain(value, option):
         return []
-    plain = {key: one for key, one in option.items() if key in ("type", "elements", "choices")}
+    plain = {key: constraint for key, constraint in option.items() if key in ("type", "elements", "choices")}
     if ArgumentSpecValidator({name: plain}).validate({name: value}).error_messages:
         return [f"{path}: {_shortened(value)} is not {_expected(option)}"]
     return []
@@ -79,7 +79,7 @@ def _is_plain(value: object, option: Option) -> bool:
     """Whether a value already has the option's type, so that no validator is needed, which takes a millisecond."""
     if option.get("elements") in _PLAIN and isinstance(value, list):
         inner = {**option, "type": option["elements"], "elements": None}
-        return all(_is_plain(one, inner) for one in value)
+        return all(_is_plain(item, inner) for item in value)
     kind = _PLAIN.get(option["type"])
     if kind is None or not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         return False
@@ -107,7 +107,7 @@ def without_nulls(args: Variables) -> Result:
     if isinstance(result.get("node"), dict):
         result["node"] = split_nulls(result["node"])[0]
     if isinstance(result.get("nics"), list):
-        result["nics"] = [_rule(one) for one in result["nics"]]
+        result["nics"] = [_rule(rule) for rule in result["nics"]]
         if isinstance(result.get("profiles"), dict):
             result["profiles"] = _used_profiles(result["nics"], result["profiles"])
     return result

@@ -113,7 +113,7 @@ class SiteCompiler(ClusterAction):
             )
         arguments = {"kinds": ["ResourceSlice", "ResourceClaim"]}
         by_kind = self._module("lanewise.dra.dra_objects_info", arguments, options, variables)["objects"]
-        objects = [{"kind": kind, **one} for kind, items in by_kind.items() for one in items]
+        objects = [{"kind": kind, **item} for kind, items in by_kind.items() for item in items]
         return objects, None, "ResourceClaim" in by_kind
 
     def _probed(self, options: Variables, variables: Variables) -> dict[str, Json] | None:
@@ -164,9 +164,9 @@ def _objects_of(path: str) -> list[Object]:
     for item in documents:
         inside = item.get("items") if isinstance(item, dict) and str(item.get("kind", "")).endswith("List") else None
         flat += inside if isinstance(inside, list) else item if isinstance(item, list) else [item]
-    other = next((item for item in flat if not isinstance(item, dict)), None)
-    if other is not None:
-        raise AnsibleActionFail(f"{path} has something that is not a Kubernetes object: {str(other)[:80]}")
+    invalid = next((item for item in flat if not isinstance(item, dict)), None)
+    if invalid is not None:
+        raise AnsibleActionFail(f"{path} has something that is not a Kubernetes object: {str(invalid)[:80]}")
     return flat
 
 

@@ -33,7 +33,7 @@ FROM_FACTS = (
 #: Of these, those that only command-line options set.
 NOT_FROM_FACTS = ("ansible_limit",)
 
-_ALLOWED = re.compile("|".join(fnmatch.translate(one) for one in FROM_FACTS))
+_ALLOWED = re.compile("|".join(fnmatch.translate(pattern) for pattern in FROM_FACTS))
 _MAX_SHOWN = 5
 
 

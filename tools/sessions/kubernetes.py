@@ -73,16 +73,16 @@ def node(session: nox.Session) -> None:
     runs: list[tuple[str, ...]] = [(requested or newest, file) for file in _NODE_TESTS]
     if not requested:
         runs.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
-    for minor in {one[0] for one in runs}:
+    for minor in {entry[0] for entry in runs}:
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
     _nvidia(session)
     try:
         kubernetes.programs(requested or newest, kubernetes.DRANET, build=SLOW)
     except Missing as missing:
         session.log(f"without test_node_dranet.py: {missing}")
-        runs = [one for one in runs if "test_node_dranet.py" not in one]
-    for minor, file, *chosen in runs:  # each in its own sandbox
-        _in_sandbox(session, venv, file, *chosen, K8S=minor)
+        runs = [entry for entry in runs if "test_node_dranet.py" not in entry]
+    for minor, file, *options in runs:  # each in its own sandbox
+        _in_sandbox(session, venv, file, *options, K8S=minor)
 
 
 def lab(session: nox.Session) -> None:

@@ -89,7 +89,7 @@ def claims(session: nox.Session) -> None:
 def lowest(session: nox.Session, target: str) -> None:
     """Run the driver's protocol tests on a Python with the lowest versions that pyproject.toml allows."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    bounds = {one.replace(">=", "==") for one in project["dependencies"] if ">=" in one}
+    bounds = {dependency.replace(">=", "==") for dependency in project["dependencies"] if ">=" in dependency}
     pins = set((REPOSITORY / "requirements/lowest.in").read_text().split())
     if not bounds or not bounds <= pins:
         session.error(f"requirements/lowest.in does not pin these bounds of pyproject.toml: {sorted(bounds - pins)}")

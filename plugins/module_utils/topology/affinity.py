@@ -39,21 +39,21 @@ def _domain(address: str) -> str:
     return address.partition(":")[0]
 
 
-def level(one: PciFunction, other: PciFunction) -> str:
+def level(first: PciFunction, second: PciFunction) -> str:
     """The level between two functions; it is symmetric."""
-    if slot_of(one.address) == slot_of(other.address):
+    if slot_of(first.address) == slot_of(second.address):
         return "SELF"
-    if (one.physfn or one.address) == (other.physfn or other.address):
+    if (first.physfn or first.address) == (second.physfn or second.address):
         return "SELF"
-    if one.switch_label is not None and one.switch_label == other.switch_label:
+    if first.switch_label is not None and first.switch_label == second.switch_label:
         return "PIX"
-    if one.root_complex == other.root_complex:
-        near = _within_root(one, other)
+    if first.root_complex == second.root_complex:
+        near = _within_root(first, second)
         if near:
             return near
-    if one.numa_node is None or other.numa_node is None:
+    if first.numa_node is None or second.numa_node is None:
         return "UNKNOWN"
-    return "NODE" if one.numa_node == other.numa_node else "SYS"
+    return "NODE" if first.numa_node == second.numa_node else "SYS"
 
 
 def whole_switches(root_complex: str | None) -> bool:
@@ -65,45 +65,45 @@ def whole_switches(root_complex: str | None) -> bool:
     return root_complex is None
 
 
-def _shared_bridges(one: PciFunction, other: PciFunction) -> int:
+def _shared_bridges(first: PciFunction, second: PciFunction) -> int:
     """How many bridges two functions have in common, from the root complex down."""
     shared = 0
-    for bridge, other_bridge in zip(one.bridges, other.bridges):
-        if bridge != other_bridge:
+    for first_bridge, second_bridge in zip(first.bridges, second.bridges):
+        if first_bridge != second_bridge:
             break
         shared += 1
     return shared
 
 
-def _within_root(one: PciFunction, other: PciFunction) -> str | None:
+def _within_root(first: PciFunction, second: PciFunction) -> str | None:
     """The level of two functions below one root complex; None if the root is unknown and they share no bridge."""
-    ours, theirs = one.bridges, other.bridges
-    shared = _shared_bridges(one, other)
+    first_bridges, second_bridges = first.bridges, second.bridges
+    shared = _shared_bridges(first, second)
     if shared == 0:
-        return "PHB" if one.root_complex else None
-    if whole_switches(one.root_complex):
-        return "PIX" if len(ours) == len(theirs) == shared else "PXB"
-    meeting = ours[shared - 1]
-    for bridges, address in ((ours, one.address), (theirs, other.address)):
+        return "PHB" if first.root_complex else None
+    if whole_switches(first.root_complex):
+        return "PIX" if len(first_bridges) == len(second_bridges) == shared else "PXB"
+    meeting = first_bridges[shared - 1]
+    for bridges, address in ((first_bridges, first.address), (second_bridges, second.address)):
         step = bridges[shared] if len(bridges) > shared else address
         if _domain(step) != _domain(meeting):
             return "PHB"  # another host bridge begins below the meeting point (Intel VMD)
     # a switch is an upstream port with downstream ports below it: one more port on each path still belongs to that
     # switch
-    return "PIX" if max(len(ours), len(theirs)) - shared <= 1 else "PXB"
+    return "PIX" if max(len(first_bridges), len(second_bridges)) - shared <= 1 else "PXB"
 
 
-def meeting_point(one: PciFunction, other: PciFunction) -> str | None:
+def meeting_point(first: PciFunction, second: PciFunction) -> str | None:
     """The last common bridge of two functions, their root complex or `NUMA node N`; None if they share nothing
     known."""
     shared = None
-    if one.root_complex == other.root_complex:
-        depth = _shared_bridges(one, other)
-        shared = one.bridges[depth - 1] if depth else one.root_complex
-    if shared is None and one.switch_label is not None and one.switch_label == other.switch_label:
-        shared = one.switch_label
-    if shared is None and one.numa_node is not None and one.numa_node == other.numa_node:
-        shared = f"NUMA node {one.numa_node}"
+    if first.root_complex == second.root_complex:
+        depth = _shared_bridges(first, second)
+        shared = first.bridges[depth - 1] if depth else first.root_complex
+    if shared is None and first.switch_label is not None and first.switch_label == second.switch_label:
+        shared = first.switch_label
+    if shared is None and first.numa_node is not None and first.numa_node == second.numa_node:
+        shared = f"NUMA node {first.numa_node}"
     return shared
 
 
@@ -121,13 +121,13 @@ class Proximity:
         """GPUs near a data-direct function whose NIC is unknown because the function's VPD cannot be read. The nearest
         NIC of these GPUs is then unknown, too."""
         known = set(self._data_direct.values())
-        directs = [one for one in self._functions.values() if one.kind == "data_direct"]
-        if all(one.address in known for one in directs):
+        directs = [function for function in self._functions.values() if function.kind == "data_direct"]
+        if all(function.address in known for function in directs):
             return set()
         undecided = set()
         for gpu in self._functions.values():
             if gpu.kind == "gpu":
-                near = [one.address for one in directs if RANK[level(gpu, one)] <= RANK["PXB"]]
+                near = [function.address for function in directs if RANK[level(gpu, function)] <= RANK["PXB"]]
                 if near and not known.intersection(near):
                     undecided.add(gpu.address)
         return undecided
@@ -168,13 +168,13 @@ class Proximity:
             return Affinity(devices=devices)
         accelerators = set(gpus)
         rows = [["SELF"] * len(devices) for device in devices]
-        for row, one in enumerate(devices):
+        for row, device in enumerate(devices):
             for column in range(row + 1, len(devices)):
                 other = devices[column]
-                if one in accelerators and other in nics:
-                    near = self.gpu_to_nic(one, other)[0]
+                if device in accelerators and other in nics:
+                    near = self.gpu_to_nic(device, other)[0]
                 else:
-                    near = level(self._functions[one], self._functions[other])
+                    near = level(self._functions[device], self._functions[other])
                 rows[row][column] = rows[column][row] = near
         return Affinity(devices=devices, levels=rows)
 
@@ -182,9 +182,9 @@ class Proximity:
         """Of devices on other NUMA nodes, those at the smallest SLIT distance; all if a distance is unknown. `ends` are
         the two functions that meet, by device."""
         distances: dict[str, int | None] = {}
-        for other, (ours, theirs) in ends.items():
-            near, remote = self._functions[ours].numa_node, self._functions[theirs].numa_node
-            distances[other] = None if near is None else self._distances.get(near, {}).get(str(remote))
+        for other, (own_end, other_end) in ends.items():
+            own_node, other_node = self._functions[own_end].numa_node, self._functions[other_end].numa_node
+            distances[other] = None if own_node is None else self._distances.get(own_node, {}).get(str(other_node))
         known = [distance for distance in distances.values() if distance is not None]
         if len(known) < len(distances):
             return ends
@@ -208,15 +208,15 @@ class Proximity:
     def _nearest(self, address: str, among: Neighbours) -> Nearest:
         if address in self.undecided:
             return Nearest()
-        found, ends = among.nearest(self._functions_of(address))
-        if found == "SYS":
+        nearest_level, ends = among.nearest(self._functions_of(address))
+        if nearest_level == "SYS":
             ends = self._closest_nodes(ends)
-        result = Nearest(level=found, devices=sorted(ends, key=sort_key))
-        for other, (ours, theirs) in ends.items():
-            if ours != address:
-                result.via[address] = ours
-            elif theirs != other:
-                result.via[other] = theirs
+        result = Nearest(level=nearest_level, devices=sorted(ends, key=sort_key))
+        for other, (own_end, other_end) in ends.items():
+            if own_end != address:
+                result.via[address] = own_end
+            elif other_end != other:
+                result.via[other] = other_end
         return result
 
 
@@ -255,14 +255,14 @@ class Neighbours:
     @staticmethod
     def _meeting(functions: list[PciFunction], others: list[PciFunction]) -> tuple[str, str, str]:
         """The nearest level between two devices, and the two functions to which it applies."""
-        one, other = functions[0], others[0]
-        best = (level(one, other), one.address, other.address)
+        function, other = functions[0], others[0]
+        best = (level(function, other), function.address, other.address)
         if len(functions) > 1 or len(others) > 1:
-            for one in functions:
+            for function in functions:
                 for other in others:
-                    near = level(one, other)
+                    near = level(function, other)
                     if RANK[near] < RANK[best[0]]:
-                        best = (near, one.address, other.address)
+                        best = (near, function.address, other.address)
         return best
 
     def nearest(self, functions: list[PciFunction]) -> tuple[str, dict[str, tuple[str, str]]]:
@@ -278,12 +278,12 @@ class Neighbours:
             best = "UNKNOWN"
             ends: dict[str, tuple[str, str]] = {}
             for address in candidates:
-                near, ours, theirs = self._meeting(functions, self._functions_of[address])
+                near, own_end, other_end = self._meeting(functions, self._functions_of[address])
                 if near == "UNKNOWN" or RANK[near] > RANK[best]:
                     continue
                 if near != best:
                     best, ends = near, {}
-                ends[address] = (ours, theirs)
+                ends[address] = (own_end, other_end)
             if RANK[best] <= RANK[bound]:
                 return best, ends
         return "UNKNOWN", {}
@@ -333,8 +333,8 @@ def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[
         for address in partners:
             other = group_of.get(address)
             if other is not None and other is not group:
-                other.gpus += [one for one in group.gpus if one not in other.gpus]
-                other.nics += [one for one in group.nics if one not in other.nics]
+                other.gpus += [gpu_address for gpu_address in group.gpus if gpu_address not in other.gpus]
+                other.nics += [nic_address for nic_address in group.nics if nic_address not in other.nics]
                 groups.pop(id(group), None)  # this GPU joins two groups
                 group = other
         groups[id(group)] = group

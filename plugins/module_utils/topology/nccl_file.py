@@ -129,7 +129,7 @@ class _Tree:
         function = self._functions.get(address) or {}
         if address in self._labels:
             inside = (*chain, address)
-            links = [self._link(self._functions[one]) for one in self._below[inside]]
+            links = [self._link(self._functions[child]) for child in self._below[inside]]
             known = [link for link in links if None not in link]
             speed, width = max(known, key=lambda link: (link[0] or 0) * (link[1] or 0), default=(None, None))
         else:
@@ -149,7 +149,7 @@ class _Tree:
             above = ()
         elif above and above[0] not in self._functions:
             return None, None
-        links = [one.get("link") or {} for one in (function, *(self._functions[address] for address in above))]
+        links = [end.get("link") or {} for end in (function, *(self._functions[address] for address in above))]
         speeds = [speed for link in links if (speed := link.get("max_speed_gts"))]
         widths = [width for link in links if (width := link.get("max_width"))]
         return min(speeds, default=None), min(widths, default=None)
@@ -159,9 +159,12 @@ def _devices(facts: NodeFacts) -> list[str]:
     """The addresses of GPUs, NICs and the functions that carry the GPU traffic of NICs. VFs are left out: NCCL uses the
     location of the PF for them."""
     functions = facts["functions"]
-    found = {one["address"] for one in (*facts["gpus"], *facts["nics"])}
-    found |= {partner for nic in facts["nics"] if (partner := nic.get("data_direct"))}
-    return sorted((one for one in found if one in functions and not functions[one].get("physfn")), key=sort_key)
+    addresses = {device["address"] for device in (*facts["gpus"], *facts["nics"])}
+    addresses |= {partner for nic in facts["nics"] if (partner := nic.get("data_direct"))}
+    return sorted(
+        (address for address in addresses if address in functions and not functions[address].get("physfn")),
+        key=sort_key,
+    )
 
 
 def _path(function: FunctionFacts) -> Chain:

@@ -182,9 +182,9 @@ def stated_numa_node(function: FunctionFacts, parent: FunctionFacts, kernel: int
 
     `parent` is the PF of a VF; empty for others. Both are as `functions` of the topology facts.
     """
-    for one in (function, parent):
-        if one.get("numa_source") == "override":
-            stated: int | None = one["numa_node"]
+    for candidate in (function, parent):
+        if candidate.get("numa_source") == "override":
+            stated: int | None = candidate["numa_node"]
             return stated
     return kernel
 
@@ -237,5 +237,7 @@ def _nearest_gpu(nic: NicFacts, gpus: t.Sequence[GpuFacts]) -> str | None:
     candidates = list(near["devices"])
     if len(candidates) > 1:
         rails = {gpu["address"]: gpu["rail"] for gpu in gpus}
-        candidates = [one for one in candidates if nic["rail"] is not None and rails.get(one) == nic["rail"]]
+        candidates = [
+            address for address in candidates if nic["rail"] is not None and rails.get(address) == nic["rail"]
+        ]
     return candidates[0] if len(candidates) == 1 else None

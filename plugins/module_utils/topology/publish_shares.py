@@ -38,8 +38,8 @@ class ShareRule:
 
     `factor` multiplies the bandwidth of a NIC: with a factor above 1, more is promised than the NIC has. `least` is the
     setting `min`. `ceiling` and `bandwidth` are None for the speed of the link. `bandwidth` is the part of the NIC that
-    is divided, or the NIC's speed if the kernel driver reports none. `namespace` is the only one whose pods may have
-    shares; with `vfs` it may be empty, which means any namespace.
+    is divided, or the NIC's speed if the kernel driver reports none. Only the pods of `namespace` may have shares;
+    with `vfs` it may be empty, which means any namespace.
     """
 
     select: Selector
@@ -177,14 +177,14 @@ def withdrawn(held: Object, base: Object) -> Object:
 
 def add(result: Published, divided: t.Mapping[str, Divided], held: t.Mapping[str, HeldShares], counter: str) -> None:
     """Add the devices for shares to a publication: for each NIC in `divided` (by the name of the NIC's device), and for
-    each of which pods still have shares (`held`, by the name of the device for shares). If a NIC in `divided` cannot be
-    divided, the reason is added instead."""
+    each NIC whose shares pods still have (`held`, by the name of the device for shares). If a NIC in `divided` cannot
+    be divided, the reason is added instead."""
     devices = []
     for base in result.devices:
         devices.append(base)
         name = share_name(base["name"])
-        one, shares = divided.get(base["name"]), held.get(name)
-        device = _device(result, base, one, shares) if one else None
+        nic, shares = divided.get(base["name"]), held.get(name)
+        device = _device(result, base, nic, shares) if nic else None
         if device is None and shares:
             device = withdrawn(shares.device, base)
         if device is None:
@@ -193,33 +193,33 @@ def add(result: Published, divided: t.Mapping[str, Divided], held: t.Mapping[str
         for locations in (result.addresses, result.interfaces):
             if base["name"] in locations:
                 locations[name] = locations[base["name"]]
-        if one:
-            result.shared[name] = one
+        if nic:
+            result.shared[name] = nic
         _exclude(result, base, device, counter)
     result.devices[:] = devices
 
 
-def _device(result: Published, base: Object, one: Divided, shares: HeldShares | None) -> Object | None:
+def _device(result: Published, base: Object, nic: Divided, shares: HeldShares | None) -> Object | None:
     """The device for shares of a NIC; None if it cannot be divided. The reason is recorded unless pods have shares."""
     # while a pod has the whole NIC, the speed of the link is that in the NIC's own device
-    mbps = one.mbps or base.get("attributes", {}).get("linkSpeedMbps", {}).get("int")
-    physical = one.rule.physical(mbps)
-    reason = refusal(one.rule, physical, one.link_layer, len(one.vfs))
+    mbps = nic.mbps or base.get("attributes", {}).get("linkSpeedMbps", {}).get("int")
+    physical = nic.rule.physical(mbps)
+    reason = refusal(nic.rule, physical, nic.link_layer, len(nic.vfs))
     if reason or physical is None:
         if not shares:
-            result.withheld[share_name(one.place)] = f"no shares: {reason}"
+            result.withheld[share_name(nic.place)] = f"no shares: {reason}"
         return None
-    return share_device(base, one.rule, physical, len(one.vfs), shares.less(one.rule.factor) if shares else 0)
+    return share_device(base, nic.rule, physical, len(nic.vfs), shares.less(nic.rule.factor) if shares else 0)
 
 
 def _exclude(result: Published, base: Object, device: Object, counter: str) -> None:
     """Let a NIC's own device and the one for its shares each consume all of the same counters, so that they exclude
     each other."""
-    sets = {one["name"]: one for one in result.counter_sets}
+    sets = {counter_set["name"]: counter_set for counter_set in result.counter_sets}
     if base["name"] not in sets:
         result.counter_sets.append({"name": base["name"], "counters": {counter: {"value": "1"}}})
         amount = "1"
     else:
         amount = sets[base["name"]]["counters"][counter]["value"]
-    for one in (base, device):
-        one["consumesCounters"] = [{"counterSet": base["name"], "counters": {counter: {"value": amount}}}]
+    for consumer in (base, device):
+        consumer["consumesCounters"] = [{"counterSet": base["name"], "counters": {counter: {"value": amount}}}]

@@ -186,38 +186,38 @@ class Rule:
         if cached and cached.ssh_ports == ssh_ports and max_age > 0 and began - cached.read_at <= max_age:
             return cached
         proc = f"{self._root}/proc"
-        found = _Sockets(began, ssh_ports, [], [], [], [])
+        connections = _Sockets(began, ssh_ports, [], [], [], [])
         self._sockets = None  # for the case of an error: a result without some connections would lack interfaces
         try:
-            ports = sorted(self._ssh.ports(found.ssh_unexamined) | ssh_ports)
+            ports = sorted(self._ssh.ports(connections.ssh_unexamined) | ssh_ports)
             open_now = sockets.established([(port, port) for port in ports], (), proc)
-            found.ssh = self._ssh.sessions(open_now)
+            connections.ssh = self._ssh.sessions(open_now)
         except OSError as error:
-            found.ssh_unexamined.append(f"the open TCP connections ({error.strerror or error})")
+            connections.ssh_unexamined.append(f"the open TCP connections ({error.strerror or error})")
         ranges = [(low, high) for low, high, _what in storage.PORTS]
         try:
-            found.storage = sockets.established(ranges, ranges, proc)
+            connections.storage = sockets.established(ranges, ranges, proc)
         except OSError as error:
-            found.storage_unexamined.append(f"the open TCP connections ({error.strerror or error})")
-        self._sockets = found
-        return found
+            connections.storage_unexamined.append(f"the open TCP connections ({error.strerror or error})")
+        self._sockets = connections
+        return connections
 
     def _sessions(self, tables: _Tables, lookups: Routes, connections: _Sockets) -> list[Path]:
         """The paths of SSH sessions, including remembered ones."""
-        found: dict[tuple[Address, Address], Path] = {}
+        paths: dict[tuple[Address, Address], Path] = {}
         authenticated: dict[tuple[Address, Address], None] = {}
         for connection, is_authenticated in connections.ssh:
             pair = (connection.local, connection.remote)
-            found.setdefault(pair, _of_socket(connection, ssh_session(*pair)))
+            paths.setdefault(pair, _of_socket(connection, ssh_session(*pair)))
             if is_authenticated:
                 authenticated[pair] = None
         remembered = {pair[0] for pair in self._clients}
         on_node = {local for local in remembered if local in tables.owners or lookups.holders(local)}
         for pair in self._clients:
             if pair[0] in on_node:
-                found.setdefault(pair, ssh_session(*pair))
+                paths.setdefault(pair, ssh_session(*pair))
                 authenticated[pair] = None
-        kept = _limited(found.values())
+        kept = _limited(paths.values())
         if self._remember:
             kept_pairs = {(path.local, path.remote) for path in kept}
             self._clients = {pair: None for pair in authenticated if pair in kept_pairs}
@@ -235,11 +235,11 @@ class Rule:
         endpoints, problems = self._files[1]
         unexamined += [*problems, *connections.storage_unexamined]
         uses_ceph = any(endpoint.service_name == storage.CEPH for endpoint in endpoints)
-        for one, service in _by_port(connections.storage, uses_ceph):
-            if storage.service(one.remote_port):
-                used[_of_socket(one, _storage_session(service, one.local, one.remote, "to", "server"))] = None
+        for sock, service in _by_port(connections.storage, uses_ceph):
+            if storage.service(sock.remote_port):
+                used[_of_socket(sock, _storage_session(service, sock.local, sock.remote, "to", "server"))] = None
             else:
-                served[_of_socket(one, _storage_session(service, one.local, one.remote, "from", "client"))] = None
+                served[_of_socket(sock, _storage_session(service, sock.local, sock.remote, "from", "client"))] = None
         for endpoint in endpoints:
             if endpoint.remote or endpoint.local:
                 used[_storage_session(endpoint.service_name, endpoint.local, endpoint.remote, "to", "server")] = None
@@ -280,18 +280,22 @@ def _by_port(connections: t.Sequence[sockets.Socket], uses_ceph: bool) -> list[t
     files (`uses_ceph`) or a connection to a monitor show that Ceph is used."""
     with_osd_port: list[tuple[sockets.Socket, str]] = []
     others: list[tuple[sockets.Socket, str]] = []
-    for one in connections:
-        service = storage.service(one.remote_port) or storage.service(one.local_port)
-        has_osd_port = storage.is_ceph_osd_port(one.remote_port) or storage.is_ceph_osd_port(one.local_port)
-        (with_osd_port if has_osd_port else others).append((one, service))
-    uses_ceph = uses_ceph or any(service == storage.CEPH for _one, service in others)
+    for socket in connections:
+        service = storage.service(socket.remote_port) or storage.service(socket.local_port)
+        has_osd_port = storage.is_ceph_osd_port(socket.remote_port) or storage.is_ceph_osd_port(socket.local_port)
+        (with_osd_port if has_osd_port else others).append((socket, service))
+    uses_ceph = uses_ceph or any(service == storage.CEPH for _socket, service in others)
     return [*others, *(with_osd_port if uses_ceph else ())]
 
 
-def _of_socket(one: sockets.Socket, path: Path) -> Path:
+def _of_socket(socket: sockets.Socket, path: Path) -> Path:
     """The path with the socket's ports, mark and bound link."""
     return replace(
-        path, bound_link=one.bound_link, mark=one.mark, local_port=one.local_port, remote_port=one.remote_port
+        path,
+        bound_link=socket.bound_link,
+        mark=socket.mark,
+        local_port=socket.local_port,
+        remote_port=socket.remote_port,
     )
 
 
@@ -307,7 +311,7 @@ def _limited(paths: t.Iterable[Path]) -> list[Path]:
 
 
 def _by_default(defaults: t.Sequence[Default], tables: str) -> dict[int, str]:
-    """The links of default routes, with the reason.
+    """The links of default routes, each with its reason. `tables` is the argument `default_routes` of `Rule.now`.
 
     A default route from an IPv6 router advertisement counts only if there is no other default route, and only the best
     one counts: routers announce themselves to every port of a fabric.
@@ -363,7 +367,7 @@ class _LowerLinks:
         for tunnel, reason in self._unknown_tunnels:
             unknown = "the kernel does not report where the tunnel's packets go"
             why = f"{tunnel.name} may send through it, as {unknown}: {reason}"
-            routed = [self._stack.links[one] for one in sorted(self._routes.routed()) if one in self._stack.links]
+            routed = [self._stack.links[index] for index in sorted(self._routes.routed()) if index in self._stack.links]
             self._follow({link.index: why for link in routed if not link.is_tunnel}, tunnels_too=False)
         return self._reasons
 
@@ -380,16 +384,20 @@ class _LowerLinks:
             below = self._stack.below(link)
             # if a switch has other ports, its ports of guests and overlays do not carry the node's traffic
             has_other_ports = link.kind in links.SWITCHES and any(
-                not one.is_tunnel and one.kind != "veth" for one in below
+                not lower.is_tunnel and lower.kind != "veth" for lower in below
             )
-            pending += [(one, why, not has_other_ports) for one in below]
+            pending += [(lower, why, not has_other_ports) for lower in below]
             if link.is_tunnel and tunnels_too:
-                pending += [(one, why, True) for one in self._underlay(link, reason, is_only_way)]
+                pending += [(lower, why, True) for lower in self._underlay(link, reason, is_only_way)]
 
     def _underlay(self, tunnel: Link, reason: str, is_only_way: bool) -> list[Link]:
         """The links that carry a tunnel's packets, as far as they are known."""
         underlay = tunnels.underlay(self._kernel, tunnel)
-        found = {*underlay.links, *(hop for query in underlay.queries for hop in self._routes.outgoing_links(query))}
+        indexes = {*underlay.links, *(hop for query in underlay.queries for hop in self._routes.outgoing_links(query))}
         if not underlay.complete and is_only_way:
             self._unknown_tunnels.append((tunnel, reason))
-        return [self._stack.links[one] for one in sorted(found) if one in self._stack.links and one != tunnel.index]
+        return [
+            self._stack.links[index]
+            for index in sorted(indexes)
+            if index in self._stack.links and index != tunnel.index
+        ]

@@ -54,33 +54,46 @@ def established(local: t.Sequence[Ports], remote: t.Sequence[Ports], proc: str =
 
     Ranges are inclusive. Connections over the loopback interface are left out. Raises OSError.
     """
-    ranges = [(True, *one) for one in local] + [(False, *one) for one in remote]
-    found = [one for one in _read(_ESTABLISHED, ranges, proc) if not one.remote.is_loopback]
+    ranges = [(True, *ports) for ports in local] + [(False, *ports) for ports in remote]
+    connections = [connection for connection in _read(_ESTABLISHED, ranges, proc) if not connection.remote.is_loopback]
     return sorted(
-        found, key=lambda one: (one.local.version, one.local.packed, one.remote.packed, one.local_port, one.remote_port)
+        connections,
+        key=lambda connection: (
+            connection.local.version,
+            connection.local.packed,
+            connection.remote.packed,
+            connection.local_port,
+            connection.remote_port,
+        ),
     )
 
 
 def listening(proc: str = "/proc") -> list[Socket]:
     """The sockets of this thread's namespace that accept connections from other machines. Raises OSError."""
-    return [one for one in _read(_LISTEN, [], proc) if not one.local.is_loopback]
+    return [listener for listener in _read(_LISTEN, [], proc) if not listener.local.is_loopback]
 
 
 def _read(state: int, ranges: t.Sequence[tuple[bool, int, int]], proc: str) -> list[Socket]:
     try:
         with netlink.Connection(netlink.NETLINK_SOCK_DIAG) as kernel:
             return [
-                one for family in (socket.AF_INET, socket.AF_INET6) for one in _dumped(kernel, family, state, ranges)
+                tcp_socket
+                for family in (socket.AF_INET, socket.AF_INET6)
+                for tcp_socket in _dumped(kernel, family, state, ranges)
             ]
     except OSError as error:
         if error.errno not in _MISSING:
             raise
-    found = _of_proc(state, proc)
-    return [one for one in found if not ranges or any(low <= _port(one, local) <= high for local, low, high in ranges)]
+    tcp_sockets = _of_proc(state, proc)
+    return [
+        tcp_socket
+        for tcp_socket in tcp_sockets
+        if not ranges or any(low <= _port(tcp_socket, local) <= high for local, low, high in ranges)
+    ]
 
 
-def _port(one: Socket, local: bool) -> int:
-    return one.local_port if local else one.remote_port
+def _port(tcp_socket: Socket, local: bool) -> int:
+    return tcp_socket.local_port if local else tcp_socket.remote_port
 
 
 def _dumped(
@@ -95,8 +108,8 @@ def _dumped(
             return
         raise
     for _unused, body in replies:
-        reply_family, _state, _t, _r, local_port, remote_port, local, remote, bound_link, *rest = _REPLY.unpack_from(
-            body
+        reply_family, _state, _timer, _retransmits, local_port, remote_port, local, remote, bound_link, *rest = (
+            _REPLY.unpack_from(body)
         )
         inode = rest[-1]
         mark = netlink.attributes(body, _REPLY.size).get(_MARK, b"")
@@ -136,7 +149,7 @@ def _address(family: int, value: bytes) -> Address:
 
 def _of_proc(state: int, proc: str) -> list[Socket]:
     """The sockets of a state in /proc/net/tcp and tcp6. Raises OSError if the former cannot be read."""
-    found = []
+    tcp_sockets = []
     for name in ("tcp", "tcp6"):
         try:
             with open(f"{proc}/thread-self/net/{name}", encoding="ascii") as file:
@@ -150,8 +163,8 @@ def _of_proc(state: int, proc: str) -> list[Socket]:
             if len(columns) > 9 and int(columns[3], 16) == state:
                 local, local_port = endpoint(columns[1])
                 remote, remote_port = endpoint(columns[2])
-                found.append(Socket(local, local_port, remote, remote_port, inode=int(columns[9])))
-    return found
+                tcp_sockets.append(Socket(local, local_port, remote, remote_port, inode=int(columns[9])))
+    return tcp_sockets
 
 
 def endpoint(text: str) -> tuple[Address, int]:

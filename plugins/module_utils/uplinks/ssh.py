@@ -59,12 +59,12 @@ class Servers:
 
         Raises OSError if the sockets cannot be listed.
         """
-        sockets = listening(self._proc)
-        inodes = frozenset(one.inode for one in sockets)
+        listeners = listening(self._proc)
+        inodes = frozenset(listener.inode for listener in listeners)
         began = time.monotonic()
         if not inodes <= self._listening or began - self._ports_at >= PORTS_MAX_AGE_SECONDS:
             scan = self._scan_processes()
-            self._ports = frozenset(one.local_port for one in sockets if one.inode in scan.known)
+            self._ports = frozenset(listener.local_port for listener in listeners if listener.inode in scan.known)
             if scan.unexamined:
                 unexamined.append(scan.unexamined)
                 return {PORT, *self._ports}

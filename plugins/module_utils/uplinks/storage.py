@@ -77,20 +77,20 @@ def is_ceph_osd_port(port: int) -> bool:
 
 def endpoints(root: str = "") -> tuple[list[StorageEndpoint], list[str]]:
     """The endpoints that files below `root` contain, and a description of what could not be read or was left out."""
-    found: dict[StorageEndpoint, None] = {}
+    all_endpoints: dict[StorageEndpoint, None] = {}
     unexamined: list[str] = []
     for reader, service_name in ((_nvme, "NVMe controllers"), (_iscsi, "iSCSI sessions"), (_rbd, "Ceph block devices")):
         try:
-            found.update(dict.fromkeys(reader(root)))
+            all_endpoints.update(dict.fromkeys(reader(root)))
         except OSError as error:
             unexamined.append(f"the {service_name} ({error.strerror or error})")
     try:
-        found.update(dict.fromkeys(_mounts(root)))
+        all_endpoints.update(dict.fromkeys(_mounts(root)))
     except OSError as error:
         unexamined.append(f"the mounts ({error.strerror or error})")
-    if len(found) > _MAX_ENDPOINTS:
-        unexamined.append(f"all of {len(found)} addresses of storage")
-    return list(found)[:_MAX_ENDPOINTS], unexamined
+    if len(all_endpoints) > _MAX_ENDPOINTS:
+        unexamined.append(f"all of {len(all_endpoints)} addresses of storage")
+    return list(all_endpoints)[:_MAX_ENDPOINTS], unexamined
 
 
 def _names(path: str) -> list[str]:
@@ -181,15 +181,15 @@ def _addresses(text: str) -> list[Address]:
     if single:
         return [single]
     parsed = (address(match) for match in (*_IPV4.findall(text), *_IPV6.findall(text)))
-    return [one for one in parsed if one]
+    return [parsed_address for parsed_address in parsed if parsed_address]
 
 
 def address(text: str) -> Address | None:
     """An IP address, also one in brackets or with a zone; None for any other text."""
     try:
-        found: Address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
+        parsed: Address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
     except ValueError:
         return None
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        return found.ipv4_mapped
-    return found
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+        return parsed.ipv4_mapped
+    return parsed

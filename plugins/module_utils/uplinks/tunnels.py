@@ -79,7 +79,7 @@ def underlay(kernel: netlink.Connection, link: Link) -> Underlay:
     if bound_link:
         return Underlay(links=(bound_link,))
     local = next(iter(_addresses(link, attributes.local)), None)
-    remote = [one for one in _addresses(link, attributes.remote) if not one.is_multicast]
+    remote = [endpoint for endpoint in _addresses(link, attributes.remote) if not endpoint.is_multicast]
     if link.kind == "vxlan":
         forwarding = _forwarding_endpoints(kernel, link.index)
         if len(forwarding) > _MAX_ENDPOINTS:
@@ -87,18 +87,18 @@ def underlay(kernel: netlink.Connection, link: Link) -> Underlay:
         remote += forwarding
     value = link.data.get(attributes.per_packet) if attributes.per_packet else None
     per_packet = value is not None and (not value or any(value))  # a set flag has no value, a set number is not 0
-    return Underlay((), tuple(Query(one, local) for one in remote), bool(remote) and not per_packet)
+    return Underlay((), tuple(Query(endpoint, local) for endpoint in remote), bool(remote) and not per_packet)
 
 
 def _addresses(link: Link, kinds: t.Iterable[int]) -> list[Address]:
-    found = (link.data.get(kind, b"") for kind in kinds)
-    addresses = [ipaddress.ip_address(value) for value in found if len(value) in (4, 16)]
-    return [one for one in addresses if not one.is_unspecified]
+    values = (link.data.get(kind, b"") for kind in kinds)
+    addresses = [ipaddress.ip_address(value) for value in values if len(value) in (4, 16)]
+    return [address for address in addresses if not address.is_unspecified]
 
 
 def _forwarding_endpoints(kernel: netlink.Connection, index: int) -> list[Address]:
     """The endpoints in the forwarding table of a VXLAN interface."""
-    found: dict[Address, None] = {}
+    endpoints: dict[Address, None] = {}
     request = _ND.pack(socket.AF_BRIDGE, 0, 0, 0, 0)
     wanted = struct.pack("=i", index)
     for _unused, body in kernel.dump(RTM_GETNEIGH, request, lambda message: message[4:8] == wanted, optional=True):
@@ -106,8 +106,8 @@ def _forwarding_endpoints(kernel: netlink.Connection, index: int) -> list[Addres
         if len(value) in (4, 16):
             address = ipaddress.ip_address(value)
             if not address.is_multicast and not address.is_unspecified:
-                found[address] = None
-    return list(found)
+                endpoints[address] = None
+    return list(endpoints)
 
 
 # ---- WireGuard, through generic netlink (drivers/net/wireguard/netlink.c)

@@ -21,23 +21,26 @@ _RAIL_KINDS = ("", "bond", "team", "vlan", "ipoib", "vrf")
 def overlaps(kernel: netlink.Connection, pools: t.Iterable[str]) -> list[str]:
     """What overlaps `pools`, the networks of addresses for pods, in the connection's namespace: one sentence for each
     overlap. Raises OSError, and ValueError for a pool that is not a network."""
-    names = links.listed(kernel)
+    by_index = links.listed(kernel)
     wanted = [ipaddress.ip_network(pool) for pool in pools]
-    found = []
+    sentences = []
     for address, owners in routes.owners(kernel).items():
         for pool in wanted:
             if address in pool:
-                found.append(f"the pool {pool} contains {address}, an address of {_named(names, owners)}")
+                sentences.append(f"the pool {pool} contains {address}, an address of {_named(by_index, owners)}")
     for network, route_links in sorted(set(routes.Routes(kernel).networks()), key=str):
-        program_links = [one for one in route_links if one in names and names[one].kind not in _RAIL_KINDS]
+        program_links = [
+            index for index in route_links if index in by_index and by_index[index].kind not in _RAIL_KINDS
+        ]
         for pool in wanted if program_links else ():
             if network.version == pool.version and network.overlaps(t.cast(t.Any, pool)):
-                found.append(
-                    f"the pool {pool} overlaps {network}, to which a route leads through {_named(names, program_links)}"
+                sentences.append(
+                    f"the pool {pool} overlaps {network}, to which a route leads through "
+                    f"{_named(by_index, program_links)}"
                 )
-    return found
+    return sentences
 
 
-def _named(names: t.Mapping[int, links.Link], indexes: t.Iterable[int]) -> str:
+def _named(by_index: t.Mapping[int, links.Link], indexes: t.Iterable[int]) -> str:
     """The names of the links with these indexes, for messages."""
-    return ", ".join(names[one].name for one in indexes if one in names) or "an interface"
+    return ", ".join(by_index[index].name for index in indexes if index in by_index) or "an interface"

@@ -35,8 +35,10 @@ class ClaimDevices:
         for device in self.devices:
             device.kind = kind_of(device.driver, device.address, self.machine)
             device.numa_node = self.machine.numa_of(device.address) if self.machine else None
-            same_name = [one for one in self.devices if (one.driver, one.device) == (device.driver, device.device)]
-            device.name_is_ambiguous = any(one.pool != device.pool for one in same_name)
+            same_name = [
+                other for other in self.devices if (other.driver, other.device) == (device.driver, device.device)
+            ]
+            device.name_is_ambiguous = any(other.pool != device.pool for other in same_name)
 
     def _add_finding(self, severity: str, name: str, summary: str, fix: str = "") -> None:
         self.findings.append(Finding(severity, name, summary, fix))
@@ -106,7 +108,7 @@ class ClaimDevices:
 
     def _pods(self) -> list[Object]:
         """The pods for which the claim is reserved. Adds findings and reasons about them."""
-        found: list[Object] = []
+        pods: list[Object] = []
         namespace = self.claim["metadata"]["namespace"]
         consumers = (self.claim.get("status") or {}).get("reservedFor") or ()
         if not consumers:
@@ -118,7 +120,7 @@ class ClaimDevices:
                 continue
             name = consumer["name"]
             entry: Object = {"name": name, "uid": consumer.get("uid"), "node": None, "phase": None}
-            found.append(entry)
+            pods.append(entry)
             if self.check.pods is None:
                 continue
             pod = self.check.pods.get((namespace, name))
@@ -138,4 +140,4 @@ class ClaimDevices:
                     "delete the pod: it cannot have these devices there (was it bound by hand or by another scheduler?)"
                 )
                 self.reasons.append(Reason(reason, fix))
-        return found
+        return pods

@@ -35,23 +35,23 @@ class ClaimPromises(ClaimDevices):
             name = entry.get("distinctAttribute" if distinct else "matchAttribute")
             if name is None:
                 continue
-            covered = [one for one in self.devices if _covers(entry.get("requests"), one.request)]
+            covered = [device for device in self.devices if _covers(entry.get("requests"), device.request)]
             # a constraint on an alternative that was not allocated has no effect
             if len(covered) > 1:
                 found.append(self._constraint(name, distinct, covered))
         return found
 
     def _constraint(self, name: str, distinct: bool, covered: list[Device]) -> Promise:
-        requests = list(dict.fromkeys(one.request for one in covered))
+        requests = list(dict.fromkeys(device.request for device in covered))
         promise = Promise("distinct" if distinct else "match", name, requests, UNKNOWN)
-        unpublished = [one for one in covered if one.published is None]
+        unpublished = [device for device in covered if device.published is None]
         if unpublished:
-            promise.reason = f"it is unknown where {' and '.join(one.shown for one in unpublished)} is now"
+            promise.reason = f"it is unknown where {' and '.join(device.shown for device in unpublished)} is now"
             promise.fix = "see the findings of the claim's devices"
             return promise
-        published_devices = [(one, one.published) for one in covered if one.published is not None]
-        for one, published in published_devices:
-            promise.values[one.shown] = value_of(attribute(published.offer, name))
+        published_devices = [(device, device.published) for device in covered if device.published is not None]
+        for device, published in published_devices:
+            promise.values[device.shown] = value_of(attribute(published.offer, name))
         missing = [shown for shown, value in promise.values.items() if value is None]
         if missing:
             promise.reason = f"{' and '.join(missing)} no longer has the attribute {name}"
@@ -67,13 +67,13 @@ class ClaimPromises(ClaimDevices):
             )
             promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
-        kept = _holds([_comparable_value(published, name) for _one, published in published_devices], distinct)
+        kept = _holds([_comparable_value(published, name) for _device, published in published_devices], distinct)
         promise.verdict = KEPT if kept else BROKEN
         reason = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
         if not kept:
             promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {reason}"
             promise.fix = "delete the pod and the claim, so that they are scheduled again with what is published now"
-        nodes = {published.node for _one, published in published_devices if published.node}
+        nodes = {published.node for _device, published in published_devices if published.node}
         if name in LOCALITY and not distinct and len(nodes) > 1:
             promise.verdict, promise.reason = (
                 BROKEN,
@@ -94,9 +94,9 @@ class ClaimPromises(ClaimDevices):
         if machine is None or not machine.probed:
             return
         readings = [
-            (one.shown, value_of(attribute(published.offer, name)), machine.kernel_value(published, name))
-            for one, published in published_devices
-            if one.address
+            (device.shown, value_of(attribute(published.offer, name)), machine.kernel_value(published, name))
+            for device, published in published_devices
+            if device.address
         ]
         promise.kernel = {shown: kernel for shown, _value, kernel in readings}
         lists = any(isinstance(value, list) for _shown, value, _kernel in readings)
@@ -138,7 +138,7 @@ class ClaimPromises(ClaimDevices):
     def _allocated(self, request: str, names: t.Collection[str]) -> Device | None:
         """The device that was allocated for one of these alternatives of a request."""
         requests = {f"{request}/{name}" for name in names}
-        return next((one for one in self.devices if one.request in requests), None)
+        return next((device for device in self.devices if device.request in requests), None)
 
     def _nearest_pair(self, form: PairForm, gpu: Device, nic: Device) -> Promise:
         promise = Promise("nearest", "the map of the board", [gpu.request, nic.request], KEPT)
@@ -155,8 +155,12 @@ class ClaimPromises(ClaimDevices):
             promise.verdict, promise.fix = UNKNOWN, PROBE_AGAIN
             promise.reason = f"the probe of {self.node} does not report how near {nic.shown} is to {gpu.shown}"
             return promise
-        others = [(self.machine.level(gpu.address, one.address)[0], one) for one in self._candidates(form)]
-        best = next((entry for entry in others if not any(nearer(one[0], entry[0]) for one in others)), None)
+        candidates = [
+            (self.machine.level(gpu.address, candidate.address)[0], candidate) for candidate in self._candidates(form)
+        ]
+        best = next(
+            (entry for entry in candidates if not any(nearer(other[0], entry[0]) for other in candidates)), None
+        )
         if best and nearer(best[0], level):
             promise.verdict, promise.fix = BROKEN, fix
             promise.reason = f"{nic.shown} is at {level} of {gpu.shown}, and {best[1].name} is at {best[0]} now"
@@ -166,10 +170,10 @@ class ClaimPromises(ClaimDevices):
 
     def _candidates(self, form: PairForm) -> list[Published]:
         """The devices of the node that at least one alternative of the second request selects."""
-        request = next(one for one in self.spec.get("requests") or () if one["name"] == form.second)
+        request = next(entry for entry in self.spec.get("requests") or () if entry["name"] == form.second)
         bodies = [sub for sub in request["firstAvailable"] if sub["name"] in form.second_subs]
         on_node = self.check.pools.on(self.node or "")
-        return [one for one in on_node if any(self._matches(body, one) for body in bodies)]
+        return [device for device in on_node if any(self._matches(body, device) for body in bodies)]
 
     def _matches(self, body: Object, published: Published) -> bool:
         """Whether a request certainly selects a device."""
@@ -183,7 +187,7 @@ class ClaimPromises(ClaimDevices):
 
     def _selectors(self) -> list[Promise]:
         """Whether the devices still match the requests and classes. What cannot be checked is unknown."""
-        found: list[Promise] = []
+        all_promises: list[Promise] = []
         bodies = dict(_request_bodies(self.spec))
         for device in self.devices:
             body = bodies.get(device.request)
@@ -202,8 +206,10 @@ class ClaimPromises(ClaimDevices):
                 fix = "check by hand whether the device still matches"
                 promises.append(Promise("selector", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             # what cannot be checked is reported once for all devices of a request
-            found += [one for one in promises if one.verdict != UNKNOWN or one not in found]
-        return found
+            all_promises += [
+                promise for promise in promises if promise.verdict != UNKNOWN or promise not in all_promises
+            ]
+        return all_promises
 
     def _selector(self, text: str, device: Device, published: Published) -> Promise:
         promise = Promise("selector", text, [device.request], UNKNOWN)
@@ -234,8 +240,8 @@ class ClaimPromises(ClaimDevices):
 
     def _preferences(self) -> list[Object]:
         """Which alternative of each firstAvailable request was allocated."""
-        found: list[Object] = []
-        allocated = {one.request.partition("/")[0]: one.request.partition("/")[2] for one in self.devices}
+        preferences: list[Object] = []
+        allocated = {device.request.partition("/")[0]: device.request.partition("/")[2] for device in self.devices}
         paired: dict[str, tuple[str, ...]] = {form.second: form.second_subs for form in pair_forms(self.spec)}
         first_requests = {form.first for form in pair_forms(self.spec)}
         for request in self.spec.get("requests") or ():
@@ -250,12 +256,12 @@ class ClaimPromises(ClaimDevices):
             chosen = NEAREST if chosen in equal_alternatives else chosen
             better = names[: names.index(chosen)]
             entry = {"request": request["name"], "chosen": chosen, "rank": len(better) + 1, "of": len(names)}
-            found.append({**entry, "better": better})
+            preferences.append({**entry, "better": better})
             if better:
                 reason = f"request {request['name']} got {chosen}, its choice {len(better) + 1} of {len(names)}"
                 fix = f"{', '.join(better)} was not available when it was scheduled; a new pod may get it"
                 self._add_finding("note", "fallback", reason, fix)
-        return found
+        return preferences
 
 
 def _covers(requests: t.Sequence[str] | None, request: str) -> bool:
@@ -290,7 +296,7 @@ def _unpublished_in_use(engine: Engine, text: str, published: Published) -> list
     """The attributes that are the only reason why a selector does not match, because the driver does not publish
     them while a pod has the device. Empty if a published value also prevents the match."""
     unpublished = hidden_attributes(published)
-    found: set[str] = set()
+    needed: set[str] = set()
     for part in conjuncts(text) if mentioned(text, unpublished) else ():
         try:
             if engine.matches(part, published.device, published.driver):
@@ -300,8 +306,8 @@ def _unpublished_in_use(engine: Engine, text: str, published: Published) -> list
         names = mentioned(part, unpublished)
         if not names:
             return []
-        found |= names
-    return sorted(found)
+        needed |= names
+    return sorted(needed)
 
 
 def _request_bodies(devices: Facts) -> t.Iterator[tuple[str, Facts]]:

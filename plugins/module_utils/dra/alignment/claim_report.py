@@ -45,51 +45,55 @@ class ClaimReport(ClaimPromises):
         cpus = self._check_cpus(pods)
         verdicts = [promise.verdict for promise in promises]
         verdicts += [BROKEN] * bool(self.broken) + [UNKNOWN] * bool(self.reasons)
-        self.findings.sort(key=lambda one: SEVERITIES.index(one.severity))
+        self.findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
         return {
             "claim": title(self.claim),
             "uid": self.claim["metadata"].get("uid"),
             "node": self.node,
             "verdict": worst(verdicts),
-            "proven": bool(promises) and all(one.proven for one in promises) and not self.reasons,
+            "proven": bool(promises) and all(promise.proven for promise in promises) and not self.reasons,
             "pods": pods,
             "devices": [device.as_dict() for device in self.devices],
             "promises": [asdict(promise) for promise in promises],
             "preferences": preferences,
             "pairs": pairs,
             "cpus": cpus,
-            "findings": [asdict(one) for one in self.findings],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
     def _pairs(self, promises: list[Promise]) -> list[Object]:
         """The affinity of each GPU with each NIC of the claim. Adds findings about nearer NICs."""
         # devices with admin access are only monitored and carry no traffic of the pod
-        in_use = [one for one in self.devices if one.published and not one.admin]
-        gpus = [one for one in in_use if one.kind == GPU]
-        nics = [one for one in in_use if one.kind == NIC]
+        in_use = [device for device in self.devices if device.published and not device.admin]
+        gpus = [device for device in in_use if device.kind == GPU]
+        nics = [device for device in in_use if device.kind == NIC]
         kept_promises = [
-            one for one in promises if one.verdict == KEPT and (one.rule == "nearest" or _is_locality(one))
+            promise
+            for promise in promises
+            if promise.verdict == KEPT and (promise.rule == "nearest" or _is_locality(promise))
         ]
-        found: list[Object] = []
+        pairs: list[Object] = []
         for gpu in gpus:
             best: tuple[str, Device | None, list[str]] = ("UNKNOWN", None, [])
             for nic in nics:
                 level, via = self.machine.level(gpu.address, nic.address) if self.machine else ("UNKNOWN", None)
-                promised = [one.subject for one in kept_promises if {gpu.request, nic.request} <= set(one.requests)]
+                promised = [
+                    promise.subject for promise in kept_promises if {gpu.request, nic.request} <= set(promise.requests)
+                ]
                 entry: Object = {"gpu": gpu.shown, "gpu_address": gpu.address, "nic": nic.shown}
-                found.append({**entry, "nic_address": nic.address, "level": level, "via": via, "promised": promised})
+                pairs.append({**entry, "nic_address": nic.address, "level": level, "via": via, "promised": promised})
                 if best[1] is None or nearer(level, best[0]):
                     best = (level, nic, promised)
             if nics and best[1]:
                 self._could_be_nearer(gpu, best[0], best[1], best[2])
-        return found
+        return pairs
 
     def _could_be_nearer(self, gpu: Device, level: str, nic: Device, promised: list[str]) -> None:
         """Add a finding if a similar NIC of the node is nearer to a GPU than its NIC."""
         machine = self.machine
         if machine is None or self.node is None or level == "UNKNOWN":
             return
-        taken = {one.address for one in self.devices}
+        taken = {device.address for device in self.devices}
         best: tuple[str, list[Published]] = (level, [])
         for other in self.check.pools.on(self.node):
             # a nearer NIC is not better if it has a different rate, or a taint
@@ -102,7 +106,7 @@ class ClaimReport(ClaimPromises):
                 best[1].append(other)
         if not best[1]:
             return
-        states = [self._availability(one) for one in best[1]]
+        states = [self._availability(nearer_nic) for nearer_nic in best[1]]
         state = _FREE if _FREE in states else states[0]
         other = best[1][states.index(state)]
         summary = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
@@ -114,14 +118,14 @@ class ClaimReport(ClaimPromises):
             fix = "request it: align: [pcie_root, numa_node, any] in dra_claims_templates"
         self._add_finding("note", "could-be-aligned", summary, fix)
 
-    def _availability(self, other: Published) -> str:
+    def _availability(self, device: Published) -> str:
         """Whether a device can be allocated, as a clause for a message."""
-        holder = self.check.taken.get(other.id)
+        holder = self.check.taken.get(device.id)
         if holder is None:
             return _FREE
-        held_directly = other.id in self.check.holders
-        shared = held_directly and other.device.get("allowMultipleAllocations")
-        has_capacity = _has_capacity_left(other.device, self.check.consumed[other.id]) if shared else False
+        held_directly = device.id in self.check.holders
+        shared = held_directly and device.device.get("allowMultipleAllocations")
+        has_capacity = _has_capacity_left(device.device, self.check.consumed[device.id]) if shared else False
         if has_capacity is not False:
             return _FREE if has_capacity else "which is shared"
         return f"which {holder} has" if held_directly and not shared else f"which {holder} has in part"
@@ -138,8 +142,10 @@ class ClaimReport(ClaimPromises):
 
     def _check_cpus(self, pods: list[Object]) -> list[Object]:
         """Compare the NUMA nodes of each container's CPUs with those of the claim's devices."""
-        found: list[Object] = []
-        nodes = sorted({one.numa_node for one in self.devices if one.numa_node is not None and one.kind != CPU})
+        comparisons: list[Object] = []
+        nodes = sorted(
+            {device.numa_node for device in self.devices if device.numa_node is not None and device.kind != CPU}
+        )
         for pod in pods:
             cpusets = self.check.cpusets.get(str(pod["uid"])) or {}
             for container, cpus in sorted(self._cpus_by_container(pod, cpusets).items()):
@@ -147,7 +153,7 @@ class ClaimReport(ClaimPromises):
                 verdict = "unknown"
                 if numa is not None and nodes:
                     verdict = "near" if set(numa) <= set(nodes) else "spread" if set(numa) & set(nodes) else "far"
-                found.append(
+                comparisons.append(
                     {
                         "pod": pod["name"],
                         "container": container,
@@ -162,16 +168,19 @@ class ClaimReport(ClaimPromises):
                     summary += f"{', '.join(map(str, numa or ()))}; its devices are on {', '.join(map(str, nodes))}"
                     fix = "claim CPUs with them (kind: cpu, align: numa_node), or let kubelet align CPUs"
                     self._add_finding("note", f"cpus-{verdict}", summary, fix)
-        return found
+        return comparisons
 
     def _cpus_by_container(self, entry: Object, cpusets: t.Mapping[str, str]) -> dict[str, str]:
         """CPU sets by container name, without those of containers that the pod no longer has."""
         pod = (self.check.pods or {}).get((self.claim["metadata"]["namespace"], entry["name"])) or {}
         status = pod.get("status") or {}
         names = {}
-        for one in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
-            names[str(one.get("containerID", "")).rpartition("/")[2]] = one["name"]
-            names[one["name"]] = one["name"]
+        for container_status in [
+            *(status.get("containerStatuses") or ()),
+            *(status.get("initContainerStatuses") or ()),
+        ]:
+            names[str(container_status.get("containerID", "")).rpartition("/")[2]] = container_status["name"]
+            names[container_status["name"]] = container_status["name"]
         return {names[key]: cpus for key, cpus in cpusets.items() if key in names}
 
 

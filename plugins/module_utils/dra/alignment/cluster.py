@@ -39,7 +39,9 @@ class Cluster:
             self.pods = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in pods}
         self.classes: dict[str, Facts] | None = None
         if classes is not None:
-            self.classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in classes}
+            self.classes = {
+                device_class["metadata"]["name"]: v1(device_class, "DeviceClass") for device_class in classes
+            }
         self.machines: dict[str, Machine] = {}
         self.unusable: dict[str, str] = {}
         for node, facts in (machines or {}).items():

@@ -67,7 +67,7 @@ class Machine:
         #: Whether the facts come from the kernel. An imported file has no attributes.
         self.probed = (facts.get("source") or {}).get("kind", "sysfs") == "sysfs"
         nested = ("acs", "sriov", "vpd", "link")
-        names = [one.name for one in dataclasses.fields(PciFunction) if one.name not in nested]
+        names = [field.name for field in dataclasses.fields(PciFunction) if field.name not in nested]
         self.functions: dict[str, PciFunction] = {}
         for address, fact in facts["functions"].items():
             link = Link(**fact["link"]) if fact.get("link") else None
@@ -75,10 +75,10 @@ class Machine:
             self.functions[address] = PciFunction(**{**fields, "link": link, "address": address})
         self.gpus: dict[str, Facts] = {gpu["address"]: gpu for gpu in facts["gpus"]}
         self.nics: dict[str, Facts] = {nic["address"]: nic for nic in facts["nics"]}
-        for one in published:
-            nic = self.nics.get(one.address or "")
+        for device in published:
+            nic = self.nics.get(device.address or "")
             if nic and nic.get("elsewhere"):
-                self.nics[nic["address"]] = _completed(nic, one)
+                self.nics[nic["address"]] = _completed(nic, device)
         self.numa = {int(node["id"]): node for node in facts["numa_nodes"]}
         nics = [Nic(address, data_direct=nic.get("data_direct")) for address, nic in self.nics.items()]
         numa = [NumaNode(number, distances=node.get("distances") or {}) for number, node in self.numa.items()]
@@ -124,7 +124,7 @@ class Machine:
             parent = self.functions.get(function.physfn or "")
             number = value if isinstance(value, int) else None
             function_facts, parent_facts = (
-                t.cast(FunctionFacts, vars(one) if one else {}) for one in (function, parent)
+                t.cast(FunctionFacts, vars(pci_function) if pci_function else {}) for pci_function in (function, parent)
             )
             return stated_numa_node(function_facts, parent_facts, number)
         return value
@@ -143,13 +143,13 @@ class Machine:
         bits = cpuset.from_list(cpus)
         if not bits:
             return None
-        found, remaining = [], bits
+        nodes, remaining = [], bits
         for number, node in sorted(self.numa.items()):
             node_cpus = cpuset.from_list(node.get("cpus") or "") or 0
             if node_cpus & bits:
-                found.append(number)
+                nodes.append(number)
             remaining &= ~node_cpus
-        return None if remaining else found
+        return None if remaining else nodes
 
 
 def has_rdma(nic: Facts) -> bool:

@@ -84,14 +84,14 @@ def _ends(
     report: Object, networks: t.Mapping[t.Any, str | None], pods: t.Mapping[t.Any, t.Any], pools: Pools
 ) -> t.Iterator[Object]:
     """The NIC with which a claim's first running pod measures: the nearest to its first GPU, or its first NIC."""
-    pod = next((one for one in report["pods"] if one["phase"] == "Running" and one["uid"] in pods), None)
+    pod = next((entry for entry in report["pods"] if entry["phase"] == "Running" and entry["uid"] in pods), None)
     # devices with admin access are only monitored and carry no traffic of the pod
-    current = [one for one in report["devices"] if one["state"] == "current" and not one["admin"]]
-    nics = [one for one in current if one["kind"] == NIC]
+    current = [device for device in report["devices"] if device["state"] == "current" and not device["admin"]]
+    nics = [device for device in current if device["kind"] == NIC]
     if pod is None or not nics:
         return
     nearest = min(report["pairs"], key=lambda pair: (pair["gpu"], RANK[pair["level"]]), default=None)
-    nic = next((one for one in nics if nearest and one["address"] == nearest["nic_address"]), nics[0])
+    nic = next((device for device in nics if nearest and device["address"] == nearest["nic_address"]), nics[0])
     pool = pools.pool(nic["driver"], nic["pool"])
     published = pool.devices.get(nic["device"]) if pool else None
     rdma = attribute(published.offer, f"{nic['driver']}/{_RDMA_DEVICE}") if published else None
@@ -112,30 +112,30 @@ def _ends(
 def _container(pod: ObjectView, claim: str, request: str) -> str | None:
     """The first container that has the devices of a request; None if the pod lists none."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    statuses = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
-    names = {one["name"] for one in statuses if one.get("resourceClaimName") == claim}
+    pod_claims = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
+    names = {pod_claim["name"] for pod_claim in pod_claims if pod_claim.get("resourceClaimName") == claim}
     for container in spec.get("containers") or ():
-        for one in (container.get("resources") or {}).get("claims") or ():
-            if one["name"] in names and one.get("request") in (None, request):
+        for used_claim in (container.get("resources") or {}).get("claims") or ():
+            if used_claim["name"] in names and used_claim.get("request") in (None, request):
                 return str(container["name"])
     return None
 
 
 def _commands(server: Object, client: Object, seconds: int) -> Object:
     """The commands by program, the best program first."""
-    found: Object = {}
+    commands: Object = {}
     if server["rdma"] and client["rdma"] and server["pod_ip"]:
         base = f"-F --report_gbits -q 4 -s 1048576 -D {int(seconds)} -p {_PORT}"
-        found["ib_write_bw"] = {
+        commands["ib_write_bw"] = {
             "server": f"ib_write_bw -d {server['rdma']} {base}",
             "client": f"ib_write_bw -d {client['rdma']} {base} {server['pod_ip']}",
         }
     if server["address"] and client["address"]:
-        found["iperf3"] = {
+        commands["iperf3"] = {
             "server": f"iperf3 -s -1 -B {server['address']} -p {_PORT}",
             "client": f"iperf3 -c {server['address']} -B {client['address']} -p {_PORT} -t {int(seconds)} -P 4 --json",
         }
-    return found
+    return commands
 
 
 def read(tool: str, text: str, status: int = 0) -> Object:
@@ -146,10 +146,10 @@ def read(tool: str, text: str, status: int = 0) -> Object:
     readers = {"iperf3": iperf3, "ib_write_bw": perftest, "ib_write_lat": perftest, "all_gather_perf": nccl_tests}
     if status in _TIMEOUT_STATUSES:
         raise Unreadable("it did not finish in time and was stopped")
-    found = readers[tool](text)
+    measurement = readers[tool](text)
     if status:
         raise Unreadable(f"it exited with status {status}: {_no_measurement(text)}")
-    return found
+    return measurement
 
 
 def _no_measurement(text: str) -> Unreadable:
@@ -162,8 +162,8 @@ def _measurement(tool: str, rate: float | None, latency: float | None, size: int
     for value in (rate, latency):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise Unreadable(f"{tool} reports {value}, which is not a measurement")
-    found: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
-    return {**found, "bytes": size, "details": details}
+    measurement: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
+    return {**measurement, "bytes": size, "details": details}
 
 
 def iperf3(text: str) -> Object:
@@ -183,7 +183,7 @@ def iperf3(text: str) -> Object:
     total = end.get("sum_received") or end.get("sum")
     if not isinstance(total, dict) or not isinstance(total.get("bits_per_second"), (int, float)):
         raise Unreadable("iperf3 reports no sum")
-    trips = [one["sender"].get("mean_rtt") for one in end.get("streams") or () if one.get("sender")]
+    trips = [stream["sender"].get("mean_rtt") for stream in end.get("streams") or () if stream.get("sender")]
     trips = [trip for trip in trips if trip]
     details = {
         "seconds": total.get("seconds"),

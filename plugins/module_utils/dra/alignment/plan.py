@@ -74,16 +74,16 @@ def _link_bounds(function: PciFunction, fastest: float | None = None) -> tuple[f
 
 
 def _full_speeds(machine: Machine, gpu: str) -> dict[str, float]:
-    """The highest speed in GT/s that both ends of a GPU's link support, by end, if it runs slower now.
+    """The highest speed in GT/s that both ends of a GPU's link support, by the address of each end.
 
-    An idle GPU lowers its link speed to save power, so the current speed is not a limit. NCCL also uses the highest
-    common speed (src/graph/xml.cc).
+    Empty unless the link is known to run slower now. An idle GPU lowers its link speed to save power, so the current
+    speed is not a limit. NCCL also uses the highest common speed (src/graph/xml.cc).
     """
     function = machine.functions[gpu]
-    ends = [machine.functions[one] for one in (gpu, *function.bridges[-1:]) if one in machine.functions]
-    best = min((one.link.max_speed_gts for one in ends if one.link and one.link.max_speed_gts), default=None)
+    ends = [machine.functions[address] for address in (gpu, *function.bridges[-1:]) if address in machine.functions]
+    best = min((end.link.max_speed_gts for end in ends if end.link and end.link.max_speed_gts), default=None)
     current = function.link.speed_gts if function.link else None
-    return {one.address: best for one in ends} if best and current and current < best else {}
+    return {end.address: best for end in ends} if best and current and current < best else {}
 
 
 def _port_function(machine: Machine, nic: str) -> str:
@@ -177,12 +177,12 @@ def predict_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine
                 used[nic] = used.get(nic, 0) + 1
         for gpu, (nic, _level) in best.items():
             flows.setdefault(report["node"], []).append((addresses[gpu], nic, report["claim"]))
-    found: dict[str, list[Object]] = {}
+    by_claim: dict[str, list[Object]] = {}
     for node, members in flows.items():
         predictions = predict(machines[node], [(gpu, nic) for gpu, nic, _claim in members])
         for (_gpu, _nic, claim), prediction in zip(members, predictions):
-            found.setdefault(claim, []).append(prediction)
-    return found
+            by_claim.setdefault(claim, []).append(prediction)
+    return by_claim
 
 
 def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashable, int]) -> Object:
@@ -246,20 +246,28 @@ def placements(
     taint are left out, as is a farthest NIC of a different rate or kind: the two should only differ in location. If
     either is missing, it is None, and `reason` says why.
     """
-    gpu_devices = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
+    gpu_devices = [
+        device
+        for device in published
+        if device.address == gpu and kind_of(device.driver, device.address, machine) == GPU
+    ]
     answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}
     if not gpu_devices:
         return {**answer, "reason": f"no driver publishes a GPU at {gpu} on {node}"}
     answer["gpu"] = _device_record(gpu_devices[0])
-    if any(one.id in held for one in gpu_devices):
+    if any(device.id in held for device in gpu_devices):
         return {**answer, "reason": f"the GPU at {gpu} is in use"}
     free = []
-    for one in published:
-        if one.address not in machine.nics or kind_of(one.driver, one.address, machine) != NIC or one.id in held:
+    for device in published:
+        if (
+            device.address not in machine.nics
+            or kind_of(device.driver, device.address, machine) != NIC
+            or device.id in held
+        ):
             continue
-        level = machine.level(gpu, one.address)[0]
-        if not one.device.get("taints") and level != "UNKNOWN":
-            free.append((level, sort_key(one.address or ""), one))
+        level = machine.level(gpu, device.address)[0]
+        if not device.device.get("taints") and level != "UNKNOWN":
+            free.append((level, sort_key(device.address or ""), device))
     free.sort(key=lambda entry: (RANK[entry[0]], entry[1]))
     if not free:
         return {**answer, "reason": f"no NIC of {node} is free, untainted, and at a known location"}
@@ -295,9 +303,9 @@ def comparison_claims(
         fact = machine.nics[nic["address"]]
         kind = "vf" if fact.get("physfn") else "rdma" if has_rdma(fact) else "nic"
         devices = []
-        for label, device_kind, one in (("gpu", "gpu", plan["gpu"]), ("nic", kind, nic)):
-            where = {"pci_address": one["address"]}
-            devices.append({"name": label, "kind": device_kind, "driver": one["driver"], "where": where})
+        for label, device_kind, device in (("gpu", "gpu", plan["gpu"]), ("nic", kind, nic)):
+            where = {"pci_address": device["address"]}
+            devices.append({"name": label, "kind": device_kind, "driver": device["driver"], "where": where})
         suffix = plan["gpu_address"].replace(":", "-").replace(".", "-")
         claims.append({"name": f"compare-{name}-{suffix}", "namespace": namespace, "devices": devices})
     variables = {

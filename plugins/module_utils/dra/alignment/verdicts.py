@@ -97,21 +97,21 @@ class Finding:
 def worst(verdicts: t.Iterable[str]) -> str:
     """The combined verdict: broken before unknown before kept."""
     found = set(verdicts)
-    return next((one for one in WORST_FIRST if one in found), NONE)
+    return next((verdict for verdict in WORST_FIRST if verdict in found), NONE)
 
 
 def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[str]:
     """The reasons why a run fails, one line each: broken promises and, if proof is required, every claim without
     proof."""
-    found = []
+    reasons = []
     for report in reports:
         unproven = report["verdict"] == UNKNOWN or (report["verdict"] == KEPT and not report["proven"])
         if report["verdict"] == BROKEN or (require_proof and unproven):
-            findings = [one for one in report["findings"] if one["severity"] != "note"]
-            reason = "; ".join(one["summary"] for one in findings) or "no probe of its node confirms it"
+            findings = [finding for finding in report["findings"] if finding["severity"] != "note"]
+            reason = "; ".join(finding["summary"] for finding in findings) or "no probe of its node confirms it"
             verdict = "not proven" if report["verdict"] == KEPT else report["verdict"]
-            found.append(f"{report['claim']} is {verdict}: {reason}")
-    return found
+            reasons.append(f"{report['claim']} is {verdict}: {reason}")
+    return reasons
 
 
 def lines(reports: t.Iterable[Object]) -> list[str]:

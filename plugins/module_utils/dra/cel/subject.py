@@ -23,7 +23,7 @@ Lookups = tuple[tuple[str, str, t.Optional[str]], ...]
 def lookups(root: Node) -> Lookups | None:
     """The attributes and capacities that an expression looks up by constant names; None if it may read others."""
     parents = {id(part): node for node in root.walk() for part in node.children()}
-    found = set()
+    reads = set()
     for node in root.walk():
         if node.kind != "ident" or "device" not in node.name or node.name in SCALAR_FIELDS:
             continue
@@ -41,8 +41,8 @@ def lookups(root: Node) -> Lookups | None:
                 name = _constant_key(call, parents)[0]
             if name is None:
                 return None
-        found.add((node.name, domain, name))
-    return tuple(sorted(found, key=str))
+        reads.add((node.name, domain, name))
+    return tuple(sorted(reads, key=str))
 
 
 def _constant_key(node: Node, parents: t.Mapping[int, Node]) -> tuple[str | None, Node | None]:
@@ -132,7 +132,7 @@ def attribute_value(name: str, attribute: ObjectView) -> CelValue:
             return _without_nul(name, value)
     for kind in ("ints", "bools", "strings"):
         if attribute.get(kind) is not None:
-            return [_without_nul(name, one) for one in attribute[kind]]
+            return [_without_nul(name, item) for item in attribute[kind]]
     try:
         if attribute.get("versions") is not None:
             return [version_value(text) for text in attribute["versions"]]

@@ -179,7 +179,7 @@ def cel_in_list(left: object, right: t.Iterable[object]) -> bool:
     """
     if tag_of(left) is not None:
         raise ValueError("hash of unhashable type")
-    return any(_equal(left, one) for one in right)
+    return any(_equal(left, item) for item in right)
 
 
 def _equal(left: object, right: object) -> bool:

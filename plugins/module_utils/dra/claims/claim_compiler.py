@@ -78,10 +78,10 @@ class ClaimCompiler:
         for group in claim.groups:
             for device in group.devices:
                 for choice in device.choices():
-                    found = self.resolve(choice)
-                    if found:
-                        resolved[id(choice)] = found
-                        self._check_namespaces(claim, choice, found)
+                    resolved_device = self.resolve(choice)
+                    if resolved_device:
+                        resolved[id(choice)] = resolved_device
+                        self._check_namespaces(claim, choice, resolved_device)
                     else:
                         complete = False  # the error has been recorded, perhaps for its class or driver
         objects: list[tuple[Claim, Compiled]] = []
@@ -275,7 +275,7 @@ class _ClaimBuilder:
         """The names by which a configuration of `choice` refers to its request or subrequests."""
         if not device.alternatives:
             return [name]
-        position = next(i for i, other in enumerate(device.alternatives) if other is choice)
+        position = next(index for index, alternative in enumerate(device.alternatives) if alternative is choice)
         return [f"{name}/{_subrequest_names(device, [level])[position]}" for level in (levels or [""])]
 
     def body_of(self, device: Device) -> Object:
@@ -351,11 +351,11 @@ class _ClaimBuilder:
 
     def _configs(self) -> list[tuple[Object, str]]:
         """An entry for all requests with the same configuration, or several if there are too many requests for one."""
-        found = []
+        entries = []
         for config, path, requests in self.configs.values():
             for start in range(0, len(requests), limits.REQUESTS):
-                found.append(({"requests": requests[start : start + limits.REQUESTS], **config}, path))
-        return found
+                entries.append(({"requests": requests[start : start + limits.REQUESTS], **config}, path))
+        return entries
 
     # constraints
 
@@ -365,7 +365,7 @@ class _ClaimBuilder:
 
     def _distinct(self, rule: Distinct) -> None:
         """Add the constraint of a `distinct` rule, or record why it is impossible."""
-        found: list[tuple[Device, list[str]]] = []
+        covered: list[tuple[Device, list[str]]] = []
         size = 0
         for group in self.claim.groups:
             for device in group.devices:
@@ -373,18 +373,22 @@ class _ClaimBuilder:
                     continue
                 attributes = self._attributes.distinct(device, rule.by)
                 if attributes:
-                    found.append((device, attributes))
+                    covered.append((device, attributes))
                     size += _size(device) * group.count
                 elif rule.devices:
                     self.reader.problem(
                         rule.path, f"the driver of device {device.name!r} publishes no {rule.by}", "no-attribute"
                     )
                     return
-        names = [name for name in found[0][1] if all(name in names for _device, names in found)] if found else []
-        if not found:
+        names = (
+            [name for name in covered[0][1] if all(name in attributes for _device, attributes in covered)]
+            if covered
+            else []
+        )
+        if not covered:
             self.reader.problem(rule.path, f"no device of the claim publishes {rule.by}", "no-attribute")
         elif not names:
-            attribute_names = ", ".join(sorted({names[0] for _device, names in found}))
+            attribute_names = ", ".join(sorted({attributes[0] for _device, attributes in covered}))
             self.reader.problem(
                 rule.path,
                 f"the devices publish {rule.by} under different names: {attribute_names}",
@@ -393,7 +397,7 @@ class _ClaimBuilder:
         elif size < 2:
             self.reader.problem(rule.path, "there is only one device, so the rule has no effect", "contradiction")
         else:
-            requests = self._requests_of([device for device, _attributes in found])
+            requests = self._requests_of([device for device, _attributes in covered])
             self.constraints.append(({"requests": requests, "distinctAttribute": names[0]}, rule.path))
 
     def _distinct_nics(self) -> None:

@@ -238,7 +238,7 @@ class ClassCompiler:
         special = next(
             (name for name in device.filter_names() if name in driver.kinds[device.kind].terms_by_filter), ""
         )
-        several = sum(device.kind in other.kinds for other in self.drivers.values()) > 1
+        several = sum(device.kind in site_driver.kinds for site_driver in self.drivers.values()) > 1
         name = device.kind
         if several:
             name += f"-{short_name(driver.name, device.kind, self.drivers)}"
@@ -282,14 +282,14 @@ class ClassCompiler:
         """The filters of a device that names a class of the site. They are read only here, because the class has the
         kind. Returns None after recording a problem."""
         problems_before = len(self.reader.problems)
-        found = read_where(self.reader, device.where, child(device.path, "where"), kind)
-        return found if len(self.reader.problems) == problems_before else None
+        where = read_where(self.reader, device.where, child(device.path, "where"), kind)
+        return where if len(self.reader.problems) == problems_before else None
 
     def _filters(
         self, driver: DriverKnowledge, kind: str, where: Object, path: str
     ) -> list[tuple[selectors.Selector, str]]:
         """The selectors of the filters in `where`, each with its inventory path."""
-        found = []
+        parts = []
         for name, value in where.items():
             filter_path = child(child(path, "where"), name)
             test = driver.filter(kind, name)
@@ -303,10 +303,10 @@ class ClassCompiler:
                 )
                 continue
             try:
-                found.append((filter_selector(test, value), filter_path))
+                parts.append((filter_selector(test, value), filter_path))
             except ValueError as error:
                 self.reader.problem(filter_path, str(error), "bad-value")
-        return found
+        return parts
 
 
 def short_name(driver: str, kind: str, drivers: t.Iterable[str]) -> str:
@@ -317,5 +317,5 @@ def short_name(driver: str, kind: str, drivers: t.Iterable[str]) -> str:
         return "-".join(parts) if parts and parts != ["dra"] else full.replace(".", "-")
 
     name = short(driver)
-    same = [other for other in drivers if short(other) == name]
+    same = [full_name for full_name in drivers if short(full_name) == name]
     return name if len(same) == 1 else driver.replace(".", "-")

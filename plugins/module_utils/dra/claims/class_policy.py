@@ -48,7 +48,7 @@ class ClassTerms:
 def terms(name: str, configs: t.Iterable[ObjectView]) -> ClassTerms:
     """The terms of a class, from its opaque configurations: mappings of `driver` and valid `parameters`."""
     parameters = [config["parameters"] for config in configs if config["driver"] == DRIVER]
-    policies = [one for one in parameters if tenancy.is_policy(one)]
+    policies = [config for config in parameters if tenancy.is_policy(config)]
     return ClassTerms(name, tenancy.class_settings(parameters), policies[0] if policies else None)
 
 
@@ -62,7 +62,7 @@ def check(objects: t.Sequence[Object]) -> list[list[Problem]]:
     for item, errors in zip(objects, problems):
         if item["kind"] == "DeviceClass" and not errors:
             name = item["metadata"]["name"]
-            classes[name] = terms(name, [one["opaque"] for one, _path in _entries(item)])
+            classes[name] = terms(name, [entry["opaque"] for entry, _path in _entries(item)])
     for number, item in enumerate(objects):
         if item["kind"] in _DEVICES and not problems[number]:
             problems[number] = list(dict.fromkeys(_policy_problems(item, classes)))
@@ -83,9 +83,9 @@ def _entries(item: ObjectView) -> list[tuple[Object, str]]:
     devices, path = _devices_of(item)
     entries = enumerate(devices.get("config") or ())
     return [
-        (one, f"{path}.config[{index}].opaque.parameters")
-        for index, one in entries
-        if one.get("opaque") and one["opaque"]["driver"] == DRIVER
+        (entry, f"{path}.config[{index}].opaque.parameters")
+        for index, entry in entries
+        if entry.get("opaque") and entry["opaque"]["driver"] == DRIVER
     ]
 
 
@@ -93,18 +93,18 @@ def _config_problems(item: ObjectView) -> list[Problem]:
     """The errors of an object's configurations, without regard to other objects."""
     if item["kind"] != "DeviceClass" and item["kind"] not in _DEVICES:
         return []
-    found: list[Problem] = []
+    problems: list[Problem] = []
     policies = 0
-    for one, path in _entries(item):
-        parameters = one["opaque"].get("parameters")
+    for entry, path in _entries(item):
+        parameters = entry["opaque"].get("parameters")
         if item["kind"] == "DeviceClass" and tenancy.is_policy(parameters):
-            found += tenancy.validate(parameters, path)
+            problems += tenancy.validate(parameters, path)
             policies += 1
         else:
-            found += interface_config.validate(parameters, path)
+            problems += interface_config.validate(parameters, path)
         if policies > 1:
-            found.append(Problem(path, f"is a second {tenancy.POLICY_KIND}; a class can have only one", "duplicate"))
-    return found
+            problems.append(Problem(path, f"is a second {tenancy.POLICY_KIND}; a class can have only one", "duplicate"))
+    return problems
 
 
 def _policy_problems(item: ObjectView, classes: t.Mapping[str, ClassTerms]) -> t.Iterator[Problem]:

@@ -85,12 +85,14 @@ def compile_site(
     nodes = without_unreadable_shares(nodes or {}, reader)
     compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}), nodes)
     compiler.compile()
-    found: list[Reach] = []
+    reaches: list[Reach] = []
     if nodes and compiler.engine:
-        found = compiler.reach(nodes)
+        reaches = compiler.reach(nodes)
     if reader.problems:
         raise Problems(list(dict.fromkeys(reader.problems)))
-    return Site([one.object for one in compiler.compiled_objects], found, compiler.warnings, compiler.nearest.uses)
+    return Site(
+        [compiled.object for compiled in compiler.compiled_objects], reaches, compiler.warnings, compiler.nearest.uses
+    )
 
 
 class _Compiler(DeviceCompiler):
@@ -171,8 +173,8 @@ class _Compiler(DeviceCompiler):
         purpose of these rules to keep claims away.
         """
         site = self.inventory
-        taints = [one for one in self.compiled_objects if one.object["kind"] == "DeviceTaintRule"]
-        rules = [one.object for one in taints if self._is_valid(one.origins[""])]
+        taints = [compiled for compiled in self.compiled_objects if compiled.object["kind"] == "DeviceTaintRule"]
+        rules = [compiled.object for compiled in taints if self._is_valid(compiled.origins[""])]
         drivers = {name: options for name, options in site.drivers.items() if name in self.drivers}
         claims = [(claim, compiled) for claim, compiled in self.claims if self._is_valid(claim.path)]
 
@@ -181,12 +183,12 @@ class _Compiler(DeviceCompiler):
             engine = t.cast(Engine, self.engine)
             return reach(drivers, claims, self.classes, nodes, engine, site.allow_unreachable, server)
 
-        found, unreachable = try_claims(rules)
+        reaches, unreachable = try_claims(rules)
         without_rules = try_claims([])[1] if unreachable and rules else unreachable
         paths = {problem.path for problem in without_rules}
         self.warnings += [str(problem) for problem in unreachable if problem.path not in paths]
         self.reader.problems += without_rules
-        return found
+        return reaches
 
     def _is_valid(self, path: str) -> bool:
         """Whether no error was recorded at a path or below it."""
@@ -202,14 +204,14 @@ class _Compiler(DeviceCompiler):
 
     def _check_unique_names(self) -> None:
         """Record objects with the same name, such as a raw object and a compiled one. One would overwrite the other."""
-        first: dict[tuple[str, ...], str] = {}
+        origins: dict[tuple[str, ...], str] = {}
         for compiled in self.compiled_objects:
             item, metadata = compiled.object, compiled.object["metadata"]
             name = "/".join(filter(None, [metadata.get("namespace"), metadata["name"]]))
             group = item["apiVersion"].rpartition("/")[0].partition("/")[0]
-            other = first.setdefault((group, item["kind"], name), compiled.origins[""])
-            if other != compiled.origins[""]:
-                message = f"{item['kind']} {name} is already defined by {other}"
+            first_origin = origins.setdefault((group, item["kind"], name), compiled.origins[""])
+            if first_origin != compiled.origins[""]:
+                message = f"{item['kind']} {name} is already defined by {first_origin}"
                 self.reader.problem(compiled.origins[""], message, "duplicate-name")
 
     def _check_objects(self) -> None:
@@ -240,8 +242,12 @@ class _Compiler(DeviceCompiler):
 
     def _check_raw(self) -> None:
         """Record what the classes of the site refuse in raw objects that are otherwise valid."""
-        dra = [one for one in self.compiled_objects if is_dra(one.object) and self._is_valid(one.origins[""])]
-        for compiled, problems in zip(dra, class_policy.check([one.object for one in dra])):
+        dra = [
+            compiled
+            for compiled in self.compiled_objects
+            if is_dra(compiled.object) and self._is_valid(compiled.origins[""])
+        ]
+        for compiled, problems in zip(dra, class_policy.check([compiled.object for compiled in dra])):
             path = compiled.origins[""]
             if path.startswith(f"{PREFIX}raw["):
                 for problem in problems:

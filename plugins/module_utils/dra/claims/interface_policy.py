@@ -41,16 +41,16 @@ def _variables() -> list[dict[str, str]]:
     configs = "[]"
     for kind, parent in _CONFIG_PARENTS.items():
         configs = f"object.kind == {literal(kind)} ? (has({parent}.config) ? {parent}.config : []) : {configs}"
-    ours = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
-    policy = f"type(p) == map && 'kind' in p && p.kind == {literal(tenancy.POLICY_KIND)}"
-    policies = f"object.kind == 'DeviceClass' ? variables.given.filter(p, {policy}) : []"
+    is_lanewise = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
+    is_policy = f"type(p) == map && 'kind' in p && p.kind == {literal(tenancy.POLICY_KIND)}"
+    policies = f"object.kind == 'DeviceClass' ? variables.given.filter(p, {is_policy}) : []"
     return [
         {"name": "configs", "expression": configs},
-        {"name": "given", "expression": f"variables.configs.filter(c, {ours}).map(c, c.opaque.parameters)"},
+        {"name": "given", "expression": f"variables.configs.filter(c, {is_lanewise}).map(c, c.opaque.parameters)"},
         {"name": "policies", "expression": policies},
         {
             "name": "ours",
-            "expression": f"object.kind == 'DeviceClass' ? variables.given.filter(p, !({policy})) : variables.given",
+            "expression": f"object.kind == 'DeviceClass' ? variables.given.filter(p, !({is_policy})) : variables.given",
         },
     ]
 
@@ -58,7 +58,7 @@ def _variables() -> list[dict[str, str]]:
 def validations() -> list[dict[str, str]]:
     """One validation for each field of an InterfaceConfig, and one for each rule between them."""
     known = ", ".join(map(literal, CONFIG.fields))
-    found = [
+    entries = [
         _validation(
             f"type(p) == map && p.all(k, k in [{known}])", f"has an unknown field; known: {', '.join(CONFIG.fields)}"
         )
@@ -67,11 +67,11 @@ def validations() -> list[dict[str, str]]:
         test = expression(form, f"p.{name}")
         requirement = f"{name} must be {form.description}"
         if form.required:
-            found.append(_validation(f"has(p.{name}) && {test}", requirement))
+            entries.append(_validation(f"has(p.{name}) && {test}", requirement))
         else:
-            found.append(_validation(f"!has(p.{name}) || {test}", requirement))
-    found += [_validation(rule.cel.format(x="p"), rule.description) for rule in CONFIG.rules]
-    return found + _of_policies()
+            entries.append(_validation(f"!has(p.{name}) || {test}", requirement))
+    entries += [_validation(rule.cel.format(x="p"), rule.description) for rule in CONFIG.rules]
+    return entries + _of_policies()
 
 
 def _of_policies() -> list[dict[str, str]]:

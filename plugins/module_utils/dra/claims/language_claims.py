@@ -105,7 +105,7 @@ class ClaimParser(PartParser):
                 "must be one level if it is for all groups; a preference list is for a single group",
                 "contradiction",
             )
-        found = Claim(
+        claim = Claim(
             path=path,
             name=name,
             template=template,
@@ -117,9 +117,9 @@ class ClaimParser(PartParser):
             distinct=self._distinct(item, path),
             tier=self.option(item, "tier", path, reader.string) or "",
         )
-        self._check_requests(found)
-        found.broken = len(reader.problems) > problems_before
-        return found
+        self._check_requests(claim)
+        claim.broken = len(reader.problems) > problems_before
+        return claim
 
     def _namespaces(self, item: Object, path: str) -> list[str]:
         reader = self.reader
@@ -133,21 +133,21 @@ class ClaimParser(PartParser):
             reader.problem(child(path, "namespace"), "is missing", "missing")
             return []
         place = child(path, "namespaces")
-        found: list[str] = []
-        for value, entry in reader.items(item["namespaces"], place):
-            name = reader.name(value, entry, limits.dns_label)
-            if name in found:
-                reader.problem(entry, f"namespace {name!r} is listed twice", "duplicate-name")
+        namespaces: list[str] = []
+        for value, entry_path in reader.items(item["namespaces"], place):
+            name = reader.name(value, entry_path, limits.dns_label)
+            if name in namespaces:
+                reader.problem(entry_path, f"namespace {name!r} is listed twice", "duplicate-name")
             elif name:
-                found.append(name)
+                namespaces.append(name)
         if item["namespaces"] == []:
             reader.problem(place, "lists no namespace", "missing")
-        return found
+        return namespaces
 
     def _levels(self, value: object, path: str) -> list[str]:
         """One level or a preference list of levels, the best first."""
         reader = self.reader
-        found: list[str] = []
+        levels: list[str] = []
         entries = [(value, path)] if isinstance(value, str) else reader.items(value, path)
         for entry, place in entries:
             level = reader.string(entry, place)
@@ -161,15 +161,15 @@ class ClaimParser(PartParser):
                 reader.problem(
                     place, f"{level!r} is not one of {', '.join(LEVELS)}", "unknown-value", nearest(level, LEVELS)
                 )
-            elif level in found:
+            elif level in levels:
                 reader.problem(place, f"{level!r} is listed twice", "duplicate-name")
-            elif ANY in found:
+            elif ANY in levels:
                 reader.problem(place, f"{level!r} comes after 'any' and is never tried", "contradiction")
             else:
-                found.append(level)
-        if len(found) > limits.FIRST_AVAILABLE:
+                levels.append(level)
+        if len(levels) > limits.FIRST_AVAILABLE:
             reader.problem(path, f"has more than {limits.FIRST_AVAILABLE} levels", "too-many")
-        return found
+        return levels
 
     def _group(self, value: object, path: str) -> Group | None:
         item = self.reader.mapping(value, path, _GROUP_KEYS, "a group")
@@ -216,7 +216,7 @@ class ClaimParser(PartParser):
         entries = self.reader.items(item["devices"], place)
         if item["devices"] == []:
             self.reader.problem(place, "is empty", "missing")
-        return [device for device in (self._device(value, entry) for value, entry in entries) if device]
+        return [device for device in (self._device(value, entry_path) for value, entry_path in entries) if device]
 
     def _device(self, value: object, path: str, alternative: bool = False) -> Device | None:
         reader = self.reader
@@ -225,18 +225,18 @@ class ClaimParser(PartParser):
         if item is None:
             return None
         name = self.option(item, "name", path, lambda v, p: reader.name(v, p, limits.dns_label))
-        found = Device(path, name or "")
-        found.configs = self.configs(item, path)
+        device = Device(path, name or "")
+        device.configs = self.configs(item, path)
         if "first_of" in item:
-            self._alternatives(found, item)
+            self._alternatives(device, item)
         else:
-            self._exact(found, item)
-        if not found.name and "name" not in item:
+            self._exact(device, item)
+        if not device.name and "name" not in item:
             # unlike the name of a class, the name of a request cannot contain dots
-            found.name = (
-                found.kind or found.class_name.replace(".", "-")[: limits.DNS_LABEL_BYTES].strip("-") or "device"
+            device.name = (
+                device.kind or device.class_name.replace(".", "-")[: limits.DNS_LABEL_BYTES].strip("-") or "device"
             )
-        return found
+        return device
 
     def _alternatives(self, device: Device, item: Object) -> None:
         reader, place = self.reader, child(device.path, "first_of")
@@ -255,18 +255,18 @@ class ClaimParser(PartParser):
             reader.problem(place, f"has {len(entries)} alternatives; the limit is {limits.FIRST_AVAILABLE}", "too-many")
         names: set[str] = set()
         for value, path in entries:
-            found = self._device(value, path, alternative=True)
-            if found is None:
+            alternative = self._device(value, path, alternative=True)
+            if alternative is None:
                 continue
-            if found.name in names:
+            if alternative.name in names:
                 reader.problem(
                     child(path, "name"),
-                    f"alternative {found.name!r} is already defined",
+                    f"alternative {alternative.name!r} is already defined",
                     "duplicate-name",
                     "give each alternative a different name",
                 )
-            names.add(found.name)
-            device.alternatives.append(found)
+            names.add(alternative.name)
+            device.alternatives.append(alternative)
 
     def _exact(self, device: Device, item: Object) -> None:
         reader, path = self.reader, device.path
@@ -310,17 +310,17 @@ class ClaimParser(PartParser):
     def _toleration(self, value: object, path: str) -> Object:
         reader = self.reader
         item = reader.mapping(value, path, ("key", "operator", "value", "effect", "toleration_seconds"), "a toleration")
-        found: Object = {}
+        toleration: Object = {}
         if item is None:
-            return found
-        found["key"] = self.option(item, "key", path, lambda v, p: reader.name(v, p, limits.label_key))
+            return toleration
+        toleration["key"] = self.option(item, "key", path, lambda v, p: reader.name(v, p, limits.label_key))
         operator = self.option(item, "operator", path, lambda v, p: reader.choice(v, p, ("Exists", "Equal")))
         operator = operator or ("Equal" if "value" in item else "Exists")
-        found["operator"] = operator
-        found["value"] = self.option(item, "value", path, lambda v, p: reader.name(v, p, limits.label_value))
+        toleration["operator"] = operator
+        toleration["value"] = self.option(item, "value", path, lambda v, p: reader.name(v, p, limits.label_value))
         effects = ("NoSchedule", "NoExecute")
-        found["effect"] = self.option(item, "effect", path, lambda v, p: reader.choice(v, p, effects))
-        found["tolerationSeconds"] = self.option(
+        toleration["effect"] = self.option(item, "effect", path, lambda v, p: reader.choice(v, p, effects))
+        toleration["tolerationSeconds"] = self.option(
             item, "toleration_seconds", path, lambda v, p: reader.integer(v, p, 0, limits.INT64_MAX)
         )
         if operator == "Exists" and "value" in item:
@@ -329,39 +329,39 @@ class ClaimParser(PartParser):
             reader.problem(
                 child(path, "key"), "is missing", "missing", "without a key only operator Exists is possible"
             )
-        if "toleration_seconds" in item and found["effect"] != "NoExecute":
+        if "toleration_seconds" in item and toleration["effect"] != "NoExecute":
             reader.problem(child(path, "toleration_seconds"), "needs effect NoExecute", "contradiction")
-        return {key: item for key, item in found.items() if item is not None}
+        return {key: item for key, item in toleration.items() if item is not None}
 
     def _distinct(self, item: Object, path: str) -> list[Distinct]:
-        found = []
+        rules = []
         place = child(path, "distinct")
-        for value, entry in self.reader.items(item["distinct"], place) if "distinct" in item else []:
+        for value, entry_path in self.reader.items(item["distinct"], place) if "distinct" in item else []:
             if isinstance(value, str):
                 value = {"by": value}
-            read = self.reader.mapping(value, entry, ("by", "devices"), "a distinct rule")
-            if read is None:
+            rule = self.reader.mapping(value, entry_path, ("by", "devices"), "a distinct rule")
+            if rule is None:
                 continue
-            if "by" not in read:
-                self.reader.problem(child(entry, "by"), "is missing", "missing")
+            if "by" not in rule:
+                self.reader.problem(child(entry_path, "by"), "is missing", "missing")
                 continue
-            by = self.reader.string(read["by"], child(entry, "by"))
+            by = self.reader.string(rule["by"], child(entry_path, "by"))
             known = ("rail", "numa_node", "pcie_root")
             if by and "/" in by:
                 wrong = limits.fully_qualified_name(by)
                 if wrong:
-                    self.reader.problem(child(entry, "by"), f"{by!r} {wrong}", "bad-name")
+                    self.reader.problem(child(entry_path, "by"), f"{by!r} {wrong}", "bad-name")
             elif by and by not in known:
                 self.reader.problem(
-                    child(entry, "by"),
+                    child(entry_path, "by"),
                     f"{by!r} is not one of {', '.join(known)}, nor a qualified attribute",
                     "unknown-value",
                     nearest(by, known),
                 )
-            devices = self.option(read, "devices", entry, self.reader.strings) or []
+            devices = self.option(rule, "devices", entry_path, self.reader.strings) or []
             if by:
-                found.append(Distinct(entry, by, devices))
-        return found
+                rules.append(Distinct(entry_path, by, devices))
+        return rules
 
     def _check_requests(self, claim: Claim) -> None:
         """Check the names and the number of requests, with all repetitions, and the number of devices."""
@@ -370,12 +370,12 @@ class ClaimParser(PartParser):
         for group in claim.groups:
             for device in group.devices:
                 total += group.count
-                last = request_name(device, group, group.count - 1)
-                wrong = limits.dns_label(last) if device.name else ""
+                last_name = request_name(device, group, group.count - 1)
+                wrong = limits.dns_label(last_name) if device.name else ""
                 if wrong and not limits.dns_label(device.name):
                     self.reader.problem(
                         child(device.path, "name"),
-                        f"is repeated as {last!r}, which {wrong}",
+                        f"is repeated as {last_name!r}, which {wrong}",
                         "bad-name",
                         "shorten the name",
                     )

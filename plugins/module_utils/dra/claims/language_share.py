@@ -40,12 +40,12 @@ def read_share(reader: Reader, value: object, path: str) -> Object:
         message = f"{', '.join(_GPU_KEYS)} are parts of a GPU, but {', '.join(NIC_SHARE)} are parts of a NIC"
         reader.problem(path, message, "contradiction", "use only one of these groups")
         return {}
-    found: Object = {}
+    parts: Object = {}
     for key, part in item.items():
-        found[key] = _part(reader, key, part, child(path, key))
-    found = {key: part for key, part in found.items() if part is not None}
-    _check_nic(reader, found, path)
-    return found
+        parts[key] = _part(reader, key, part, child(path, key))
+    parts = {key: part for key, part in parts.items() if part is not None}
+    _check_nic(reader, parts, path)
+    return parts
 
 
 def _part(reader: Reader, key: str, value: object, path: str) -> object:
@@ -79,10 +79,10 @@ def _rate(reader: Reader, value: object, path: str) -> str | None:
     return f"{rate // _GIGA}G" if rate % _GIGA == 0 else f"{rate // _MEGA}M"
 
 
-def _check_nic(reader: Reader, found: Object, path: str) -> None:
+def _check_nic(reader: Reader, parts: Object, path: str) -> None:
     """Check the rules between the parts of a share of a NIC."""
-    bandwidth, burst = found.get("bandwidth", DEFAULT), found.get("burst")
-    if found.get("hard") and bandwidth == DEFAULT:
+    bandwidth, burst = parts.get("bandwidth", DEFAULT), parts.get("burst")
+    if parts.get("hard") and bandwidth == DEFAULT:
         reader.problem(child(path, "hard"), "needs bandwidth", "missing", "set the bandwidth to reserve")
     if burst is not None and bandwidth != DEFAULT and quantity.parse(burst) < quantity.parse(bandwidth):
         message = f"{burst} is less than the share itself, {bandwidth}"

@@ -115,7 +115,7 @@ class NearestPlanner:
     def plans(self, claim: Claim, resolved: t.Mapping[int, ResolvedDevice]) -> list[tuple[str, dict[int, Plan]]]:
         """The objects that a claim is compiled to: the suffix of each name, and the plans of its groups by `id(group)`.
 
-        It is one object without a suffix and plans if the claim does not use `nearest`. Empty after recording errors.
+        If the claim does not use `nearest`, it is one object, without a suffix or plans. Empty after recording errors.
         """
         groups = [group for group in claim.groups if NEAREST in group.align]
         if not groups:
@@ -142,7 +142,9 @@ class NearestPlanner:
             return []
         packed = self._pack_boards(claim, planned)
         for suffix, plans, keys in packed:
-            self.uses += [one.use(claim, suffix, keys, plans[id(one.group)]) for one in planned]
+            self.uses += [
+                planned_group.use(claim, suffix, keys, plans[id(planned_group.group)]) for planned_group in planned
+            ]
         return [(suffix, plans) for suffix, plans, _keys in packed]
 
     def named(self, claim: Claim, suffix: str) -> Claim:
@@ -184,10 +186,12 @@ class NearestPlanner:
             fix = "request several pairs with count at the group"
             self.reader.problem(child(gpus[0].path, "count"), "must be 1 in a group with nearest", "contradiction", fix)
         for device in gpus + nics if len(self.reader.problems) == problems_before else []:
-            found = resolved[id(device)]
-            if found.driver is None or found.class_name not in self.classes:
+            resolved_device = resolved[id(device)]
+            if resolved_device.driver is None or resolved_device.class_name not in self.classes:
                 fix = f"describe it in {PREFIX}classes"
-                message = f"class {found.class_name!r} does not belong to this site, so its devices are unknown"
+                message = (
+                    f"class {resolved_device.class_name!r} does not belong to this site, so its devices are unknown"
+                )
                 self.reader.problem(child(device.path, "class"), message, "contradiction", fix)
         return None if len(self.reader.problems) > problems_before else (gpus[0], nics)
 
@@ -204,9 +208,9 @@ class NearestPlanner:
             if not error.split:
                 return self._report(groups, error)
             for key in keys:
-                for number, (others, _plans_before) in enumerate(bins):
+                for number, (bin_keys, _plans_before) in enumerate(bins):
                     try:
-                        bins[number] = ([*others, key], _plans(groups, [*others, key]))
+                        bins[number] = ([*bin_keys, key], _plans(groups, [*bin_keys, key]))
                         break
                     except NoPairing:
                         continue
@@ -310,8 +314,8 @@ class _PlannedGroup:
     def _check_limits(self, plan: Plan, shapes: t.Sequence[Shape]) -> None:
         """Raise NoPairing for a plan that exceeds a limit of the API, or takes the scheduler too long."""
         number = len(t.cast(Pairing, plan.pairing).alternatives)
-        others = len(plan.levels) - 1
-        subrequests = max(number + others, number + bool(others))
+        other_levels = len(plan.levels) - 1
+        subrequests = max(number + other_levels, number + bool(other_levels))
         if subrequests > limits.FIRST_AVAILABLE:
             raise NoPairing(
                 f"nearest needs {number} alternatives on this board, and {subrequests} with the other levels; "
@@ -320,13 +324,15 @@ class _PlannedGroup:
                 "too-many",
                 split=len(shapes) > 1,
             )
-        each = len(exclusions(number)) * len(self.nics) + sum(level not in (NEAREST, "any") for level in plan.levels)
-        if each * self.group.count > limits.CONSTRAINTS:
+        per_repetition = len(exclusions(number)) * len(self.nics) + sum(
+            level not in (NEAREST, "any") for level in plan.levels
+        )
+        if per_repetition * self.group.count > limits.CONSTRAINTS:
             raise NoPairing(
-                f"{self.group.count} repetitions need {each * self.group.count} constraints, {each} each; "
-                f"the limit of a claim is {limits.CONSTRAINTS}",
-                f"ask for at most {limits.CONSTRAINTS // each} in one claim, or for whole boards with all: true, "
-                "which needs no pairs",
+                f"{self.group.count} repetitions need {per_repetition * self.group.count} constraints, "
+                f"{per_repetition} each; the limit of a claim is {limits.CONSTRAINTS}",
+                f"ask for at most {limits.CONSTRAINTS // per_repetition} in one claim, or for whole boards with all: "
+                "true, which needs no pairs",
                 "too-many",
             )
         cost = max(self._cost(plan, shape) for shape in shapes)
@@ -381,7 +387,7 @@ class _PlannedGroup:
 
 
 def _plans(groups: t.Sequence[_PlannedGroup], keys: t.Sequence[str]) -> dict[int, Plan]:
-    return {id(one.group): one.plan(keys) for one in groups}
+    return {id(planned_group.group): planned_group.plan(keys) for planned_group in groups}
 
 
 def _standard_first(name: str) -> tuple[bool, str]:
@@ -396,29 +402,43 @@ def add_pairs(body: Body, group: Group, plan: Plan) -> None:
     """Add the requests and constraints of a group with a pairing to a claim."""
     pairing = t.cast(Pairing, plan.pairing)
     alternatives = pairing.alternatives
-    more = len(plan.levels) > 1
+    has_other_levels = len(plan.levels) > 1
     excluded = exclusions(len(alternatives))
     for index in range(group.count):
         gpu = request_name(plan.gpu, group, index)
-        if not more:
+        if not has_other_levels:
             # the GPU first, so that its NICs are tried right after it
-            _add_request(body, plan.gpu, group, index, [(one.name, one.gpu) for one in alternatives])
+            _add_request(
+                body, plan.gpu, group, index, [(alternative.name, alternative.gpu) for alternative in alternatives]
+            )
         for number, nic in enumerate(plan.nics):
-            near = [(f"{NEAREST}-{one.name}" if more else one.name, one.nics[number]) for one in alternatives]
+            near = [
+                (f"{NEAREST}-{alternative.name}" if has_other_levels else alternative.name, alternative.nics[number])
+                for alternative in alternatives
+            ]
             choices = [
                 choice for level in plan.levels for choice in (near if level == NEAREST else [(_level_name(level), ())])
             ]
             _add_request(body, nic, group, index, choices)
-        if more:
+        if has_other_levels:
             # the NICs come first and choose the level, so that a nearer level is tried for all GPUs before a farther
             # one
-            _add_request(body, plan.gpu, group, index, [*((one.name, one.gpu) for one in alternatives), (_OTHER, ())])
+            _add_request(
+                body,
+                plan.gpu,
+                group,
+                index,
+                [*((alternative.name, alternative.gpu) for alternative in alternatives), (_OTHER, ())],
+            )
         for nic in plan.nics:
             name = request_name(nic, group, index)
-            for gpu_numbers, nic_numbers in excluded or ([([], [0])] if more else []):
-                covered = [f"{gpu}/{alternatives[one].name}" for one in gpu_numbers]
-                covered += [f"{gpu}/{_OTHER}"] if more else []
-                covered += [f"{name}/{NEAREST + '-' if more else ''}{alternatives[one].name}" for one in nic_numbers]
+            for gpu_numbers, nic_numbers in excluded or ([([], [0])] if has_other_levels else []):
+                covered = [f"{gpu}/{alternatives[number].name}" for number in gpu_numbers]
+                covered += [f"{gpu}/{_OTHER}"] if has_other_levels else []
+                covered += [
+                    f"{name}/{NEAREST + '-' if has_other_levels else ''}{alternatives[number].name}"
+                    for number in nic_numbers
+                ]
                 body.constraints.append(({"requests": covered, "matchAttribute": pairing.attribute}, group.align_path))
         for level in plan.levels:
             _add_level_constraints(body, group, plan, index, level)
@@ -456,11 +476,11 @@ def _add_request(
     name = request_name(device, group, index)
     bodies = []
     for choice, further in choices:
-        one = body.body_of(device)
+        choice_body = body.body_of(device)
         if further:
             text = str(selectors.all_of(*further))
-            one["selectors"] = [*one.get("selectors", ()), {"cel": {"expression": text}}]
-        bodies.append({"name": choice, **one})
+            choice_body["selectors"] = [*choice_body.get("selectors", ()), {"cel": {"expression": text}}]
+        bodies.append({"name": choice, **choice_body})
     if len(bodies) == 1:
         request: Object = {"name": name, "exactly": {key: value for key, value in bodies[0].items() if key != "name"}}
     else:

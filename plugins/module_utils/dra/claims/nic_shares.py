@@ -52,28 +52,28 @@ class SiteNics:
 
     @property
     def factors(self) -> list[str]:
-        return sorted({one.factor for one in self.nics if one.factor})
+        return sorted({nic.factor for nic in self.nics if nic.factor})
 
 
 def nics_of(nodes: Nodes) -> SiteNics:
     """The divided NICs of nodes, from their facts or slices. Invalid facts are skipped, because `reach` reports
     them."""
-    found = SiteNics(len(nodes))
+    site = SiteNics(len(nodes))
     for node in sorted(nodes):
         node_data = nodes[node]
         if isinstance(node_data, PublishedNode):
-            found.nics += published_divided_nics(node, node_data.offers)
-            found.unsure += [node] if node_data.unclear else []
+            site.nics += published_divided_nics(node, node_data.offers)
+            site.unsure += [node] if node_data.unclear else []
             continue
         try:
             nics, reasons = divided_nics(node, node_data)
         except (KeyError, TypeError, AttributeError, ValueError):
-            found.unsure.append(node)
+            site.unsure.append(node)
             continue
-        found.nics += nics
-        found.reasons += [f"{node}: {reason}" for reason in reasons]
-        found.unsure += [node] if any(nic.get("elsewhere") for nic in node_data["nics"]) else []
-    return found
+        site.nics += nics
+        site.reasons += [f"{node}: {reason}" for reason in reasons]
+        site.unsure += [node] if any(nic.get("elsewhere") for nic in node_data["nics"]) else []
+    return site
 
 
 def without_unreadable_shares(nodes: Nodes, reader: Reader) -> Nodes:
@@ -160,11 +160,11 @@ def _check_burst(requested: Object, path: str, site: SiteNics, reader: Reader) -
 
 def _check_amount(requested: Object, path: str, site: SiteNics, reader: Reader) -> None:
     """Record an amount above the rate of every NIC. With a factor above 1, the scheduler could still allocate it."""
-    known = [one.physical for one in site.nics if one.physical is not None]
+    known = [nic.physical for nic in site.nics if nic.physical is not None]
     amount = requested.get("bandwidth", DEFAULT)
     if amount == DEFAULT or not known or len(known) < len(site.nics) or site.unsure:
         return
-    promised = max(quantity.parse(one.bandwidth["value"]) for one in site.nics)
+    promised = max(quantity.parse(nic.bandwidth["value"]) for nic in site.nics)
     if max(known) < quantity.parse(amount) <= promised:
         message = (
             f"{amount}bit/s is more than the rate of any NIC, {rate_text(max(known))}bit/s, which no factor raises"
@@ -210,8 +210,8 @@ def _configs(device: Device, fields: Object) -> list[Object]:
         if added and config["driver"] == interface_config.DRIVER:
             config, added = {**config, "parameters": {**config["parameters"], **added}}, {}
         configs.append(config)
-    new = {"driver": interface_config.DRIVER, "parameters": interface_config.parameters(added)}
-    return [*configs, new] if added else configs
+    new_config = {"driver": interface_config.DRIVER, "parameters": interface_config.parameters(added)}
+    return [*configs, new_config] if added else configs
 
 
 def _description(requested: Object, factor: str, cap: BandwidthCap) -> str:
@@ -245,8 +245,8 @@ def rounding_warnings(device: Device, capacity: t.Mapping[str, str], site: SiteN
             rounded.setdefault(rate_text(math.ceil(rate)), []).append(nic)
     warnings = []
     for rounded_text, nics in rounded.items():
-        span = (nics[0].bandwidth.get("requestPolicy") or {}).get("validRange") or {}
-        steps = f"from {span.get('min')} in steps of {span.get('step')}"
+        valid_range = (nics[0].bandwidth.get("requestPolicy") or {}).get("validRange") or {}
+        steps = f"from {valid_range.get('min')} in steps of {valid_range.get('step')}"
         path = child(child(device.path, "share"), "bandwidth")
         message = f"{requested} consumes {rounded_text} of {len(nics)} NIC(s), which are divided {steps}"
         warnings.append(f"{path}: {message}")
@@ -256,13 +256,13 @@ def rounding_warnings(device: Device, capacity: t.Mapping[str, str], site: SiteN
 def split_by_namespace(claim: Claim) -> list[Claim]:
     """The claim itself, or a claim for each namespace if it has shares of NICs: some NICs are for only one
     namespace."""
-    if not any(choice.divided for group in claim.groups for one in group.devices for choice in one.choices()):
+    if not any(choice.divided for group in claim.groups for device in group.devices for choice in device.choices()):
         return [claim]
-    found = []
+    claims = []
     for namespace in claim.namespaces:
         groups = copy.deepcopy(claim.groups)
-        for device in (one for group in groups for one in group.devices):
+        for device in (device for group in groups for device in group.devices):
             for choice in device.choices():
                 choice.namespace = namespace
-        found.append(replace(claim, namespaces=[namespace], groups=groups))
-    return found
+        claims.append(replace(claim, namespaces=[namespace], groups=groups))
+    return claims

@@ -55,7 +55,7 @@ def pair_forms(devices: ObjectView) -> list[PairForm]:
             continue
         first_subs, second_subs = ([sub for name, _slash, sub in names if name == request] for request in requests)
         pair = (requests[0], requests[1])
-        covered.setdefault(pair, set()).update((one, other) for one in first_subs for other in second_subs)
+        covered.setdefault(pair, set()).update((first, second) for first in first_subs for second in second_subs)
     return [form for pair, forbidden in covered.items() if (form := _form(pair, forbidden, order)) is not None]
 
 

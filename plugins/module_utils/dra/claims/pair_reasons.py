@@ -35,16 +35,16 @@ def pair_reason(
     `requested` are the `devices` of a v1 claim, `held` the devices of other claims, each with its claim.
     """
     node = _Node(classes, offered, engine, held or {})
-    found = _nearest(node, requested)
-    if not found:
+    all_pairs = _nearest(node, requested)
+    if not all_pairs:
         return ""
-    if not any(one.devices for one in found):
+    if not any(pairs.devices for pairs in all_pairs):
         return (
             "the node has none of the GPUs that this claim was rendered for: it has another board. Probe the node and "
             "render the claims again"
         )
-    required = len({one.request for one in found})
-    worst = min(found, key=lambda one: one.max_pairs())
+    required = len({pairs.request for pairs in all_pairs})
+    worst = min(all_pairs, key=lambda pairs: pairs.max_pairs())
     if worst.max_pairs() >= required:
         return ""
     missing = worst.missing()
@@ -65,15 +65,17 @@ def unpaired(
     `requested` are the `devices` of a v1 claim, with nearest pairs or with pairs by `matchAttribute`.
     """
     node = _Node(classes, offered, engine, held)
-    found = [*_nearest(node, requested), *_matching(node, requested)]
+    all_pairs = [*_nearest(node, requested), *_matching(node, requested)]
     return list(
-        dict.fromkeys(text for one in found for text in [*one.without_partner(), *one.by_partner().without_partner()])
+        dict.fromkeys(
+            text for pairs in all_pairs for text in [*pairs.without_partner(), *pairs.by_partner().without_partner()]
+        )
     )
 
 
 def unpaired_lines(nodes: t.Mapping[str, t.Sequence[str]]) -> list[str]:
     """The results of `unpaired` for each node as lines of text, up to a maximum number."""
-    lines = [f"  {name}: {one}" for name, found in nodes.items() for one in found]
+    lines = [f"  {name}: {text}" for name, texts in nodes.items() for text in texts]
     more = len(lines) - _MAX_LINES
     return lines[:_MAX_LINES] + ([f"  and {more} more free devices whose partners are unavailable"] if more > 0 else [])
 
@@ -94,7 +96,7 @@ class _Node:
     def matching(self, body: ObjectView) -> list[Offer]:
         """The devices that match the selectors of a request and its class."""
         texts = expressions([*class_selectors(self.classes, body), *(body.get("selectors") or ())])
-        return [one for one in self.offered if all(self._matches(text, one) for text in texts)]
+        return [offer for offer in self.offered if all(self._matches(text, offer) for text in texts)]
 
     def _matches(self, text: str, offer: Offer) -> bool:
         try:
@@ -125,50 +127,50 @@ class _Pairs:
 
     def max_pairs(self) -> int:
         """The number of pairs that are possible at the same time (Kuhn's algorithm)."""
-        partner: dict[str, str] = {}
+        device_of: dict[str, str] = {}
 
-        def paired(one: str, seen: set[str]) -> bool:
-            for other, reason in self.devices[one][1].items():
-                if not reason and other not in seen:
-                    seen.add(other)
-                    if other not in partner or paired(partner[other], seen):
-                        partner[other] = one
+        def paired(device: str, seen: set[str]) -> bool:
+            for partner, reason in self.devices[device][1].items():
+                if not reason and partner not in seen:
+                    seen.add(partner)
+                    if partner not in device_of or paired(device_of[partner], seen):
+                        device_of[partner] = device
                         return True
             return False
 
-        return sum(paired(one, set()) for one, (reason, _others) in self.devices.items() if not reason)
+        return sum(paired(device, set()) for device, (reason, _partners) in self.devices.items() if not reason)
 
     def without_partner(self) -> list[str]:
-        """The free devices that have partners, but none that is available."""
+        """A sentence for each free device that has partners, but none that is available."""
         name, partner_name = self.names
-        found = []
-        for one, (reason, others) in self.devices.items():
-            if not reason and others and all(others.values()):
-                other, why = next(iter(others.items()))
-                found.append(f"{name} {one} is free, but its {partner_name} {other} is {why}")
-        return found
+        lines = []
+        for device, (reason, partners) in self.devices.items():
+            if not reason and partners and all(partners.values()):
+                partner, why = next(iter(partners.items()))
+                lines.append(f"{name} {device} is free, but its {partner_name} {partner} is {why}")
+        return lines
 
     def missing(self) -> list[str]:
-        """The reason for each device that is unavailable or has no available partner; the free devices come first."""
+        """A sentence for each device that is unavailable or has no available partner; the free devices come first."""
         name, partner_name = self.names
         without_candidate = [
-            f"{name} {one} is free, but the node has no nearest {partner_name} for it"
-            for one, (reason, others) in self.devices.items()
-            if not reason and not others
+            f"{name} {device} is free, but the node has no nearest {partner_name} for it"
+            for device, (reason, partners) in self.devices.items()
+            if not reason and not partners
         ]
         return [
             *self.without_partner(),
             *without_candidate,
-            *(f"{name} {one} is {reason}" for one, (reason, _others) in self.devices.items() if reason),
+            *(f"{name} {device} is {reason}" for device, (reason, _partners) in self.devices.items() if reason),
         ]
 
     def by_partner(self) -> _Pairs:
         """The same pairs, with devices and partners exchanged."""
-        found = _Pairs(self.request, (self.names[1], self.names[0]))
-        for one, (reason, others) in self.devices.items():
-            for other, why in others.items():
-                found.devices.setdefault(other, (why, {}))[1][one] = reason
-        return found
+        exchanged = _Pairs(self.request, (self.names[1], self.names[0]))
+        for device, (reason, partners) in self.devices.items():
+            for partner, why in partners.items():
+                exchanged.devices.setdefault(partner, (why, {}))[1][device] = reason
+        return exchanged
 
 
 def _nearest(node: _Node, requested: ObjectView) -> list[_Pairs]:
@@ -182,7 +184,7 @@ def _nearest(node: _Node, requested: ObjectView) -> list[_Pairs]:
 
 
 def _of_form(node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], ObjectView]) -> _Pairs:
-    found = _Pairs(form.first, ("GPU", "NIC"))
+    pairs = _Pairs(form.first, ("GPU", "NIC"))
     for first_name in form.first_subs:
         body = bodies[form.first, first_name]
         nics = {
@@ -192,8 +194,8 @@ def _of_form(node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], Obj
             for nic in node.matching(bodies[form.second, second_name])
         }
         for gpu in node.matching(body):
-            found.devices.setdefault(gpu.address, (node.why_unavailable(body, gpu), nics))
-    return found
+            pairs.devices.setdefault(gpu.address, (node.why_unavailable(body, gpu), nics))
+    return pairs
 
 
 def _matching(node: _Node, requested: ObjectView) -> list[_Pairs]:
@@ -203,31 +205,35 @@ def _matching(node: _Node, requested: ObjectView) -> list[_Pairs]:
         for request in requested.get("requests") or ()
         if request.get("exactly")
     }
-    found = []
+    all_pairs = []
     for constraint in requested.get("constraints") or ():
         name = constraint.get("matchAttribute")
-        covered = [str(one) for one in constraint.get("requests") or bodies]
-        if not name or len(covered) < 2 or not all(one in bodies for one in covered):
+        covered = [str(request) for request in constraint.get("requests") or bodies]
+        if not name or len(covered) < 2 or not all(request in bodies for request in covered):
             continue
         first, *others = covered
         for other in others:
             pairs = _Pairs(first, (_device_name(first), _device_name(other)))
             candidates = [(offer, _values(offer, name)) for offer in node.matching(bodies[other])]
-            for one in node.matching(bodies[first]):
-                values = _values(one, name)
-                partners = [offer for offer, theirs in candidates if values & theirs and offer is not one]
+            for first_offer in node.matching(bodies[first]):
+                values = _values(first_offer, name)
+                partners = [
+                    offer
+                    for offer, partner_values in candidates
+                    if values & partner_values and offer is not first_offer
+                ]
                 reasons = {_shown(offer): node.why_unavailable(bodies[other], offer) for offer in partners}
-                pairs.devices[_shown(one)] = (node.why_unavailable(bodies[first], one), reasons)
-            found.append(pairs)
-    return found
+                pairs.devices[_shown(first_offer)] = (node.why_unavailable(bodies[first], first_offer), reasons)
+            all_pairs.append(pairs)
+    return all_pairs
 
 
 def _values(offer: Offer, name: str) -> set[tuple[str, Scalar]]:
     """The values that a constraint compares. Two devices match if they have a value in common; lists have several."""
     return {
-        (kind.rstrip("s"), one)
+        (kind.rstrip("s"), item)
         for kind, value in (attribute(offer, name) or {}).items()
-        for one in (value if isinstance(value, list) else [value])
+        for item in (value if isinstance(value, list) else [value])
     }
 
 

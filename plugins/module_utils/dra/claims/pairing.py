@@ -74,7 +74,10 @@ def constraint_sets(number: int) -> list[frozenset[int]]:
     if number < 2:
         return [frozenset()] * number
     size = next(size for size in itertools.count(2) if comb(size, size // 2) >= number)
-    return [frozenset(one) for one in itertools.islice(itertools.combinations(range(size), size // 2), number)]
+    return [
+        frozenset(combination)
+        for combination in itertools.islice(itertools.combinations(range(size), size // 2), number)
+    ]
 
 
 def exclusions(number: int) -> list[tuple[list[int], list[int]]]:
@@ -85,8 +88,11 @@ def exclusions(number: int) -> list[tuple[list[int], list[int]]]:
     sets = constraint_sets(number)
     constraints = sorted(frozenset().union(*sets))
     return [
-        ([one for one in range(number) if c in sets[one]], [one for one in range(number) if c not in sets[one]])
-        for c in constraints
+        (
+            [alternative for alternative in range(number) if constraint in sets[alternative]],
+            [alternative for alternative in range(number) if constraint not in sets[alternative]],
+        )
+        for constraint in constraints
     ]
 
 
@@ -111,7 +117,7 @@ def _selects(shape: Shape, name: str) -> bool:
             value = device.values.get(name)
             for place, entries in nics.items():
                 allowed = place in shape.allowed[number][gpu]
-                if any((value is not None and value == one.values.get(name)) is not allowed for one in entries):
+                if any((value is not None and value == nic.values.get(name)) is not allowed for nic in entries):
                     return False
     # a GPU with pairs for only some NIC requests does not matter, as one constraint is for all of the requests
     return True
@@ -138,31 +144,31 @@ class PairingPlanner:
             raise NoPairing("no GPU has a NIC that is near enough", "", "unreachable")
         mapped = [self._by_map(shapes, number) for number in range(len(self.nics))]
         if all(mapped):
-            form, found = "published map", self._of_published_map(shapes)
+            form, alternatives = "published map", self._of_published_map(shapes)
         elif all(by_map or self._has_board(shapes, number) for number, by_map in enumerate(mapped)):
-            form, found = "board and address", self._of_boards(shapes, mapped)
+            form, alternatives = "board and address", self._of_boards(shapes, mapped)
         else:
-            form, found = ADDRESS, self._of_addresses(shapes)
-        if len(found) > limits.FIRST_AVAILABLE:
+            form, alternatives = ADDRESS, self._of_addresses(shapes)
+        if len(alternatives) > limits.FIRST_AVAILABLE:
             boards = len({shape.board.shape for shape in shapes})
             raise NoPairing(
-                f"{boards} board(s) need {len(found)} alternatives; the limit is {limits.FIRST_AVAILABLE}",
+                f"{boards} board(s) need {len(alternatives)} alternatives; the limit is {limits.FIRST_AVAILABLE}",
                 "request whole boards with all, or select GPUs with where",
                 "too-many",
                 split=boards > 1,
             )
-        attribute = self._attribute(shapes, found) if len(found) > 1 or self.others else ""
-        return Pairing(tuple(found), form, attribute)
+        attribute = self._attribute(shapes, alternatives) if len(alternatives) > 1 or self.others else ""
+        return Pairing(tuple(alternatives), form, attribute)
 
     # the three forms of selecting the NICs of a GPU
 
     def _of_published_map(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
         """Alternatives by the nearest GPUs that NICs publish; one list of alternatives for all boards."""
-        found = []
+        alternatives = []
         for gpus in _gpus_by_nics(shapes):
             near = [_map_selectors(shapes, number, gpus) for number in range(len(self.nics))]
-            found.append(self._alternative(gpus, near, ""))
-        return found
+            alternatives.append(self._alternative(gpus, near, ""))
+        return alternatives
 
     def _of_boards(self, shapes: t.Sequence[Shape], mapped: t.Sequence[bool]) -> list[Alternative]:
         """Alternatives by the addresses of NICs and the name of the board, which the NIC's driver publishes."""
@@ -173,7 +179,7 @@ class PairingPlanner:
                 names = boards.setdefault((gpus, places), [])
                 names += [shape.board.shape] if shape.board.shape not in names else []
         # nodes with the same map may publish different NICs, but an address means the same NIC on each of them
-        found = []
+        alternatives = []
         for (gpus, places), names in boards.items():
             on_boards = selectors.one_of(BOARD, sorted(names))
             near = []
@@ -182,12 +188,12 @@ class PairingPlanner:
                     near.append((*_map_selectors(shapes, number, gpus), on_boards))
                 else:
                     near.append((self._address_of_nic(shapes, number, places[number]), on_boards))
-            found.append(self._alternative(gpus, near, names[0] if len({*map(_board_name, shapes)}) > 1 else ""))
-        return found
+            alternatives.append(self._alternative(gpus, near, names[0] if len({*map(_board_name, shapes)}) > 1 else ""))
+        return alternatives
 
     def _of_addresses(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
         """Alternatives by only the addresses of NICs. Raises NoPairing if boards have different pairs of addresses."""
-        found = []
+        alternatives = []
         for gpus in _gpus_by_nics(shapes):
             near = []
             for number in range(len(self.nics)):
@@ -204,8 +210,8 @@ class PairingPlanner:
                             split=True,
                         )
                 near.append((self._address_of_nic(shapes, number, places),))
-            found.append(self._alternative(gpus, near, ""))
-        return found
+            alternatives.append(self._alternative(gpus, near, ""))
+        return alternatives
 
     # parts
 
@@ -241,13 +247,13 @@ class PairingPlanner:
                         return False
         return True
 
-    def _attribute(self, shapes: t.Sequence[Shape], found: t.Sequence[Alternative]) -> str:
+    def _attribute(self, shapes: t.Sequence[Shape], alternatives: t.Sequence[Alternative]) -> str:
         """An attribute that every device of the pairs publishes, and that differs in every forbidden combination.
 
         Raises NoPairing if there is none.
         """
         for name in (PCI_BUS_ID, PCIE_ROOT, NUMA_NODE):
-            if all(_differs(shape, found, name, self.others) for shape in shapes):
+            if all(_differs(shape, alternatives, name, self.others) for shape in shapes):
                 return name
         drivers = dict.fromkeys([self.gpu[0].name, *(driver.name for driver, _kind in self.nics)])
         raise NoPairing(
@@ -296,30 +302,35 @@ def _board_name(shape: Shape) -> str:
 
 def _gpus_by_nics(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
     """The GPUs with a nearest NIC for every request, grouped by their nearest NICs on all boards."""
-    found: dict[t.Hashable, list[str]] = {}
+    groups: dict[t.Hashable, list[str]] = {}
     served = {gpu for shape in shapes for gpu in shape.served()}
     for gpu in dict.fromkeys(gpu for shape in shapes for gpu in shape.gpus):
         if gpu in served:
-            seen = tuple(tuple(row[gpu] for row in shape.allowed) if gpu in shape.gpus else None for shape in shapes)
-            found.setdefault(seen, []).append(gpu)
-    return [tuple(gpus) for gpus in found.values()]
+            nics = tuple(tuple(row[gpu] for row in shape.allowed) if gpu in shape.gpus else None for shape in shapes)
+            groups.setdefault(nics, []).append(gpu)
+    return [tuple(gpus) for gpus in groups.values()]
 
 
-def _differs(shape: Shape, found: t.Sequence[Alternative], name: str, others: bool) -> bool:
+def _differs(shape: Shape, alternatives: t.Sequence[Alternative], name: str, others: bool) -> bool:
     """Whether an attribute differs in every combination of a GPU with a NIC of another alternative."""
     for gpu in shape.gpus if others else shape.served():
-        of_gpu = next((one for one in found if gpu in one.gpus), None)
+        of_gpu = next((alternative for alternative in alternatives if gpu in alternative.gpus), None)
         value = shape.gpus[gpu].values.get(name)
         if value is None and of_gpu is None:
             continue  # a constraint that covers this GPU fails
         if value is None:
             return False
-        for other in found:
+        for alternative in alternatives:
             for number, nics in enumerate(shape.nics):
-                near = {place for one in other.gpus if one in shape.gpus for place in shape.allowed[number][one]}
+                near = {
+                    place
+                    for member in alternative.gpus
+                    if member in shape.gpus
+                    for place in shape.allowed[number][member]
+                }
                 for place in near:
                     for device in nics.get(place, ()):
                         nic_value = device.values.get(name)
-                        if nic_value is None or (other is not of_gpu and nic_value == value):
+                        if nic_value is None or (alternative is not of_gpu and nic_value == value):
                             return False
     return True

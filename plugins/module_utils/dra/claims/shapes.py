@@ -52,7 +52,7 @@ def shapes(
     fingerprinter = fingerprinter_of([compiled.devices for _claim, compiled in claims], classes)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
     unpredicted = {name: not_predicted(name) for name in unpredictable(drivers)}
-    found: dict[str, NodeShape] = {}
+    shapes_by_key: dict[str, NodeShape] = {}
     for node in sorted(nodes):
         node_data = nodes[node]
         if isinstance(node_data, PublishedNode):
@@ -66,8 +66,8 @@ def shapes(
                 problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
                 continue
         key = json.dumps([fingerprinter.fingerprint(offered), sorted(unsure.items())])
-        found.setdefault(key, NodeShape(offered, [], unsure)).nodes.append(node)
-    return list(found.values()), problems
+        shapes_by_key.setdefault(key, NodeShape(offered, [], unsure)).nodes.append(node)
+    return list(shapes_by_key.values()), problems
 
 
 def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> Fingerprinter:
@@ -75,8 +75,8 @@ def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Ob
     texts = {text for body in bodies(devices, classes) for text in expressions(body.get("selectors") or ())}
     matched = {
         str(constraint.get("matchAttribute") or constraint.get("distinctAttribute"))
-        for one in devices
-        for constraint in one.get("constraints", ())
+        for claim_devices in devices
+        for constraint in claim_devices.get("constraints", ())
     }
     everything = "\n".join(texts)
     return Fingerprinter(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
@@ -86,8 +86,8 @@ def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> 
     """All parts with selectors: the specs of classes, and the requests and alternatives of claims."""
     for item in classes.values():
         yield item["spec"]
-    for one in devices:
-        for request in one.get("requests") or ():
+    for claim_devices in devices:
+        for request in claim_devices.get("requests") or ():
             yield from request.get("firstAvailable") or [request["exactly"]]
 
 
@@ -110,8 +110,15 @@ class Fingerprinter:
         """A text that is equal for nodes that no claim can distinguish."""
         if self.whole:
             parts = [
-                [one.driver, one.device, sorted(one.unknown), sorted(one.assumed), one.possible, list(one.counter_sets)]
-                for one in offered
+                [
+                    offer.driver,
+                    offer.device,
+                    sorted(offer.unknown),
+                    sorted(offer.assumed),
+                    offer.possible,
+                    list(offer.counter_sets),
+                ]
+                for offer in offered
             ]
         else:
             parts = self._relevant_parts(offered)
@@ -127,7 +134,11 @@ class Fingerprinter:
                 value = attributes.get(name)
                 if value is not None:
                     seen[name] = value if by_value else numbers.setdefault((name, repr(value)), len(numbers))
-            rest = {k: v for k, v in offer.device.items() if k not in ("name", "attributes", "consumesCounters")}
+            other_fields = {
+                key: value
+                for key, value in offer.device.items()
+                if key not in ("name", "attributes", "consumesCounters")
+            }
             counters = [
                 [numbers.setdefault(("", entry["counterSet"]), len(numbers)), entry["counters"]]
                 for entry in offer.device.get("consumesCounters") or ()
@@ -137,7 +148,7 @@ class Fingerprinter:
                 for entry in offer.counter_sets
             ]
             sort = (offer.driver, offer.unknown, offer.assumed, offer.possible)
-            parts.append([self.sorts.setdefault(sort, len(self.sorts)), seen, rest, counters, sets])
+            parts.append([self.sorts.setdefault(sort, len(self.sorts)), seen, other_fields, counters, sets])
         return parts
 
     def _visible(self, driver: str, attributes: ObjectView) -> dict[str, bool]:

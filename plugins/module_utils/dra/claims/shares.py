@@ -45,7 +45,7 @@ def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reade
     path, parts = child(device.path, "share"), device.share
     engine = BY_NAME.get(str(options.get("engine") or _only_engine(driver)))
     suitable = engines_for(parts)
-    names = ", ".join(f"{one.name} of {one.driver}" for one in suitable)
+    names = ", ".join(f"{candidate.name} of {candidate.driver}" for candidate in suitable)
     fix = f"engines that support it: {names}" if names else "no engine supports all of these; request fewer"
     if engine is None:
         message = f"the site sets no engine for {driver.name}"
@@ -137,21 +137,23 @@ def warnings_of(claim: Claim, shares: t.Mapping[int, Share]) -> list[str]:
 
 
 def _warnings(claim: Claim, device: Device, share: Share) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     if share.engine is None:
-        return found
+        return warnings
     path = child(device.path, "share")
     if share.engine.config and claim.template:
-        found.append(
+        warnings.append(
             f"{path}: {share.engine.name} shares the GPU of one claim, but each pod of a template gets its own claim; "
             f"define it in {PREFIX}claims instead, and refer to that claim in several pods"
         )
     counted = [part for part in share.engine.only_counted if part in device.share]
     if counted:
-        found.append(
+        warnings.append(
             f"{path}: {share.engine.name} only counts {', '.join(counted)}: nothing prevents a process from using more"
         )
-    rest = [part for part in ("memory", "cores") if part not in device.share]
-    if share.engine.name == "hami-core" and rest:
-        found.append(f"{path}: a share without {rest[0]} takes all of the GPU's {rest[0]}, so no other share fits")
-    return found
+    missing = [part for part in ("memory", "cores") if part not in device.share]
+    if share.engine.name == "hami-core" and missing:
+        warnings.append(
+            f"{path}: a share without {missing[0]} takes all of the GPU's {missing[0]}, so no other share fits"
+        )
+    return warnings

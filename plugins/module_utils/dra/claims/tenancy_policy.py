@@ -60,9 +60,9 @@ def objects(labels: t.Mapping[str, str]) -> list[Object]:
 def _variables() -> dict[str, str]:
     """The policy's variables. Each may use the variables before it."""
     default = f"[{_constant({'allow': tenancy.DEFAULT})}]"
-    both = "variables.settings + ps"
-    merged = ", ".join(f"?{literal(name)}: {_last(name, both)}" for name in FIELDS)
-    shares = f"({both}).filter(s, has(s.share)).map(s, s.share)"
+    combined = "variables.settings + ps"
+    merged = ", ".join(f"?{literal(name)}: {_last(name, combined)}" for name in FIELDS)
+    shares = f"({combined}).filter(s, has(s.share)).map(s, s.share)"
     share = ", ".join(f"?{literal(name)}: {_last(name, shares)}" for name in FIELDS["share"].fields)
     return {
         "devices": _DEVICES,
@@ -86,7 +86,7 @@ def _variables() -> dict[str, str]:
 def _constant(value: t.Any) -> str:
     """A constant in CEL. A server accepts a mapping with values of different types only if they are wrapped in dyn."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{literal(key)}: dyn({_constant(one)})' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{literal(key)}: dyn({_constant(item)})' for key, item in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_constant, value))}]"
     return literal(value)
@@ -94,30 +94,30 @@ def _constant(value: t.Any) -> str:
 
 def _last(name: str, configs: str) -> str:
     """A CEL optional with the last value of a field in a list of configurations."""
-    found = f"({configs}).filter(s, has(s.{name})).map(s, s.{name})"
-    return f"{found}[?size({found}) - 1]"
+    values = f"({configs}).filter(s, has(s.{name})).map(s, s.{name})"
+    return f"{values}[?size({values}) - 1]"
 
 
 def validations() -> list[dict[str, str]]:
     """One validation for each field that a class can set, each choice, and each rule between fields."""
-    found = [
+    entries = [
         _validation("size(variables.policies) < 2", f"has more than one {tenancy.POLICY_KIND}"),
         _validation("size(variables.tenants) > 0", "is not for claims of this namespace"),
     ]
     for name in FIELDS:
         if name == "share":
             test = f"!has(p.share) || variables.settings.filter(s, has(s.share)).all(s, {_keeps_share()})"
-            found.append(_validation(_every(test), "sets share, whose burst a claim can only lower"))
+            entries.append(_validation(_every(test), "sets share, whose burst a claim can only lower"))
             continue
         value = _last(name, "variables.settings")
         test = f"!has(p.{name}) || {value}.orValue(p.{name}) == p.{name}"
-        found.append(_validation(_every(test), f"sets {name}, which a claim cannot change or extend"))
-    found += [_validation(_every(_choice(choice)), _refusal(choice)) for choice in CHOICES]
+        entries.append(_validation(_every(test), f"sets {name}, which a claim cannot change or extend"))
+    entries += [_validation(_every(_choice(choice)), _refusal(choice)) for choice in CHOICES]
     for variable, rules in (("merged", RULES), ("shares", FIELDS["share"].rules)):
         for rule in rules:
             test = f"variables.{variable}.all(one, one.all(m, {rule.cel.format(x='m')}))"
-            found.append(_validation(test, f"and the claim together: {rule.description}"))
-    return found
+            entries.append(_validation(test, f"and the claim together: {rule.description}"))
+    return entries
 
 
 def _keeps_share() -> str:

@@ -56,18 +56,18 @@ def unreachable(
     rule = "unreachable"
     fix = allow
     if first.kind == "constraint" and constraint.get("matchAttribute") == PCIE_ROOT:
-        offered = next(one.offers for one in shapes if one.nodes == refusals[0][1])
+        offered = next(shape.offers for shape in shapes if shape.nodes == refusals[0][1])
         roots = _roots(offered, requested, constraint, classes, engine)
         if len(roots) > 1 and all(roots.values()) and not set.intersection(*roots.values()):
             rule = "disjoint-roots"
             requests = " and ".join(roots)
             details = f"the PCIe roots of {requests} are disjoint on this board. {details}"
-        satisfiable = [one.nodes for one in shapes if _with_numa(requested, classes, one.offers, engine)]
+        satisfiable = [shape.nodes for shape in shapes if _with_numa(requested, classes, shape.offers, engine)]
         if satisfiable:
             count = sum(map(len, satisfiable))
             # a preference list is possible only if the devices have the attribute of every level
-            other = ", or prefer by [pcie_root, numa_node]" if roots and all(roots.values()) else ""
-            fix = f"align on numa_node{other}: {count} node(s) can satisfy that; or {allow}"
+            preference = ", or prefer by [pcie_root, numa_node]" if roots and all(roots.values()) else ""
+            fix = f"align on numa_node{preference}: {count} node(s) can satisfy that; or {allow}"
     total = sum(len(names) for _refusal, names in refusals)
     return Problem(path, f"none of {total} node(s) can satisfy this: {details}{more}", rule, fix)
 
@@ -95,12 +95,12 @@ def _roots(
     engine: allocator.Engine,
 ) -> dict[str, set[str]]:
     """The PCIe roots of the devices that match each request of a constraint."""
-    found: dict[str, set[str]] = {}
+    roots_by_request: dict[str, set[str]] = {}
     for request in requested["requests"]:
         names = constraint.get("requests") or [request["name"]]
         if not any(name.partition("/")[0] == request["name"] for name in names):
             continue
-        roots = found.setdefault(request["name"], set())
+        roots = roots_by_request.setdefault(request["name"], set())
         for body in request.get("firstAvailable") or [request["exactly"]]:
             for offer in offered:
                 alone = {"requests": [{"name": "one", "exactly": {**body, "allocationMode": "ExactCount", "count": 1}}]}
@@ -108,7 +108,7 @@ def _roots(
                 value = allocator.attribute(offer, PCIE_ROOT)
                 if isinstance(fits, allocator.Allocation) and value:
                     roots.add(str(next(iter(value.values()))))
-    return found
+    return roots_by_request
 
 
 def _with_numa(

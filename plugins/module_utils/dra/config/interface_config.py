@@ -142,12 +142,12 @@ _ROUTE = object_of(
     not_both("gateway", "multipath"),
     Rule(
         "next hops must be of the destination's IP family",
-        lambda v: all(family(hop["gateway"]) == family(v["destination"]) for hop in v.get("multipath", ())),
+        lambda value: all(family(hop["gateway"]) == family(value["destination"]) for hop in value.get("multipath", ())),
         "!has({x}.multipath) || {x}.multipath.all(h, h.gateway.contains(':') == {x}.destination.contains(':'))",
     ),
     Rule(
         "a route needs gateway or multipath, except with scope link, which allows neither",
-        lambda v: ("gateway" in v or "multipath" in v) != (v.get("scope", "global") == "link"),
+        lambda value: ("gateway" in value or "multipath" in value) != (value.get("scope", "global") == "link"),
         "(has({x}.gateway) || has({x}.multipath)) != (has({x}.scope) && {x}.scope == 'link')",
     ),
     needs("onlink", "gateway"),
@@ -175,21 +175,25 @@ _RULE = object_of(
     needs("fwmask", "fwmark"),
     Rule(
         "family must be that of source and destination",
-        lambda v: (
-            "family" not in v
-            or all(f"ipv{family(v[name])}" == v["family"] for name in ("source", "destination") if name in v)
+        lambda value: (
+            "family" not in value
+            or all(
+                f"ipv{family(value[name])}" == value["family"] for name in ("source", "destination") if name in value
+            )
         ),
         "!has({x}.family) || ((!has({x}.source) || {x}.source.contains(':') == ({x}.family == 'ipv6')) && "
         "(!has({x}.destination) || {x}.destination.contains(':') == ({x}.family == 'ipv6')))",
     ),
     Rule(
         "without source and destination a rule needs a family",
-        lambda v: any(name in v for name in ("source", "destination", "family")),
+        lambda value: any(name in value for name in ("source", "destination", "family")),
         "has({x}.source) || has({x}.destination) || has({x}.family)",
     ),
     Rule(
         "ports need ipproto tcp, udp or sctp",
-        lambda v: not ("sourcePort" in v or "destinationPort" in v) or v.get("ipproto") in ("tcp", "udp", "sctp"),
+        lambda value: (
+            not ("sourcePort" in value or "destinationPort" in value) or value.get("ipproto") in ("tcp", "udp", "sctp")
+        ),
         "!(has({x}.sourcePort) || has({x}.destinationPort)) || "
         "(has({x}.ipproto) && {x}.ipproto in ['tcp', 'udp', 'sctp'])",
     ),
@@ -261,7 +265,7 @@ FIELDS: dict[str, Field] = {
         },
         Rule(
             "table must not be 253, 254 or 255, which the kernel reserves",
-            lambda v: v.get("table") not in (253, 254, 255),
+            lambda value: value.get("table") not in (253, 254, 255),
             "!has({x}.table) || !({x}.table in [253, 254, 255])",
         ),
         description="a mapping with the name of a VRF, and its table",
@@ -282,7 +286,7 @@ FIELDS: dict[str, Field] = {
         needs("qos", "vlan"),
         Rule(
             "minTxRate must not be more than maxTxRate",
-            lambda v: not v.get("maxTxRate") or v.get("minTxRate", 0) <= v["maxTxRate"],
+            lambda value: not value.get("maxTxRate") or value.get("minTxRate", 0) <= value["maxTxRate"],
             "!has({x}.maxTxRate) || {x}.maxTxRate == 0 || !has({x}.minTxRate) || {x}.minTxRate <= {x}.maxTxRate",
         ),
         description="a mapping of settings of a virtual function",
@@ -294,7 +298,7 @@ FIELDS: dict[str, Field] = {
         },
         Rule(
             "mode must be bridge, private, vepa or passthru for macvlan, and l2, l3 or l3s for ipvlan",
-            lambda v: "mode" not in v or v["mode"].startswith("l") == (v["type"] == "ipvlan"),
+            lambda value: "mode" not in value or value["mode"].startswith("l") == (value["type"] == "ipvlan"),
             "!has({x}.mode) || {x}.mode.startsWith('l') == ({x}.type == 'ipvlan')",
         ),
         description="a mapping with the type of a child interface",
@@ -303,13 +307,14 @@ FIELDS: dict[str, Field] = {
         {"burst": _RATE, "hard": flag(), "guarantee": _RATE},
         Rule(
             "a hard share needs guarantee, and other shares must not set it",
-            lambda v: v.get("hard", False) == ("guarantee" in v),
+            lambda value: value.get("hard", False) == ("guarantee" in value),
             "(has({x}.hard) && {x}.hard) == has({x}.guarantee)",
         ),
         Rule(
             "burst must not be less than guarantee",
-            lambda v: (
-                not {"burst", "guarantee"} <= set(v) or quantity.parse(v["burst"]) >= quantity.parse(v["guarantee"])
+            lambda value: (
+                not {"burst", "guarantee"} <= set(value)
+                or quantity.parse(value["burst"]) >= quantity.parse(value["guarantee"])
             ),
             "!has({x}.burst) || !has({x}.guarantee) || !quantity({x}.burst).isLessThan(quantity({x}.guarantee))",
         ),
@@ -326,15 +331,17 @@ SHARE_VF_FIELDS = ("vlan", "qos", "mac", "linkState")
 RULES: tuple[Rule, ...] = (
     Rule(
         "addresses and dhcp must not be of the same IP family",
-        lambda v: not {f"ipv{family(address)}" for address in v.get("addresses", ())} & set(v.get("dhcp", ())),
+        lambda value: (
+            not {f"ipv{family(address)}" for address in value.get("addresses", ())} & set(value.get("dhcp", ()))
+        ),
         "!has({x}.addresses) || !has({x}.dhcp) || "
         "{x}.addresses.all(a, !((a.contains(':') ? 'ipv6' : 'ipv4') in {x}.dhcp))",
     ),
     Rule(
         "IPv6 needs an mtu of 1280 or more",
-        lambda v: (
-            v.get("mtu", 1280) >= 1280
-            or not (any(":" in address for address in v.get("addresses", ())) or "ipv6" in v.get("dhcp", ()))
+        lambda value: (
+            value.get("mtu", 1280) >= 1280
+            or not (any(":" in address for address in value.get("addresses", ())) or "ipv6" in value.get("dhcp", ()))
         ),
         "!has({x}.mtu) || {x}.mtu >= 1280 || !((has({x}.addresses) && {x}.addresses.exists(a, a.contains(':'))) || "
         "(has({x}.dhcp) && 'ipv6' in {x}.dhcp))",
@@ -343,22 +350,24 @@ RULES: tuple[Rule, ...] = (
     not_both("share", "child"),
     Rule(
         f"with share, vf may only set {', '.join(SHARE_VF_FIELDS)}",
-        lambda v: "share" not in v or set(v.get("vf", ())) <= set(SHARE_VF_FIELDS),
+        lambda value: "share" not in value or set(value.get("vf", ())) <= set(SHARE_VF_FIELDS),
         f"!has({{x}}.share) || !has({{x}}.vf) || {{x}}.vf.all(k, k in {list(SHARE_VF_FIELDS)})",
     ),
     Rule(
         "mac cannot be set for an ipvlan child, which uses the mac of its parent",
-        lambda v: "mac" not in v or v.get("child", {}).get("type") != "ipvlan",
+        lambda value: "mac" not in value or value.get("child", {}).get("type") != "ipvlan",
         "!has({x}.mac) || !has({x}.child) || {x}.child.type != 'ipvlan'",
     ),
     Rule(
         "mac and vf.mac must be the same",
-        lambda v: "mac" not in v or v.get("vf", {}).get("mac", v["mac"]).lower() == v["mac"].lower(),
+        lambda value: (
+            "mac" not in value or value.get("vf", {}).get("mac", value["mac"]).lower() == value["mac"].lower()
+        ),
         "!has({x}.mac) || !has({x}.vf) || !has({x}.vf.mac) || {x}.vf.mac.lowerAscii() == {x}.mac.lowerAscii()",
     ),
     Rule(
         "a VRF must not have the name of its interface",
-        lambda v: "name" not in v or v.get("vrf", {}).get("name") != v["name"],
+        lambda value: "name" not in value or value.get("vrf", {}).get("name") != value["name"],
         "!has({x}.name) || !has({x}.vrf) || {x}.vrf.name != {x}.name",
     ),
 )

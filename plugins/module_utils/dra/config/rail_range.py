@@ -157,7 +157,7 @@ def read_rail(reader: Reader, value: object, path: str) -> int | None:
 
 
 def read_network(reader: Reader, value: object, path: str) -> Network | None:
-    """A network without host bits, or None if `value` is none, which is recorded in `reader`."""
+    """A network without host bits, or None for any other value. Errors are recorded in `reader`."""
     text = reader.string(value, path)
     if text is None:
         return None

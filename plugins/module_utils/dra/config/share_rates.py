@@ -66,12 +66,12 @@ def rates(physical: int, shares: t.Sequence[Share], ceiling: int | None = None) 
     soft = sum(share.requested for share in shares if not share.hard)
     hard_ratio = min(Fraction(1), Fraction(physical, hard)) if hard else Fraction(1)
     soft_ratio = min(Fraction(1), max(Fraction(0), Fraction(physical - hard, soft))) if soft else Fraction(1)
-    found = []
+    effective_rates = []
     for share in shares:
         rate = math.floor(share.requested * (hard_ratio if share.hard else soft_ratio))
         limit = max_ceiling if share.burst is None else min(share.burst, max_ceiling)
-        found.append(EffectiveRate(rate, max(rate, limit)))
-    return found
+        effective_rates.append(EffectiveRate(rate, max(rate, limit)))
+    return effective_rates
 
 
 def guarantees(physical: int, factor: Fraction, shares: t.Sequence[Share]) -> list[int]:
@@ -110,6 +110,6 @@ def totals(physical: int, factor: Fraction, shares: t.Sequence[Share]) -> Totals
     return Totals(
         requested=sum(share.requested for share in shares),
         promised=promised,
-        current=sum(one.rate for one in rates(physical, shares)),
+        current=sum(effective_rate.rate for effective_rate in rates(physical, shares)),
         debt=max(0, promised - math.floor(physical * factor)),
     )

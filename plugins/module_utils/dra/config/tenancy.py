@@ -89,7 +89,7 @@ def _range() -> Bound:
     fields = {"least": number(0, MAX_UINT32), "most": number(0, MAX_UINT32)}
     ordered = Rule(
         "least must not be more than most",
-        lambda v: v.get("least", 0) <= v.get("most", MAX_UINT32),
+        lambda value: value.get("least", 0) <= value.get("most", MAX_UINT32),
         "!has({x}.least) || !has({x}.most) || {x}.least <= {x}.most",
     )
     return Bound(
@@ -115,7 +115,7 @@ def _within() -> Bound:
             {"within": list_of(network(), 32, "networks")},
             description="a mapping with within, or an empty one for any value",
         ),
-        lambda bound, item: "within" not in bound or any(_is_subnet(item, network) for network in bound["within"]),
+        lambda bound, item: "within" not in bound or any(_is_subnet(item, limit) for limit in bound["within"]),
         "(!has({b}.within) || {b}.within.exists(n, cidr(n).containsCIDR({i})))",
     )
 
@@ -182,7 +182,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice(
         ("routes",),
         _within(),
-        lambda v: [route["destination"] for route in v],
+        lambda value: [route["destination"] for route in value],
         "{v}.map(r, r.destination)",
         default=_ANY_VALUE,
     ),
@@ -201,7 +201,7 @@ CHOICES: tuple[Choice, ...] = (
     Choice(("vf", "spoofchk"), _any()),
     _mac("vf", "mac"),
     Choice(("vf", "linkState"), _only(enum_of("auto", "enable", "disable"))),
-    Choice(("child",), _only(enum_of("macvlan", "ipvlan")), lambda v: [v["type"]], "[{v}.type]", _ANY_VALUE),
+    Choice(("child",), _only(enum_of("macvlan", "ipvlan")), lambda value: [value["type"]], "[{v}.type]", _ANY_VALUE),
     _any_value_of("share", _ANY_VALUE),
 )
 
@@ -344,7 +344,7 @@ def _limit_text(bound: ObjectView) -> str:
     phrases = {"least": "at least", "most": "at most", "only": "only", "within": "within", "prefixes": "starting with"}
     parts = []
     for name, limit in bound.items():
-        values = [str(one) for one in limit] if isinstance(limit, list) else [str(limit)]
+        values = [str(value) for value in limit] if isinstance(limit, list) else [str(limit)]
         more = f" and {len(values) - 8} more" if len(values) > 8 else ""
         parts.append(f"{phrases[name]} {', '.join(values[:8]) or 'none'}{more}".strip())
     return ", ".join(parts)

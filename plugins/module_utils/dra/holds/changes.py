@@ -41,8 +41,8 @@ def changes_to_make(desired: Hold, existing: t.Iterable[ObjectView], api_version
 
     Raises Refused if the hold belongs to another owner or has another purpose, or if another hold has a device.
     """
-    by_name = {str(one["metadata"]["name"]): one for one in existing}
-    for old in holds(one for one in by_name.values() if _hold_name(one) == desired.name):
+    by_name = {str(device_rule["metadata"]["name"]): device_rule for device_rule in existing}
+    for old in holds(device_rule for device_rule in by_name.values() if _hold_name(device_rule) == desired.name):
         check_owner(old, desired.owner)
         if old.purpose != desired.purpose:
             raise Refused(f"{old.title()} has the purpose {old.purpose}: choose another name, or release it first")
@@ -62,13 +62,17 @@ def changes_to_make(desired: Hold, existing: t.Iterable[ObjectView], api_version
                 replaced.append(new)
     if conflicts:
         raise Refused(f"{'; '.join(conflicts)}. Choose other devices, or ask the owner to release that hold first")
-    delete = [one for name, one in by_name.items() if _hold_name(one) == desired.name and name not in kept]
+    delete = [
+        device_rule
+        for name, device_rule in by_name.items()
+        if _hold_name(device_rule) == desired.name and name not in kept
+    ]
     return Changes(tuple(create), tuple(replaced), tuple(delete))
 
 
 def changes_to_release(name: str, owner: str, existing: t.Iterable[ObjectView]) -> Changes:
     """The changes that remove a hold. With an `owner`, raises Refused if the hold belongs to another one."""
-    rules = [one for one in existing if _hold_name(one) == name]
+    rules = [device_rule for device_rule in existing if _hold_name(device_rule) == name]
     for old in holds(rules):
         if owner:
             check_owner(old, owner)
@@ -81,17 +85,19 @@ def check_owner(old: Hold, owner: str) -> None:
         raise Refused(f"{old.title()} does not belong to {owner}: choose another name")
 
 
-def _hold_name(one: ObjectView) -> str | None:
+def _hold_name(device_rule: ObjectView) -> str | None:
     """The name of the hold that a rule belongs to; None for other rules."""
-    taint = (one.get("spec") or {}).get("taint") or {}
+    taint = (device_rule.get("spec") or {}).get("taint") or {}
     return printable(taint.get("value") or "") if taint.get("key") == KEY else None
 
 
 def _differs(old: ObjectView, new: ObjectView) -> bool:
     """Whether a rule differs from a new one in a field that the new one sets. Foreign labels and annotations may."""
 
-    def entries_of_hold(one: ObjectView, part: str) -> dict[str, t.Any]:
-        return {name: value for name, value in (one["metadata"].get(part) or {}).items() if name.startswith(KEY)}
+    def entries_of_hold(device_rule: ObjectView, part: str) -> dict[str, t.Any]:
+        return {
+            name: value for name, value in (device_rule["metadata"].get(part) or {}).items() if name.startswith(KEY)
+        }
 
     return any(entries_of_hold(old, part) != entries_of_hold(new, part) for part in ("labels", "annotations")) or any(
         (old["spec"].get(part) or {}).get(name) != value

@@ -72,7 +72,7 @@ class Hold:
             "expires": format_time(self.expires) if self.expires else None,
             "purpose": self.purpose,
             "overdue": self.overdue(now),
-            "devices": ["/".join(one) for one in self.devices],
+            "devices": ["/".join(device) for device in self.devices],
         }
 
 
@@ -97,52 +97,54 @@ def parse_device(text: str) -> DeviceId:
 
 def check(hold: Hold, now: datetime) -> None:
     """Check a hold that is to be made. Raises Problems with all errors."""
-    found = []
+    problems = []
     name_error = limits.label_value(hold.name) or ("" if hold.name else "must not be empty")
     if name_error:
-        found.append(Problem("name", name_error, "bad-name", "use letters, digits and '-'"))
+        problems.append(Problem("name", name_error, "bad-name", "use letters, digits and '-'"))
     for field, text in (("owner", hold.owner), ("reason", hold.reason)):
         if not text.strip():
-            found.append(Problem(field, "must not be empty", "missing", "drift.yml shows it when the hold is overdue"))
+            problems.append(
+                Problem(field, "must not be empty", "missing", "drift.yml shows it when the hold is overdue")
+            )
         elif limits.size(text) > MAX_TEXT_BYTES or _UNPRINTABLE.search(text):
-            found.append(Problem(field, f"must be one line of at most {MAX_TEXT_BYTES} bytes", "bad-text"))
+            problems.append(Problem(field, f"must be one line of at most {MAX_TEXT_BYTES} bytes", "bad-text"))
     if hold.expires is None:
-        found.append(Problem("expires", "must be given", "missing", "drift.yml reports a hold after its expiry"))
+        problems.append(Problem("expires", "must be given", "missing", "drift.yml reports a hold after its expiry"))
     elif not now < hold.expires <= now + timedelta(days=MAX_DAYS):
-        found.append(Problem("expires", f"must be in the future, at most {MAX_DAYS} days from now", "bad-time"))
+        problems.append(Problem("expires", f"must be in the future, at most {MAX_DAYS} days from now", "bad-time"))
     if len(hold.devices) > MAX_DEVICES:
-        found.append(Problem("devices", f"must be at most {MAX_DEVICES}, as each needs a rule", "too-many"))
-    found += [
-        Problem("devices", f"{'/'.join(one)}: {error}", "bad-device")
-        for one in hold.devices
-        for error in _device_errors(one)
+        problems.append(Problem("devices", f"must be at most {MAX_DEVICES}, as each needs a rule", "too-many"))
+    problems += [
+        Problem("devices", f"{'/'.join(device)}: {error}", "bad-device")
+        for device in hold.devices
+        for error in _device_errors(device)
         if error
     ]
-    if found:
-        raise Problems(found)
+    if problems:
+        raise Problems(problems)
 
 
-def _device_errors(one: DeviceId) -> list[str]:
+def _device_errors(device: DeviceId) -> list[str]:
     """The errors of the driver, the pool and the name of a device; each is empty if there is none."""
-    driver, pool, name = one
+    driver, pool, name = device
     return [limits.driver_name(driver), limits.pool_name(pool), limits.dns_label(name)]
 
 
-def rule_name(one: DeviceId) -> str:
+def rule_name(device: DeviceId) -> str:
     """The name of the DeviceTaintRule that holds a device; the same whichever hold has the device."""
-    return f"lanewise-hold-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
+    return f"lanewise-hold-{hashlib.sha256('/'.join(device).encode()).hexdigest()[:40]}"
 
 
-def rule(hold: Hold, one: DeviceId, api_version: str) -> Object:
+def rule(hold: Hold, device: DeviceId, api_version: str) -> Object:
     """The DeviceTaintRule that holds one device."""
-    found = taint_rule(hold, one, rule_name(one), (KEY, EFFECT), api_version)
-    found["metadata"]["annotations"][PURPOSE] = hold.purpose
-    return found
+    device_rule = taint_rule(hold, device, rule_name(device), (KEY, EFFECT), api_version)
+    device_rule["metadata"]["annotations"][PURPOSE] = hold.purpose
+    return device_rule
 
 
-def taint_rule(hold: Hold, one: DeviceId, name: str, taint: tuple[str, str], api_version: str) -> Object:
+def taint_rule(hold: Hold, device: DeviceId, name: str, taint: tuple[str, str], api_version: str) -> Object:
     """A DeviceTaintRule with this name for one device of a hold. `taint` has the key and the effect of its taint."""
-    driver, pool, device = one
+    driver, pool, device_name = device
     key, effect = taint
     annotations = {OWNER: hold.owner, REASON: hold.reason}
     if hold.expires:
@@ -152,7 +154,7 @@ def taint_rule(hold: Hold, one: DeviceId, name: str, taint: tuple[str, str], api
         "kind": "DeviceTaintRule",
         "metadata": {"name": name, "labels": {key: hold.name}, "annotations": annotations},
         "spec": {
-            "deviceSelector": {"driver": driver, "pool": pool, "device": device},
+            "deviceSelector": {"driver": driver, "pool": pool, "device": device_name},
             "taint": {"key": key, "value": hold.name, "effect": effect},
         },
     }
@@ -164,23 +166,23 @@ def holds(rules: t.Iterable[ObjectView]) -> list[Hold]:
     The name of a hold is read from the taint of a rule, not from its label. If the rules of a hold differ, for example
     after a killed run, the earliest expiry counts, and owner, reason and purpose are those of the first rule.
     """
-    found: dict[str, Hold] = {}
-    for one in sorted(rules, key=lambda one: str(one["metadata"].get("name"))):
-        hold = _hold_of_rule(one)
+    holds_by_name: dict[str, Hold] = {}
+    for device_rule in sorted(rules, key=lambda device_rule: str(device_rule["metadata"].get("name"))):
+        hold = _hold_of_rule(device_rule)
         if hold is None:
             continue
-        earlier = found.get(hold.name)
-        found[hold.name] = hold if earlier is None else _merged(earlier, hold)
-    return [found[name] for name in sorted(found)]
+        earlier = holds_by_name.get(hold.name)
+        holds_by_name[hold.name] = hold if earlier is None else _merged(earlier, hold)
+    return [holds_by_name[name] for name in sorted(holds_by_name)]
 
 
-def _hold_of_rule(one: ObjectView) -> Hold | None:
+def _hold_of_rule(device_rule: ObjectView) -> Hold | None:
     """The hold with the device of this rule alone; None for a rule with another taint."""
-    taint = (one.get("spec") or {}).get("taint") or {}
+    taint = (device_rule.get("spec") or {}).get("taint") or {}
     if taint.get("key") != KEY:
         return None
-    selector = (one["spec"].get("deviceSelector")) or {}
-    annotations: ObjectView = one["metadata"].get("annotations") or {}
+    selector = (device_rule["spec"].get("deviceSelector")) or {}
+    annotations: ObjectView = device_rule["metadata"].get("annotations") or {}
     try:
         expires: datetime | None = parse_time(str(annotations.get(EXPIRES)))
     except ValueError:
@@ -193,7 +195,7 @@ def _hold_of_rule(one: ObjectView) -> Hold | None:
         # a rule of another program may hold a whole pool or driver
         ((str(selector.get("driver") or "*"), str(selector.get("pool") or "*"), str(selector.get("device") or "*")),),
         printable(annotations.get(PURPOSE) or RESERVE),
-        (str(one["metadata"]["name"]),),
+        (str(device_rule["metadata"]["name"]),),
     )
 
 

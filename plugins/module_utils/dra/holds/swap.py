@@ -52,83 +52,93 @@ def grace_of(allocated: ObjectView, tier: str) -> int | None:
     None if the claim has no toleration of the swap with a number of seconds. `allocated` has the claim's tolerations:
     it is a result of an allocation, or a request.
     """
-    found: int | None = None
-    for one in allocated.get("tolerations") or ():
-        if one.get("key") == KEY and one.get("effect") == EVICT and one.get("tolerationSeconds") is not None:
-            if one.get("operator") == "Exists" or (one.get("value") or "") == tier:
-                seconds = max(0, int(one["tolerationSeconds"]))
-                found = seconds if found is None else min(found, seconds)
-    return found
+    grace: int | None = None
+    for toleration in allocated.get("tolerations") or ():
+        if (
+            toleration.get("key") == KEY
+            and toleration.get("effect") == EVICT
+            and toleration.get("tolerationSeconds") is not None
+        ):
+            if toleration.get("operator") == "Exists" or (toleration.get("value") or "") == tier:
+                seconds = max(0, int(toleration["tolerationSeconds"]))
+                grace = seconds if grace is None else min(grace, seconds)
+    return grace
 
 
 def belongs_to_tier(allocated: ObjectView, tier: str) -> bool:
     """Whether the claim that has a device belongs to the tier: it tolerates the swap of this tier, by its name."""
     return any(
-        one.get("key") == KEY
-        and one.get("effect") == EVICT
-        and one.get("operator") != "Exists"
-        and one.get("value") == tier
-        and one.get("tolerationSeconds") is None
-        for one in allocated.get("tolerations") or ()
+        toleration.get("key") == KEY
+        and toleration.get("effect") == EVICT
+        and toleration.get("operator") != "Exists"
+        and toleration.get("value") == tier
+        and toleration.get("tolerationSeconds") is None
+        for toleration in allocated.get("tolerations") or ()
     )
 
 
-def rule_name(one: DeviceId) -> str:
+def rule_name(device: DeviceId) -> str:
     """The name of the rule that counts or evicts the pods of a device; the same for every swap."""
-    return f"lanewise-swap-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
+    return f"lanewise-swap-{hashlib.sha256('/'.join(device).encode()).hexdigest()[:40]}"
 
 
-def rule(hold: Hold, one: DeviceId, effect: str, api_version: str) -> Object:
+def rule(hold: Hold, device: DeviceId, effect: str, api_version: str) -> Object:
     """The rule that counts or evicts the pods of one device of a hold."""
-    return taint_rule(hold, one, rule_name(one), (KEY, effect), api_version)
+    return taint_rule(hold, device, rule_name(device), (KEY, effect), api_version)
 
 
-def swap_of(one: ObjectView) -> str | None:
+def swap_of(device_rule: ObjectView) -> str | None:
     """The name of the swap that a DeviceTaintRule belongs to; None for other rules."""
-    taint = (one.get("spec") or {}).get("taint") or {}
+    taint = (device_rule.get("spec") or {}).get("taint") or {}
     return printable(taint.get("value") or "") if taint.get("key") == KEY else None
 
 
-def evicts(one: ObjectView) -> bool:
+def evicts(device_rule: ObjectView) -> bool:
     """Whether a rule of a swap evicts pods; otherwise it only counts them."""
-    return bool(one["spec"]["taint"].get("effect") == EVICT)
+    return bool(device_rule["spec"]["taint"].get("effect") == EVICT)
 
 
 def check_no_other_swap(hold: Hold, devices: t.Iterable[DeviceId], rules: t.Iterable[ObjectView]) -> None:
     """Raises Refused for devices that have a rule of another swap."""
-    names = {rule_name(one): "/".join(one) for one in devices}
-    found = []
-    for one in rules:
-        device, name = names.get(str(one["metadata"]["name"])), swap_of(one)
+    names = {rule_name(device): "/".join(device) for device in devices}
+    conflicts = []
+    for device_rule in rules:
+        device, name = names.get(str(device_rule["metadata"]["name"])), swap_of(device_rule)
         if device and name is not None and name != hold.name:
-            found.append(f"the pods of {device} are being {'evicted' if evicts(one) else 'counted'} for swap {name}")
-    if found:
+            conflicts.append(
+                f"the pods of {device} are being {'evicted' if evicts(device_rule) else 'counted'} for swap {name}"
+            )
+    if conflicts:
         raise Refused(
-            f"{'; '.join(found[:8])}. Run this again when that swap is complete. If the other run was interrupted, run "
-            "that swap again, or return its devices with lanewise.dra.swap"
+            f"{'; '.join(conflicts[:8])}. Run this again when that swap is complete. If the other run was interrupted, "
+            "run that swap again, or return its devices with lanewise.dra.swap"
         )
 
 
 def evicting_rules(rules: t.Iterable[ObjectView]) -> dict[str, int]:
     """The number of rules of each swap that evict pods. The pods may not have ended yet."""
-    return _rules_by_swap(one for one in rules if swap_of(one) is not None and evicts(one))
+    return _rules_by_swap(
+        device_rule for device_rule in rules if swap_of(device_rule) is not None and evicts(device_rule)
+    )
 
 
 def counting_rules(rules: t.Iterable[ObjectView]) -> dict[str, int]:
     """The number of rules of each swap that only count pods. A run is in progress, or was interrupted."""
-    return _rules_by_swap(one for one in rules if swap_of(one) is not None and not evicts(one))
+    return _rules_by_swap(
+        device_rule for device_rule in rules if swap_of(device_rule) is not None and not evicts(device_rule)
+    )
 
 
 def _rules_by_swap(rules: t.Iterable[ObjectView]) -> dict[str, int]:
-    return dict(Counter(swap_of(one) or "" for one in rules))
+    return dict(Counter(swap_of(device_rule) or "" for device_rule in rules))
 
 
-def counted_pods(one: ObjectView) -> int | None:
+def counted_pods(device_rule: ObjectView) -> int | None:
     """How many pods the controller would evict for a rule with the effect None; None if it has not counted yet."""
-    for condition in (one.get("status") or {}).get("conditions") or ():
+    for condition in (device_rule.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "EvictionInProgress" and condition.get("reason") == "NoEffect":
-            if condition.get("observedGeneration") not in (None, (one["metadata"].get("generation"))):
+            if condition.get("observedGeneration") not in (None, (device_rule["metadata"].get("generation"))):
                 continue
-            found = _PODS.search(str(condition.get("message") or "")[:512])
-            return int(found.group(1)) if found else None
+            match = _PODS.search(str(condition.get("message") or "")[:512])
+            return int(match.group(1)) if match else None
     return None

@@ -26,7 +26,9 @@ def request_bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
     """
     for request in claim["devices"].get("requests") or ():
         if request.get("firstAvailable"):
-            yield from ((f"{request['name']}/{one['name']}", one) for one in request["firstAvailable"])
+            yield from (
+                (f"{request['name']}/{alternative['name']}", alternative) for alternative in request["firstAvailable"]
+            )
         else:
             yield str(request["name"]), request.get("exactly") or {}
 
@@ -34,7 +36,9 @@ def request_bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
 def not_tolerating(claim: ObjectView, name: str) -> list[str]:
     """The requests of a claim that do not tolerate a hold."""
     return [
-        path for path, body in request_bodies(claim) if not any(_matches_hold(one, name) for one in _tolerations(body))
+        path
+        for path, body in request_bodies(claim)
+        if not any(_matches_hold(entry, name) for entry in _tolerations(body))
     ]
 
 
@@ -43,30 +47,30 @@ def tolerating_others(claim: ObjectView, name: str) -> list[str]:
     return [
         path
         for path, body in request_bodies(claim)
-        if any(_matches_hold(one) and not _matches_only(one, name) for one in _tolerations(body))
+        if any(_matches_hold(entry) and not _matches_only(entry, name) for entry in _tolerations(body))
     ]
 
 
 def with_toleration(claim: ObjectView, name: str) -> Object:
     """A copy of a claim's spec that tolerates a hold in every request."""
-    found: Object = json.loads(json.dumps(claim))
-    for request in found["devices"].get("requests") or ():
+    spec: Object = json.loads(json.dumps(claim))
+    for request in spec["devices"].get("requests") or ():
         for body in request.get("firstAvailable") or [request.setdefault("exactly", {})]:
-            if not any(_matches_hold(one, name) for one in _tolerations(body)):
+            if not any(_matches_hold(entry, name) for entry in _tolerations(body)):
                 body["tolerations"] = [*_tolerations(body), toleration(name)]
-    return found
+    return spec
 
 
 def _tolerations(body: ObjectView) -> list[ObjectView]:
     return list(body.get("tolerations") or ())
 
 
-def _matches_hold(one: ObjectView, name: str | None = None) -> bool:
+def _matches_hold(entry: ObjectView, name: str | None = None) -> bool:
     """Whether a toleration matches the hold of this name; without a name, whether it matches some hold."""
-    if one.get("key") not in (None, "", KEY) or one.get("effect") not in (None, "", EFFECT):
+    if entry.get("key") not in (None, "", KEY) or entry.get("effect") not in (None, "", EFFECT):
         return False
-    return name is None or one.get("operator") == "Exists" or (one.get("value") or "") == name
+    return name is None or entry.get("operator") == "Exists" or (entry.get("value") or "") == name
 
 
-def _matches_only(one: ObjectView, name: str) -> bool:
-    return one.get("key") == KEY and one.get("operator") != "Exists" and one.get("value") == name
+def _matches_only(entry: ObjectView, name: str) -> bool:
+    return entry.get("key") == KEY and entry.get("operator") != "Exists" and entry.get("value") == name

@@ -59,10 +59,10 @@ def is_nested_deeper(value: t.Any, depth: int = DEPTH) -> bool:
     """Whether a value from another parser nests lists and mappings in more than `depth` levels."""
     level = [value]
     for _level in range(depth + 1):
-        level = [one for one in level if isinstance(one, (dict, list))]
+        level = [item for item in level if isinstance(item, (dict, list))]
         if not level:
             return False
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
     return True
 
 

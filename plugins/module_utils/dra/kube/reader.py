@@ -33,8 +33,8 @@ def child(path: str, key: object) -> str:
 
 def nearest(name: object, known: t.Iterable[str]) -> str:
     """`did you mean 'x'?` for the known name that is most similar to `name`, or an empty string."""
-    found = difflib.get_close_matches(str(name), list(known), 1, 0.6) if len(str(name)) <= _MAX_SHOWN else []
-    return f"did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(str(name), list(known), 1, 0.6) if len(str(name)) <= _MAX_SHOWN else []
+    return f"did you mean {matches[0]!r}?" if matches else ""
 
 
 def _shown(value: object) -> str:
@@ -70,27 +70,27 @@ class Reader:
             self.wrong_type(value, path, "a mapping")
             return None
         known = list(known)
-        found: Object = {}
+        entries: Object = {}
         for key, item in value.items():
             if key not in known:
                 fix = nearest(key, known) or f"known: {', '.join(known)}"
                 self.problem(child(path, key), f"is not known in {what}", "unknown-key", fix)
             elif item is not None:
-                found[key] = item
-        return found
+                entries[key] = item
+        return entries
 
     def any_mapping(self, value: object, path: str) -> Object:
         """A mapping whose keys are any strings."""
         if not isinstance(value, dict):
             self.wrong_type(value, path, "a mapping")
             return {}
-        found = {}
+        entries = {}
         for key, item in value.items():
             if isinstance(key, str):
-                found[key] = item
+                entries[key] = item
             else:
                 self.problem(child(path, key), "the key must be a string", "wrong-type", "quote it")
-        return found
+        return entries
 
     def items(self, value: object, path: str) -> list[tuple[object, str]]:
         """The elements of a list, each with its path."""
@@ -114,8 +114,8 @@ class Reader:
         """A list of strings; a single string counts as a list with one element."""
         if isinstance(value, str):
             value = [value]
-        found = [self.string(item, item_path) for item, item_path in self.items(value, path)]
-        return [item for item in found if item is not None]
+        texts = [self.string(item, item_path) for item, item_path in self.items(value, path)]
+        return [item for item in texts if item is not None]
 
     def name(self, value: object, path: str, check: t.Callable[[str], str]) -> str | None:
         """A string that passes a name check of `limits`."""

@@ -90,20 +90,20 @@ class DeviceUsers:
         self._uses: dict[str, _ClaimUse] = {}
         self._budgets: list[ObjectView] = []
         self._pods: list[ObjectView] = []
-        for one in objects:
-            kind = one.get("kind")
+        for item in objects:
+            kind = item.get("kind")
             if kind == "ResourceClaim":
-                claim = v1(one, "ResourceClaim")
+                claim = v1(item, "ResourceClaim")
                 devices = {
                     (str(result["driver"]), str(result["pool"]), str(result["device"])): result
                     for result in results(claim)
                     if not result.get("adminAccess")
                 }
-                self._uses[title(one)] = _ClaimUse(claim, devices)
+                self._uses[title(item)] = _ClaimUse(claim, devices)
             elif kind == "PodDisruptionBudget":
-                self._budgets.append(one)
-            elif kind == "Pod" and (one.get("status") or {}).get("phase") not in ENDED:
-                self._pods.append(one)
+                self._budgets.append(item)
+            elif kind == "Pod" and (item.get("status") or {}).get("phase") not in ENDED:
+                self._pods.append(item)
         self._of_device: dict[DeviceId, list[_ClaimUse]] = {}
         for use in self._uses.values():
             for device in use.devices:
@@ -144,7 +144,7 @@ class DeviceUsers:
 
         With `respect_budgets`, pods whose PodDisruptionBudget allows no disruption are left out.
         """
-        found: list[Movable] = []
+        movable: list[Movable] = []
         ending: list[str] = []
         for pod in self._pods:
             names = [name for name in claim_names(pod) if name in self._uses]
@@ -160,8 +160,8 @@ class DeviceUsers:
                 unbound_spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
                 namespace = str(pod["metadata"]["namespace"])
                 replacement = Workload(evicted.pod, specs, unbound_spec, namespace, evicted.labels)
-                found.append(Movable(evicted.pod, evicted.uid, evicted.node, evicted.claims, replacement))
-        return found, ending
+                movable.append(Movable(evicted.pod, evicted.uid, evicted.node, evicted.claims, replacement))
+        return movable, ending
 
     def _evicted(self, pod: ObjectView, devices: tuple[DeviceId, ...]) -> EvictedPod:
         metadata = pod["metadata"]
@@ -201,7 +201,7 @@ class DeviceUsers:
         return []
 
     def _violated_budgets(self, evicted: t.Sequence[EvictedPod]) -> list[str]:
-        found = []
+        violations = []
         for budget in self._budgets:
             namespace, selector = str(budget["metadata"]["namespace"]), (budget.get("spec") or {}).get("selector")
             covered = [
@@ -211,8 +211,8 @@ class DeviceUsers:
             ]
             allowed = int((budget.get("status") or {}).get("disruptionsAllowed") or 0)
             if len(covered) > allowed:
-                found.append(
+                violations.append(
                     f"PodDisruptionBudget {title(budget)} allows {allowed} disruption(s) now, but the swap would evict "
                     f"{len(covered)}: {', '.join(sorted(covered)[:8])}{', ...' if len(covered) > 8 else ''}"
                 )
-        return found
+        return violations

@@ -70,22 +70,24 @@ class Fit:
 
     def reasons(self) -> list[tuple[str, str, list[str]]]:
         """Why no more fit: each kind and reason with its nodes. The reason with the most nodes is first."""
-        found: dict[tuple[str, str], list[str]] = {}
+        nodes_by_reason: dict[tuple[str, str], list[str]] = {}
         for name, node in self.nodes.items():
-            found.setdefault((node.kind, node.reason), []).append(name)
-        return sorted(((*key, names) for key, names in found.items()), key=lambda one: (-len(one[2]), one[:2]))
+            nodes_by_reason.setdefault((node.kind, node.reason), []).append(name)
+        return sorted(
+            ((*key, names) for key, names in nodes_by_reason.items()), key=lambda entry: (-len(entry[2]), entry[:2])
+        )
 
     def counts_by_label(self, fleet: Fleet, label: str) -> dict[str, int]:
         """The counts by the value of a node label, such as a rack's; '' for nodes without it.
 
         If the pods are spread by this label, the count of a value is at most what the spread constraints allow.
         """
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for name, node in self.nodes.items():
             value = fleet.nodes[name].labels.get(label, "")
-            found[value] = found.get(value, 0) + node.count
-        allowed = self.spread.get(label, found)
-        return {value: min(count, allowed.get(value, 0)) for value, count in found.items()}
+            counts[value] = counts.get(value, 0) + node.count
+        allowed = self.spread.get(label, counts)
+        return {value: min(count, allowed.get(value, 0)) for value, count in counts.items()}
 
 
 def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None) -> list[Fit]:
@@ -118,13 +120,13 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     counts = _count_on_nodes(fleet, workload, requested, states, flavors)
     nodes, fitting = counts.nodes, counts.by_flavor
     rules = spread.constraints(workload)
-    sum_of_nodes = sum(one.count for one in nodes.values())
+    sum_of_nodes = sum(node_fit.count for node_fit in nodes.values())
     flavors_interact = len(fitting) > 1 and (bool(rules) or sum(fitting.values()) > sum_of_nodes)
     admissions = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.cache, flavors, fitting)]
-    limits = ((one.count, one.reason) for one in admissions if one.count is not None)
+    limits = ((admission.count, admission.reason) for admission in admissions if admission.count is not None)
     limit, limit_reason = min(limits, default=(None, ""))
     total = counts.total if limit is None else min(counts.total, limit)
-    notes += [note for one in admissions for note in one.notes]
+    notes += [note for admission in admissions for note in admission.notes]
     if len(rules) > 1:
         notes.append(f"workload {workload.name}: several spread constraints together may let fewer fit")
     if flavors_interact:
@@ -137,7 +139,7 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         # if a quota is the limit, the total is certain even if the counts of nodes are not
         at_least=bool(foreign) or ((total != limit or bool(fitting)) and _may_be_more(fleet, nodes)),
         at_most=bool(ignored or foreign or fleet.upper_bound_notes or len(rules) > 1 or flavors_interact)
-        or not all(one.certain for one in admissions),
+        or not all(admission.certain for admission in admissions),
         notes=tuple(notes),
         held_back=sum_of_nodes - counts.total,
         over_quota=counts.total - total,
@@ -161,7 +163,7 @@ def not_modelled(workload: Workload) -> tuple[list[str], list[str]]:
 
 def _may_be_more(fleet: Fleet, nodes: t.Mapping[str, NodeFit]) -> bool:
     """Whether more pods may fit than were counted."""
-    return bool(fleet.lower_bound_notes) or any(not one.certain for one in nodes.values())
+    return bool(fleet.lower_bound_notes) or any(not node_fit.certain for node_fit in nodes.values())
 
 
 class _Counts(t.NamedTuple):
@@ -186,10 +188,10 @@ def _count_on_nodes(
     for flavor, started in flavors.workloads.items():
         nodes = {name: _count_on_node(node, started, requested, states) for name, node in fleet.nodes.items()}
         by_flavor[flavor], nodes, domains = _apply_spread_constraints(fleet, started, nodes)
-        for name, one in nodes.items():
-            if name not in best or one.count > best[name].count:
-                best[name] = one
-    total = min(sum(by_flavor.values()), sum(one.count for one in best.values()))
+        for name, node_fit in nodes.items():
+            if name not in best or node_fit.count > best[name].count:
+                best[name] = node_fit
+    total = min(sum(by_flavor.values()), sum(node_fit.count for node_fit in best.values()))
     return _Counts(total, best, domains if len(by_flavor) == 1 else {}, by_flavor)
 
 
@@ -203,7 +205,7 @@ def _count_on_node(node: Node, workload: Workload, requested: t.Mapping[str, int
     state = states.of(node, workload)
     count = state.count_up_to(MAX_PLACEMENTS + 1 if max_count is None else max_count)
     names = ["/".join((offer.driver, offer.pool, str(offer.device["name"]))) for offer in node.offers]
-    placements = tuple(tuple(names[number] for number in one) for one in state.found[:count])
+    placements = tuple(tuple(names[number] for number in numbers) for numbers in state.found[:count])
     if count == max_count or state.refusal is None:
         return NodeFit(count, ROOM, f"too little {resource} is left", placements)
     node_fit = _node_fit_of(count, state.refusal, placements, node)
@@ -237,16 +239,16 @@ def _apply_spread_constraints(
 
     In `nodes`, which is changed in place, nodes without a label of a constraint get the count 0.
     """
-    total = sum(one.count for one in nodes.values())
+    total = sum(node_fit.count for node_fit in nodes.values())
     domains: dict[str, dict[str, int]] = {}
     for rule in spread.constraints(workload):
         key = str(rule["topologyKey"])
-        capacity = {name: one.count for name, one in nodes.items()}
+        capacity = {name: node_fit.count for name, node_fit in nodes.items()}
         allowed = spread.limit(rule, workload, fleet, capacity)
         total = min(total, sum(allowed.values()))
         earlier = domains.get(key, allowed)
         domains[key] = {value: min(count, earlier.get(value, 0)) for value, count in allowed.items()}
-        for name, one in nodes.items():
-            if one.count and key not in fleet.nodes[name].labels:
+        for name, node_fit in nodes.items():
+            if node_fit.count and key not in fleet.nodes[name].labels:
                 nodes[name] = NodeFit(0, SPREAD, f"the node has no label {key}, which a spread constraint needs")
     return total, nodes, domains

@@ -37,7 +37,7 @@ class Flavors:
 
 def flavors_of(queues: Queues, queue: ObjectView, workload: Workload) -> Flavors:
     """The flavors of a ClusterQueue for a workload."""
-    groups = [one for one in queue["spec"].get("resourceGroups") or () if one["flavors"]]
+    groups = [group for group in queue["spec"].get("resourceGroups") or () if group["flavors"]]
     names = [str(flavor["name"]) for group in groups for flavor in group["flavors"]]
     specs: dict[str, ObjectView] = {
         name: queues.flavors[name].get("spec") or {} for name in names if name in queues.flavors
@@ -56,8 +56,8 @@ def flavors_of(queues: Queues, queue: ObjectView, workload: Workload) -> Flavors
         notes.append(f"{title} has {len(groups)} resource groups: the node labels of its flavors are not modelled")
         return Flavors(notes=tuple(notes))
     ordered = (queue["spec"].get("flavorFungibility") or {}).get("whenCanBorrow") != "TryNextFlavor"
-    every = {name: specs.get(name, {}) for name in names}
-    suitable = {name: _started_in(workload, spec) for name, spec in every.items() if _suits(spec, workload)}
+    all_specs = {name: specs.get(name, {}) for name in names}
+    suitable = {name: _started_in(workload, spec) for name, spec in all_specs.items() if _suits(spec, workload)}
     return Flavors(suitable, ordered, tuple(notes))
 
 
@@ -74,21 +74,21 @@ def _node_requirements(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
 
     An affinity term that concerns none of them allows every value.
     """
-    found: Object = {
-        "nodeSelector": {key: one for key, one in (pod.get("nodeSelector") or {}).items() if key in labels}
+    requirements: Object = {
+        "nodeSelector": {key: value for key, value in (pod.get("nodeSelector") or {}).items() if key in labels}
     }
     affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = []
     for term in required.get("nodeSelectorTerms") or ():
-        expressions = [one for one in term.get("matchExpressions") or () if one["key"] in labels]
+        expressions = [expression for expression in term.get("matchExpressions") or () if expression["key"] in labels]
         if not expressions:
-            return found
+            return requirements
         terms.append({"matchExpressions": expressions})
     if terms:
         selector = {"nodeSelectorTerms": terms}
-        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
-    return found
+        requirements["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+    return requirements
 
 
 def _started_in(workload: Workload, spec: ObjectView) -> Workload:

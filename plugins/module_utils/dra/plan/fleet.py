@@ -73,13 +73,13 @@ class Node:
 
     def owners(self) -> dict[DeviceId, str]:
         """The claim that has each allocated device. Allocations with admin access are left out."""
-        return {one.result.id: one.owner for one in self.held if not one.result.admin}
+        return {device.result.id: device.owner for device in self.held if not device.result.admin}
 
     def without(self, owners: t.Collection[str]) -> Node:
         """The node after these claims and the pods that use them are deleted."""
         return replace(
             self,
-            held=tuple(one for one in self.held if one.owner not in owners),
+            held=tuple(device for device in self.held if device.owner not in owners),
             pods=tuple(pod for pod in self.pods if not set(pod.claims) & set(owners)),
         )
 

@@ -38,15 +38,15 @@ def fleet_map(fleet: Fleet, stranded_devices: t.Sequence[Stranded], labels: t.Se
     devices on the node are unknown to the reason. `labels` has the values of the requested `labels`.
     """
     stranded: dict[str, dict[str, bool]] = {}
-    for one in stranded_devices:
-        stranded.setdefault(one.node, {})[one.device] = one.certain
+    for entry in stranded_devices:
+        stranded.setdefault(entry.node, {})[entry.device] = entry.certain
     shapes: dict[tuple[tuple[str, str], ...], int] = {}
     nodes = []
     for node in fleet.nodes.values():
         offers = [offer for offer in node.offers if not offer.possible]
-        shape = tuple((f"{one.driver}/{one.device['name']}", kind_of(one.driver, None, None)) for one in offers)
+        shape = tuple((f"{offer.driver}/{offer.device['name']}", kind_of(offer.driver, None, None)) for offer in offers)
         owners = node.owners()
-        states = "".join(_state(one, identify(one) in owners, stranded.get(node.name, {})) for one in offers)
+        states = "".join(_state(offer, identify(offer) in owners, stranded.get(node.name, {})) for offer in offers)
         nodes.append(
             {
                 "node": node.name,
@@ -80,7 +80,7 @@ def _closed(node: Node) -> str:
     """Why the node takes no pod without tolerations; empty if it takes such pods."""
     if node.cordoned:
         return "cordoned"
-    keys = sorted(str(one.get("key")) for one in node.taints if one.get("effect") in ("NoSchedule", "NoExecute"))
+    keys = sorted(str(taint.get("key")) for taint in node.taints if taint.get("effect") in ("NoSchedule", "NoExecute"))
     return f"tainted {', '.join(keys)}" if keys else ""
 
 

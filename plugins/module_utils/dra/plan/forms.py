@@ -128,11 +128,11 @@ def check(objects: t.Sequence[ObjectView]) -> None:
     """Raises Problems with the wrong fields of all objects of the kinds that a plan uses."""
     found: list[Problem] = []
     seen: dict[str, int] = {}
-    for one in objects:
-        kind = str(one.get("kind"))
+    for item in objects:
+        kind = str(item.get("kind"))
         number = seen[kind] = seen.get(kind, -1) + 1
         if kind in FORMS or kind in _DRA:
-            found += problems(one, f"{kind}[{number}]")
+            found += problems(item, f"{kind}[{number}]")
     if found:
         unlisted = len(found) - MAX_LISTED
         listed = found[:MAX_LISTED]
@@ -141,22 +141,23 @@ def check(objects: t.Sequence[ObjectView]) -> None:
         raise Problems(listed)
 
 
-def problems(one: ObjectView, path: str) -> list[Problem]:
-    """The errors of one object; `path` is its path in the input."""
-    kind = str(one["kind"])
-    metadata = one.get("metadata")
+def problems(item: ObjectView, path: str) -> list[Problem]:
+    """The errors of an object; `path` is its path in the input."""
+    kind = str(item["kind"])
+    metadata = item.get("metadata")
     name: object = metadata.get("name") if isinstance(metadata, dict) else None
     metadata_form = {"name!": TEXT, "labels": LABELS}
     if kind in _NAMESPACED:
         metadata_form["namespace!"] = TEXT
-        name = f"{metadata.get('namespace')}/{name}" if isinstance(metadata, dict) else None
+        if isinstance(metadata, dict) and metadata.get("namespace"):
+            name = f"{metadata['namespace']}/{name}"
     path = f"{path} ({name})" if isinstance(name, str) else path
     found: list[Problem] = []
     _walk(metadata if metadata is not None else {}, metadata_form, f"{path}.metadata", found)
     if kind in _DRA:
-        found += _schema_problems(one, kind, path)
+        found += _schema_problems(item, kind, path)
     else:
-        _walk(one, FORMS[kind], path, found)
+        _walk(item, FORMS[kind], path, found)
     return found
 
 
@@ -220,17 +221,17 @@ def _wrong(path: str, expected: str, value: object) -> Problem:
     return Problem(path, f"must be {expected}, not {str(value)[:40]!r}", "wrong-type")
 
 
-def _schema_problems(one: ObjectView, kind: str, path: str) -> list[Problem]:
-    version = one.get("apiVersion")
+def _schema_problems(item: ObjectView, kind: str, path: str) -> list[Problem]:
+    version = item.get("apiVersion")
     if not isinstance(version, str) or (version, kind) not in versions.SERVED:
         return [_wrong(f"{path}.apiVersion", f"a version of {versions.GROUP} that has {kind}", version)]
-    if "spec" not in one:
+    if "spec" not in item:
         return [Problem(f"{path}.spec", "is missing", "missing")]
-    spec = one["spec"]
+    spec = item["spec"]
     if kind == "ResourceSlice" and version != versions.V1BETA1 and _is_usual_slice(spec):
         return []
     found = _decoded(spec, f"{kind}Spec", version, f"{path}.spec")
-    status = one.get("status", {}) if kind == "ResourceClaim" else {}
+    status = item.get("status", {}) if kind == "ResourceClaim" else {}
     if not isinstance(status, dict):
         found.append(_wrong(f"{path}.status", "a mapping", status))
     elif "allocation" in status:
@@ -256,8 +257,8 @@ class _StrictDecoder(Decoder):
 
 def _decoded(value: object, struct: str, version: str, path: str) -> list[Problem]:
     decoder = _StrictDecoder(version, versions.NEWEST)
-    read = decoder.struct(_without_config(value), struct, path)
-    return decoder.types or list(_missing(read, struct, version, path))
+    decoded = decoder.struct(_without_config(value), struct, path)
+    return decoder.types or list(_missing(decoded, struct, version, path))
 
 
 def _without_config(value: object) -> object:
@@ -284,19 +285,19 @@ def _missing(value: t.Any, struct: str, version: str, path: str) -> t.Iterator[P
     alternatives = _ANY_OF.get(struct, ())
     if alternatives and not any(name in value for name in alternatives) and version != versions.V1BETA1:
         yield Problem(path, f"has none of {', '.join(alternatives)}", "missing")
-    for name, one in fields(struct, version, versions.NEWEST).items():
+    for name, field in fields(struct, version, versions.NEWEST).items():
         item = value.get(name)
         item_path = child(path, name)
-        kind = one.type.lstrip("*")
+        kind = field.type.lstrip("*")
         if item is None:
-            if one.required(versions.NEWEST - 1):
+            if field.required(versions.NEWEST - 1):
                 yield Problem(item_path, "is missing", "missing")
         elif kind[:2] == "[]" and isinstance(item, list):
-            for number, each in enumerate(item):
-                yield from _missing_in_value(each, kind[2:], version, f"{item_path}[{number}]")
+            for number, element in enumerate(item):
+                yield from _missing_in_value(element, kind[2:], version, f"{item_path}[{number}]")
         elif kind[:2] == "{}":
-            for key, each in item.items():
-                yield from _missing_in_value(each, kind[2:], version, f"{item_path}[{key}]")
+            for key, element in item.items():
+                yield from _missing_in_value(element, kind[2:], version, f"{item_path}[{key}]")
         else:
             yield from _missing_in_value(item, kind, version, item_path)
 
@@ -323,7 +324,7 @@ def _is_usual_slice(spec: t.Any) -> bool:
         devices = spec.get("devices", [])
         if not isinstance(pool["name"], str) or not isinstance(devices, list) or _decoded(rest, *_SLICE):
             return False
-        return all(_is_usual_device(one) for one in devices)
+        return all(_is_usual_device(device) for device in devices)
     except (KeyError, TypeError, AttributeError, ValueError):
         return False
 

@@ -33,14 +33,16 @@ def workload(entry: Object, templates: Templates) -> Workload:
     """The workload that one entry of `workloads` describes. Raises ValueError."""
     claims = forms.without_nulls(entry["claims"] or [])
     for name in entry["templates"] or ():
-        found = templates.get((entry["namespace"], name))
-        if found is None:
-            known = ", ".join(sorted(one for namespace, one in templates if namespace == entry["namespace"])) or "none"
+        template = templates.get((entry["namespace"], name))
+        if template is None:
+            known = (
+                ", ".join(sorted(other for namespace, other in templates if namespace == entry["namespace"])) or "none"
+            )
             raise ValueError(
                 f"workload {entry['name']}: there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
                 f"objects; templates of this namespace: {known}"
             )
-        claims.append(found["spec"]["spec"])
+        claims.append(template["spec"]["spec"])
     prefix = f"workload {entry['name']}: "
     if not isinstance(entry["pod"], dict) or not isinstance(entry["labels"], dict):
         raise ValueError(f"{prefix}pod and labels must be mappings")
@@ -50,7 +52,9 @@ def workload(entry: Object, templates: Templates) -> Workload:
     pod = forms.without_nulls(entry["pod"])
     problems = forms.spec_problems(pod, forms.POD_SPEC, f"{prefix}pod")
     problems += [
-        one for number, claim in enumerate(claims) for one in forms.claim_problems(claim, f"{prefix}claims[{number}]")
+        problem
+        for number, claim in enumerate(claims)
+        for problem in forms.claim_problems(claim, f"{prefix}claims[{number}]")
     ]
     if problems:
         raise Problems(problems)
@@ -60,19 +64,19 @@ def workload(entry: Object, templates: Templates) -> Workload:
 
 def objects_of(items_by_kind: Object) -> list[Object]:
     """All objects, each with its kind. Raises ValueError for those that an API server would not return."""
-    found = []
+    objects = []
     for kind, items in items_by_kind.items():
-        if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise ValueError(f"objects.{kind} is not a list of objects")
-        found += [{"kind": kind, **one} for one in items]
-    forms.check(found)
-    return found
+        objects += [{"kind": kind, **item} for item in items]
+    forms.check(objects)
+    return objects
 
 
 def templates_of(objects: t.Iterable[Object]) -> Templates:
     """The ResourceClaimTemplates among objects. Raises ValueError for one of an unknown version."""
     return {
-        (one["metadata"]["namespace"], one["metadata"]["name"]): convert(one, V1)
-        for one in objects
-        if one["kind"] == "ResourceClaimTemplate"
+        (item["metadata"]["namespace"], item["metadata"]["name"]): convert(item, V1)
+        for item in objects
+        if item["kind"] == "ResourceClaimTemplate"
     }

@@ -45,12 +45,14 @@ class _Refused(ValueError):
 
 def read(objects: t.Iterable[ObjectView], configuration: ObjectView | None = None) -> Queues:
     """The queues that these objects of KINDS describe."""
-    found: dict[str, dict[str, ObjectView]] = {kind: {} for kind in KINDS}
-    for one in objects:
-        metadata = one["metadata"]
-        name = f"{metadata['namespace']}/{metadata['name']}" if one["kind"] == "LocalQueue" else str(metadata["name"])
-        found[str(one["kind"])][name] = one
-    return Queues(found["ClusterQueue"], found["Cohort"], found["LocalQueue"], found["ResourceFlavor"], configuration)
+    by_kind: dict[str, dict[str, ObjectView]] = {kind: {} for kind in KINDS}
+    for item in objects:
+        metadata = item["metadata"]
+        name = f"{metadata['namespace']}/{metadata['name']}" if item["kind"] == "LocalQueue" else str(metadata["name"])
+        by_kind[str(item["kind"])][name] = item
+    return Queues(
+        by_kind["ClusterQueue"], by_kind["Cohort"], by_kind["LocalQueue"], by_kind["ResourceFlavor"], configuration
+    )
 
 
 def flavors_for(fleet: Fleet, workload: Workload) -> Flavors:
@@ -103,12 +105,12 @@ def _queue_of(queues: Queues, workload: Workload, name: str) -> ObjectView:
     queue = queues.cluster.get(cluster)
     if queue is None:
         raise _Refused(f"LocalQueue {workload.namespace}/{name} refers to ClusterQueue {cluster}, which does not exist")
-    for kind, one in (("LocalQueue", local), ("ClusterQueue", queue)):
-        if (one.get("spec") or {}).get("stopPolicy") in _STOPPED:
-            raise _Refused(f"{kind} {one['metadata']['name']} is stopped")
-    for one in (queue.get("status") or {}).get("conditions") or ():
-        if one.get("type") == "Active" and one.get("status") == "False":
-            raise _Refused(f"{_title(queue)} is not active: {one.get('message')}")
+    for kind, item in (("LocalQueue", local), ("ClusterQueue", queue)):
+        if (item.get("spec") or {}).get("stopPolicy") in _STOPPED:
+            raise _Refused(f"{kind} {item['metadata']['name']} is stopped")
+    for item in (queue.get("status") or {}).get("conditions") or ():
+        if item.get("type") == "Active" and item.get("status") == "False":
+            raise _Refused(f"{_title(queue)} is not active: {item.get('message')}")
     selector = queue["spec"].get("namespaceSelector")
     if not selected(selector, {_NAMESPACE: workload.namespace}):
         raise _Refused(f"{_title(queue)} does not select namespace {workload.namespace}")
@@ -119,16 +121,16 @@ def _charges(fleet: Fleet, workload: Workload, configuration: ObjectView, cache:
     """The quota that one pod with its claims is charged, by resource. Raises _Refused."""
     resources = configuration.get("resources") or {}
     excluded = tuple(resources.get("excludeResourcePrefixes") or ())
-    found = {
+    charges = {
         name: amount
         for name, amount in pods.requests(workload.pod).items()
         if amount and not (excluded and name.startswith(excluded))
     }
-    found["pods"] = 1
+    charges["pods"] = 1
     mappings: dict[str, list[ObjectView]] = {}
-    for one in resources.get("deviceClassMappings") or ():
-        for device_class in one["deviceClassNames"]:
-            mappings.setdefault(str(device_class), []).append(one)
+    for mapping in resources.get("deviceClassMappings") or ():
+        for device_class in mapping["deviceClassNames"]:
+            mappings.setdefault(str(device_class), []).append(mapping)
     for claim in workload.claims:
         for request in claim["devices"].get("requests") or ():
             body = request.get("exactly") or {}
@@ -141,10 +143,10 @@ def _charges(fleet: Fleet, workload: Workload, configuration: ObjectView, cache:
                 raise _Refused(
                     f"class {device_class} is not in Kueue's configuration, so claims of it are not admitted"
                 )
-            for one in mappings[device_class]:
-                amount = int(body.get("count") or 1) * _charge_of_device(fleet, one, body, cache)
-                found[str(one["name"])] = found.get(str(one["name"]), 0) + amount
-    return found
+            for mapping in mappings[device_class]:
+                amount = int(body.get("count") or 1) * _charge_of_device(fleet, mapping, body, cache)
+                charges[str(mapping["name"])] = charges.get(str(mapping["name"]), 0) + amount
+    return charges
 
 
 def _charge_of_device(fleet: Fleet, mapping: ObjectView, body: ObjectView, cache: SelectorCache) -> int:
@@ -158,7 +160,9 @@ def _charge_of_device(fleet: Fleet, mapping: ObjectView, body: ObjectView, cache
         kind = "counter" if "counter" in source else "capacity"
         name, driver = source[kind]["name"], source[kind].get("driver")
         requested = ((body.get("capacity") or {}).get("requests") or {}).get(name)
-        devices = {id(one.device): one for node in fleet.nodes.values() for one in node.offers if one.driver == driver}
+        devices = {
+            id(offer.device): offer for node in fleet.nodes.values() for offer in node.offers if offer.driver == driver
+        }
         for offer in devices.values():
             if not all(_matches(cache, text, offer.device, offer.driver) for text in texts):
                 continue
@@ -188,21 +192,27 @@ def _admitted_by_quota(
     name = str(queue["metadata"]["name"])
     notes: list[str] = []
     certain = True
-    covered = {str(one) for group in queue["spec"].get("resourceGroups") or () for one in group["coveredResources"]}
+    covered = {
+        str(resource) for group in queue["spec"].get("resourceGroups") or () for resource in group["coveredResources"]
+    }
     missing = sorted(set(charges) - covered - {"pods"})
     if missing:
         raise _Refused(f"{_title(queue)} has no quota of {missing[0]}, so it admits no pod that requests it")
-    found: tuple[int, str] | None = None
+    lowest: tuple[int, str] | None = None
     for group in queue["spec"].get("resourceGroups") or ():
-        charged = {str(one): charges[one] for one in group["coveredResources"] if charges.get(one)}
+        charged = {str(resource): charges[resource] for resource in group["coveredResources"] if charges.get(resource)}
         if not charged:
             continue
         counts: dict[str, tuple[int, str]] = {}
         for flavor in group["flavors"]:
             flavor_name = str(flavor["name"])
-            available = {one: max(0, tree.available(("queue", name), (flavor_name, one))) for one in charged}
+            available = {
+                resource: max(0, tree.available(("queue", name), (flavor_name, resource))) for resource in charged
+            }
             if flavors.workloads is None or flavor_name in flavors.workloads:
-                counts[flavor_name] = min((available[one] // amount, one) for one, amount in charged.items())
+                counts[flavor_name] = min(
+                    (available[resource] // amount, resource) for resource, amount in charged.items()
+                )
         if not counts:
             raise _Refused(f"{_title(queue)} has no flavor of {min(charged)}")
         total, full = _fill_flavors(counts, fitting, flavors.ordered)
@@ -210,14 +220,14 @@ def _admitted_by_quota(
         if full:
             reason = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {fitting[full]}"
         certain = certain and (flavors.ordered or not full)
-        if found is None or total < found[0]:
-            found = (total, f"{_title(queue)} {reason}")
+        if lowest is None or total < lowest[0]:
+            lowest = (total, f"{_title(queue)} {reason}")
     waiting = int((queue.get("status") or {}).get("pendingWorkloads") or 0)
     if waiting:
         notes.append(f"{waiting} job(s) wait in {_title(queue)} for the same quota")
-    if found is None:
+    if lowest is None:
         return Admission(None, notes=tuple(notes))
-    return Admission(found[0], found[1], tuple(notes), certain)
+    return Admission(lowest[0], lowest[1], tuple(notes), certain)
 
 
 def _fill_flavors(
@@ -248,12 +258,12 @@ class _QuotaTree:
     def __init__(self, queues: Queues) -> None:
         self.objects: dict[tuple[str, str], ObjectView] = {}
         self.parents: dict[tuple[str, str], tuple[str, str] | None] = {}
-        for name, one in queues.cohorts.items():
-            self._add(("cohort", name), one, (one.get("spec") or {}).get("parentName"))
-        for name, one in queues.cluster.items():
-            self._add(("queue", name), one, one["spec"].get("cohortName") or one["spec"].get("cohort"))
-        for named in [one for one in self.parents.values() if one is not None]:
-            self.parents.setdefault(named, None)  # a cohort that has no object
+        for name, item in queues.cohorts.items():
+            self._add(("cohort", name), item, (item.get("spec") or {}).get("parentName"))
+        for name, item in queues.cluster.items():
+            self._add(("queue", name), item, item["spec"].get("cohortName") or item["spec"].get("cohort"))
+        for parent_key in [key for key in self.parents.values() if key is not None]:
+            self.parents.setdefault(parent_key, None)  # a cohort that has no object
         self.children: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for key, parent in self.parents.items():
             if parent is not None:
@@ -261,8 +271,8 @@ class _QuotaTree:
         for key in self.parents:
             self._check_no_cycle(key)
 
-    def _add(self, key: tuple[str, str], one: ObjectView, parent: object) -> None:
-        self.objects[key] = one
+    def _add(self, key: tuple[str, str], item: ObjectView, parent: object) -> None:
+        self.objects[key] = item
         self.parents[key] = ("cohort", str(parent)) if parent else None
 
     def _check_no_cycle(self, key: tuple[str, str]) -> None:
@@ -276,14 +286,14 @@ class _QuotaTree:
     def _quota(self, key: tuple[str, str], pair: FlavorResource, part: str) -> int | None:
         for group in (self.objects.get(key, {}).get("spec") or {}).get("resourceGroups") or ():
             for flavor in group["flavors"]:
-                for one in flavor["resources"] if flavor["name"] == pair[0] else ():
-                    if one["name"] == pair[1] and one.get(part) is not None:
-                        return units({pair[1]: one[part]})[pair[1]]
+                for resource in flavor["resources"] if flavor["name"] == pair[0] else ():
+                    if resource["name"] == pair[1] and resource.get(part) is not None:
+                        return units({pair[1]: resource[part]})[pair[1]]
         return None
 
     def _total(self, key: tuple[str, str], pair: FlavorResource) -> int:
         """The quota of a tree node, including what its children lend."""
-        lent = sum(self._total(one, pair) - self._not_lent(one, pair) for one in self.children.get(key, ()))
+        lent = sum(self._total(child, pair) - self._not_lent(child, pair) for child in self.children.get(key, ()))
         return (self._quota(key, pair, "nominalQuota") or 0) + lent
 
     def _not_lent(self, key: tuple[str, str], pair: FlavorResource) -> int:
@@ -295,11 +305,11 @@ class _QuotaTree:
         """The quota of a tree node that jobs have reserved."""
         if key[0] == "cohort":
             children = self.children.get(key, ())
-            return sum(max(0, self._used(one, pair) - self._not_lent(one, pair)) for one in children)
+            return sum(max(0, self._used(child, pair) - self._not_lent(child, pair)) for child in children)
         for flavor in (self.objects[key].get("status") or {}).get("flavorsReservation") or ():
-            for one in flavor.get("resources") or () if flavor["name"] == pair[0] else ():
-                if one["name"] == pair[1]:
-                    return units({pair[1]: one.get("total", "0")})[pair[1]]
+            for resource in flavor.get("resources") or () if flavor["name"] == pair[0] else ():
+                if resource["name"] == pair[1]:
+                    return units({pair[1]: resource.get("total", "0")})[pair[1]]
         return 0
 
     def available(self, key: tuple[str, str], pair: FlavorResource) -> int:

@@ -82,14 +82,14 @@ def movable(
     claims: dict[str, Object] = {}
     pods: list[ObjectView] = []
     budgets: list[ObjectView] = []
-    for one in objects:
-        if one.get("kind") == "ResourceClaim":
-            claims[title(one)] = v1(one, "ResourceClaim")
-        elif one.get("kind") == "Pod":
-            pods.append(one)
-        elif one.get("kind") == "PodDisruptionBudget":
-            budgets.append(one)
-    found, reasons = [], {}
+    for item in objects:
+        if item.get("kind") == "ResourceClaim":
+            claims[title(item)] = v1(item, "ResourceClaim")
+        elif item.get("kind") == "Pod":
+            pods.append(item)
+        elif item.get("kind") == "PodDisruptionBudget":
+            budgets.append(item)
+    movable_pods, reasons = [], {}
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         if not spec.get("nodeName") or not spec.get("resourceClaims") or status.get("phase") in _ENDED:
@@ -100,10 +100,10 @@ def movable(
             reason = _why_not_movable(pod, claims, budgets, protect)
         movable_pod = _movable(pod, names, claims) if names and not reason else None
         if movable_pod:
-            found.append(movable_pod)
+            movable_pods.append(movable_pod)
         else:
             reasons[title(pod)] = reason or "its requests cannot be read"
-    return found, reasons
+    return movable_pods, reasons
 
 
 def _movable(pod: ObjectView, names: t.Sequence[str], claims: t.Mapping[str, Object]) -> Movable | None:
@@ -129,7 +129,7 @@ def _why_not_movable(
     annotations: t.Mapping[str, str] = metadata.get("annotations") or {}
     if metadata.get("deletionTimestamp"):
         return "it is being deleted"
-    controller = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    controller = next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), None)
     if controller is None:
         return "it has no controller that would replace it"
     if controller.get("kind") not in protect.controllers or controller.get("kind") in _PINNED:
@@ -184,11 +184,11 @@ def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
 
 
 def _why_no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequence[ObjectView]) -> str:
-    for one in budgets:
-        if one["metadata"]["namespace"] != pod["metadata"]["namespace"]:
+    for budget in budgets:
+        if budget["metadata"]["namespace"] != pod["metadata"]["namespace"]:
             continue
-        if not selected((one.get("spec") or {}).get("selector"), labels):
+        if not selected((budget.get("spec") or {}).get("selector"), labels):
             continue
-        if int((one.get("status") or {}).get("disruptionsAllowed") or 0) < 1:
-            return f"PodDisruptionBudget {title(one)} allows no disruption now"
+        if int((budget.get("status") or {}).get("disruptionsAllowed") or 0) < 1:
+            return f"PodDisruptionBudget {title(budget)} allows no disruption now"
     return ""

@@ -93,31 +93,31 @@ class NodeOptions:
     def lower_bounds(self) -> list[tuple[int, int]]:
         """Sizes of sets and the counts that they allow at most: the known options, and optimistic entries for unknown
         ones."""
-        found = [(len(one.moved), one.count) for one in self.options]
+        bounds = [(len(option.moved), option.count) for option in self.options]
         if not self.complete:
-            found.append((self.known_size + 1, self.max_count))
+            bounds.append((self.known_size + 1, self.max_count))
         if self.uncertain_size is not None:
-            found.append((self.uncertain_size, self.max_count))
-        return found
+            bounds.append((self.uncertain_size, self.max_count))
+        return bounds
 
     def try_sets(self, size: int, budget: SearchBudget) -> bool:
         """Try all sets of `size` pods; smaller sets must be known. Returns False if the budget was used up before."""
         if self.complete or size > len(self.movable):
             return True
-        below = max((one.count for one in self.options if len(one.moved) < size), default=0)
-        found: dict[int, int] = {}
+        below = max((option.count for option in self.options if len(option.moved) < size), default=0)
+        kept: dict[int, int] = {}
         for moved in itertools.combinations(range(len(self.movable)), size):
             bound = self._upper_bound(moved)
-            if bound <= below or found.get(bound, 0) >= _ALTERNATIVES:
+            if bound <= below or kept.get(bound, 0) >= _ALTERNATIVES:
                 continue
             if not budget.take():
                 return False
             count = self._count(moved)
-            if count > below and found.get(count, 0) < _ALTERNATIVES:
-                found[count] = found.get(count, 0) + 1
+            if count > below and kept.get(count, 0) < _ALTERNATIVES:
+                kept[count] = kept.get(count, 0) + 1
                 self.options.append(Option(moved, count))
         self.known_size = size
-        if below >= self.max_count or any(one.count >= self.max_count for one in self.options):
+        if below >= self.max_count or any(option.count >= self.max_count for option in self.options):
             self.known_size = len(self.movable)  # no larger set allows more
         return True
 
@@ -157,7 +157,7 @@ def _needs(question: Question, node: Node) -> list[tuple[set[int], int]]:
     Requests whose number of devices cannot be bounded are left out: requests for all devices, with admin access, or for
     devices that can be shared.
     """
-    found: dict[frozenset[int], int] = {}
+    needs: dict[frozenset[int], int] = {}
     for claim in question.workload.claims:
         for request in claim["devices"].get("requests") or ():
             bodies = alternatives(request)
@@ -167,8 +167,8 @@ def _needs(question: Question, node: Node) -> list[tuple[set[int], int]]:
             if any(node.offers[number].device.get("allowMultipleAllocations") for number in selected):
                 continue
             min_count = min(int(body.get("count") or 1) for body in bodies)
-            found[selected] = found.get(selected, 0) + min_count
-    return [(set(selected), count) for selected, count in found.items()]
+            needs[selected] = needs.get(selected, 0) + min_count
+    return [(set(selected), count) for selected, count in needs.items()]
 
 
 def _selected(question: Question, node: Node, body: ObjectView) -> frozenset[int]:
@@ -201,8 +201,8 @@ def options_key(states: States, node: Node, movable: t.Sequence[Movable], worklo
     """A key that is equal for nodes with the same options, if their movable pods are in the same order."""
     positions: dict[DeviceId, int] = {identify(offer): number for number, offer in enumerate(node.offers)}
     devices: dict[str, list[int]] = {}
-    for one in node.held:
-        devices.setdefault(one.owner, []).append(positions.get(one.result.id, -1))
+    for device in node.held:
+        devices.setdefault(device.owner, []).append(positions.get(device.result.id, -1))
     requests = {pod.claims: sorted(pod.requests.items()) for pod in node.pods if pod.claims}
     movable_pods = tuple(
         (

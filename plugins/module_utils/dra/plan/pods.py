@@ -67,8 +67,8 @@ def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
 def _container_requests(container: ObjectView, part: str) -> dict[str, int]:
     """The requests or limits of a container. As in the API server, a limit without a request counts as a request."""
     resources = container.get("resources") or {}
-    found = units(resources.get(part))
-    return {**units(resources.get("limits")), **found} if part == "requests" else found
+    amounts = units(resources.get(part))
+    return {**units(resources.get("limits")), **amounts} if part == "requests" else amounts
 
 
 def _pod_level(spec: ObjectView, part: str, containers: t.Mapping[str, int]) -> dict[str, int]:
@@ -77,11 +77,11 @@ def _pod_level(spec: ObjectView, part: str, containers: t.Mapping[str, int]) -> 
     As in the API server, a limit of the pod counts as a request only of resources that no container requests.
     """
     resources = spec.get("resources") or {}
-    found = units(resources.get(part))
+    amounts = units(resources.get(part))
     if part == "requests":
         limits = units(resources.get("limits"))
-        found = {**{name: value for name, value in limits.items() if not containers.get(name)}, **found}
-    return {name: value for name, value in found.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
+        amounts = {**{name: value for name, value in limits.items() if not containers.get(name)}, **amounts}
+    return {name: value for name, value in amounts.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
 
 
 def room(node: Node, requested: t.Mapping[str, int]) -> tuple[int | None, str]:
@@ -119,13 +119,15 @@ def refuses(node: Node, spec: ObjectView) -> str:
 
 def tolerates(tolerations: t.Iterable[ObjectView], taint: ObjectView) -> bool:
     """Whether one of a pod's tolerations matches a node's taint (v1 Toleration.ToleratesTaint)."""
-    for one in tolerations:
-        if one.get("effect") and one["effect"] != taint.get("effect"):
+    for toleration in tolerations:
+        if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
             continue
-        if one.get("key") and one["key"] != taint.get("key"):
+        if toleration.get("key") and toleration["key"] != taint.get("key"):
             continue
-        operator = one.get("operator") or "Equal"
-        if operator == "Exists" or (operator == "Equal" and (one.get("value") or "") == (taint.get("value") or "")):
+        operator = toleration.get("operator") or "Equal"
+        if operator == "Exists" or (
+            operator == "Equal" and (toleration.get("value") or "") == (taint.get("value") or "")
+        ):
             return True
     return False
 
@@ -139,8 +141,8 @@ def _term(term: ObjectView, node: Node) -> bool:
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(matches(one, node.labels) for one in expressions) and all(
-        matches(one, {"metadata.name": node.name}) for one in fields
+    return all(matches(requirement, node.labels) for requirement in expressions) and all(
+        matches(requirement, {"metadata.name": node.name}) for requirement in fields
     )
 
 
@@ -171,7 +173,7 @@ def selected(selector: ObjectView | None, labels: t.Mapping[str, str]) -> bool:
         return False
     match_labels = selector.get("matchLabels") or {}
     return all(labels.get(name) == value for name, value in match_labels.items()) and all(
-        matches(one, labels) for one in selector.get("matchExpressions") or ()
+        matches(requirement, labels) for requirement in selector.get("matchExpressions") or ()
     )
 
 
@@ -179,9 +181,9 @@ def claim_names(pod: ObjectView) -> list[str]:
     """`namespace/name` of the claims of a pod: those created for it from templates, and those it refers to by name."""
     namespace = pod["metadata"]["namespace"]
     generated = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+        entry["name"]: entry.get("resourceClaimName")
+        for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
     entries = pod["spec"].get("resourceClaims") or ()
-    names = [one.get("resourceClaimName") or generated.get(one["name"]) for one in entries]
+    names = [entry.get("resourceClaimName") or generated.get(entry["name"]) for entry in entries]
     return [f"{namespace}/{name}" for name in names if name]

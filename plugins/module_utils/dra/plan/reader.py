@@ -47,24 +47,26 @@ def read(
     and noted. Raises ValueError for an object that does not have the form of its kind, and for an unknown release.
     """
     by_kind: dict[str, list[ObjectView]] = {kind: [] for kind in KINDS}
-    for one in objects:
-        if one.get("kind") in by_kind:
-            by_kind[str(one["kind"])].append(one)
-    rules = [v1_rule(one) for one in by_kind["DeviceTaintRule"]]
+    for item in objects:
+        if item.get("kind") in by_kind:
+            by_kind[str(item["kind"])].append(item)
+    rules = [v1_rule(rule) for rule in by_kind["DeviceTaintRule"]]
     active = serving.active(kubernetes, gates)
     server = Server(kubernetes, gates, rules if active else ())
     builder = _FleetBuilder(PublishedNodes(by_kind["ResourceSlice"], server))
     if rules and not active:
         builder.notes.append(f"{len(rules)} DeviceTaintRule(s) have no effect: their feature gates are off")
-    builder.add_claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
+    builder.add_claims([v1(claim, "ResourceClaim") for claim in by_kind["ResourceClaim"]])
     builder.add_pods(by_kind["Pod"])
-    classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in by_kind["DeviceClass"]}
-    nodes = {one["metadata"]["name"]: builder.node(one) for one in by_kind["Node"]}
+    classes = {
+        device_class["metadata"]["name"]: v1(device_class, "DeviceClass") for device_class in by_kind["DeviceClass"]
+    }
+    nodes = {node["metadata"]["name"]: builder.node(node) for node in by_kind["Node"]}
     if not by_kind["Node"]:
         nodes = {name: builder.node({"metadata": {"name": name}}) for name in builder.published}
     builder.note_unknown_nodes(nodes)
     quotas_read = tuple(builder.quotas(by_kind["ResourceQuota"]))
-    queues = kueue.read([one for kind in kueue.KINDS for one in by_kind[kind]], kueue_configuration)
+    queues = kueue.read([item for kind in kueue.KINDS for item in by_kind[kind]], kueue_configuration)
     upper_bound_notes, lower_bound_notes = tuple(builder.upper_bound_notes), tuple(builder.lower_bound_notes)
     return Fleet(
         nodes, classes, server, tuple(builder.notes), quotas_read, queues, upper_bound_notes, lower_bound_notes
@@ -171,7 +173,9 @@ class _FleetBuilder:
             self.placed.setdefault(spec["nodeName"], []).append(placed)
             for claim in placed.claims:
                 self._mark_unclear(spec["nodeName"], claim)
-            without_device += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._allocated]
+            without_device += [
+                f"{claim} of pod {title(pod)}" for claim in placed.claims if claim not in self._allocated
+            ]
         if waiting:
             self.notes.append(f"{waiting} pod(s) with claims wait for a node, and need devices too")
         if other_schedulers:
@@ -184,11 +188,11 @@ class _FleetBuilder:
 
     def quotas(self, objects: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
         """The ResourceQuotas that can be read; the others are noted."""
-        for one in objects:
+        for quota in objects:
             try:
-                yield quotas.read(one)
+                yield quotas.read(quota)
             except quantity.QuantityError as error:
-                self.notes.append(f"quota {title(one)} cannot be read and is ignored: {error}")
+                self.notes.append(f"quota {title(quota)} cannot be read and is ignored: {error}")
 
     def node(self, node: ObjectView) -> Node:
         """A v1 Node with its collected devices, pods and claims."""

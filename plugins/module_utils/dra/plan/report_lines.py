@@ -16,10 +16,10 @@ from .stranded import Stranded
 from .stranded_value import StrandedValue
 
 
-def total(found: Fit) -> str:
+def total(fit: Fit) -> str:
     """A count as an exact number or a bound: `8`, `at least 8`, `at most 8`; `about 8` if neither bound is certain."""
     bound = {(False, False): "", (True, False): "at least ", (False, True): "at most ", (True, True): "about "}
-    return f"{bound[found.at_least, found.at_most]}{found.total}"
+    return f"{bound[fit.at_least, fit.at_most]}{fit.total}"
 
 
 def lines(
@@ -33,24 +33,24 @@ def lines(
 
     `after` is empty without a change. The reasons are those after the change. `unit` is the unit of prices.
     """
-    found = []
-    after_change = {one.workload: one for one in after}
+    report = []
+    after_change = {fit.workload: fit for fit in after}
     for before in fits:
         changed = after_change.get(before.workload)
         change = f", {total(changed)} after the change" if changed else ""
-        found.append(f"{before.workload}: {total(before)} more{change}")
+        report.append(f"{before.workload}: {total(before)} more{change}")
         current = changed or before
         if current.over_quota:
-            found.append(f"  {current.over_quota} fit on nodes, but are not admitted: {current.quota}")
+            report.append(f"  {current.over_quota} fit on nodes, but are not admitted: {current.quota}")
         if current.held_back:
-            found.append(f"  {current.held_back} fit on nodes, but the spread constraints exclude them")
-        found += [f"  {shortened(names)}: {reason}" for _kind, reason, names in current.reasons()]
-        found += unpaired_lines({name: on_node.unpaired for name, on_node in current.nodes.items()})
+            report.append(f"  {current.held_back} fit on nodes, but the spread constraints exclude them")
+        report += [f"  {shortened(names)}: {reason}" for _kind, reason, names in current.reasons()]
+        report += unpaired_lines({name: on_node.unpaired for name, on_node in current.nodes.items()})
     for (reason, remedy), devices in _by_reason(stranded_devices).items():
-        found.append(f"stranded: {shortened(devices)}: {reason}{remedy}")
+        report.append(f"stranded: {shortened(devices)}: {reason}{remedy}")
     if value and value.devices:
-        found.append(f"certainly stranded in total: {_value_text(value, unit)}")
-    return found
+        report.append(f"certainly stranded in total: {_value_text(value, unit)}")
+    return report
 
 
 def _value_text(value: StrandedValue, unit: str) -> str:
@@ -67,7 +67,7 @@ def table(names: t.Sequence[str], columns: t.Sequence[tuple[str, t.Sequence[Fit]
     """The counts of workloads in columns: one for the current fleet, and one after each change."""
     rows = [["", *(head for head, _fits in columns)]]
     for name in names:
-        counts = [next((total(one) for one in fits if one.workload == name), "") for _head, fits in columns]
+        counts = [next((total(fit) for fit in fits if fit.workload == name), "") for _head, fits in columns]
         rows.append([name, *counts])
     widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
@@ -76,12 +76,12 @@ def table(names: t.Sequence[str], columns: t.Sequence[tuple[str, t.Sequence[Fit]
 def _by_reason(stranded_devices: t.Sequence[Stranded]) -> dict[tuple[str, str], list[str]]:
     """The devices by the reason, and by which claims must end so that they become usable."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in stranded_devices:
-        if not one.certain:
+    for stranded in stranded_devices:
+        if not stranded.certain:
             remedy = " (not certain)"
-        elif one.holders:
-            remedy = f"; free it with {' or '.join(one.holders)}"
+        elif stranded.holders:
+            remedy = f"; free it with {' or '.join(stranded.holders)}"
         else:
-            remedy = f"; free it with {' and '.join(one.together)} together" if one.together else ""
-        groups.setdefault((one.reason, remedy), []).append(one.device)
+            remedy = f"; free it with {' and '.join(stranded.together)} together" if stranded.together else ""
+        groups.setdefault((stranded.reason, remedy), []).append(stranded.device)
     return groups

@@ -45,17 +45,17 @@ class RequestMatches:
 
     def requests_for(self, offer: Offer) -> t.Iterator[RequestKey]:
         """The requests whose selectors select a device."""
-        return (one for one in self._texts if self.selects(one, offer))
+        return (request for request in self._texts if self.selects(request, offer))
 
     def selects(self, request: RequestKey, offer: Offer) -> bool:
         """Whether the selectors of a request select a device. A selector that cannot be evaluated selects nothing."""
         key = (request, id(offer))
         if key not in self._selected:
             try:
-                found = all(self._cache.matches(one, offer.device, offer.driver) for one in self._texts[request])
+                selected = all(self._cache.matches(text, offer.device, offer.driver) for text in self._texts[request])
             except (EvaluationError, Uncheckable):
-                found = False
-            self._selected[key] = found
+                selected = False
+            self._selected[key] = selected
         return self._selected[key]
 
     def may_be_allocated_with(self, offer: Offer, other: Offer) -> bool:
@@ -76,15 +76,15 @@ class RequestMatches:
         """Whether no constraint of a claim forbids two devices for two requests."""
         if first[0] != second[0]:
             return True
-        for rule in self.workload.claims[first[0]]["devices"].get("constraints") or ():
-            names = rule.get("requests") or ()
-            if names and not all(set(self._names[one]) & set(names) for one in (first, second)):
+        for constraint in self.workload.claims[first[0]]["devices"].get("constraints") or ():
+            names = constraint.get("requests") or ()
+            if names and not all(set(self._names[request]) & set(names) for request in (first, second)):
                 continue
-            name = rule.get("matchAttribute") or rule.get("distinctAttribute")
+            name = constraint.get("matchAttribute") or constraint.get("distinctAttribute")
             if name is None:
                 continue
             same = comparable(offer, name) == comparable(other, name)
-            if same != bool(rule.get("matchAttribute")):
+            if same != bool(constraint.get("matchAttribute")):
                 return False
         return True
 
@@ -114,9 +114,11 @@ def with_pinned_device(devices: ObjectView, number: int, alternative: int) -> Ob
     for constraint in devices.get("constraints") or ():
         names = constraint.get("requests")
         if names:
-            of_request = [one for one in names if one == name or one.startswith(f"{name}/")]
-            kept = [one for one in names if count > 1 or one not in of_request]
-            added = [pinned_name + one[len(name) :] for one in of_request]
+            of_request = [
+                request_name for request_name in names if request_name == name or request_name.startswith(f"{name}/")
+            ]
+            kept = [request_name for request_name in names if count > 1 or request_name not in of_request]
+            added = [pinned_name + request_name[len(name) :] for request_name in of_request]
             constraint = {**constraint, "requests": [*kept, *added]}
         constraints.append(constraint)
     return {**devices, "requests": requests, "constraints": constraints}

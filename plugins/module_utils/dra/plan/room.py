@@ -98,14 +98,14 @@ def room(
     if job.count == 0:
         return Room(True, devices=tuple(used), optimal=True, arrived=arrived)
     if held:
-        found = _search(_only_held(fleet, held), replace(job, moves=0), (), engine)
-        if found.fits:
-            return _with_arrived(found, used, arrived)
+        plan = _search(_only_held(fleet, held), replace(job, moves=0), (), engine)
+        if plan.fits:
+            return _with_arrived(plan, used, arrived)
     return _with_arrived(_search(fleet, job, movable, engine), used, arrived)
 
 
-def _with_arrived(found: Room, used: t.Sequence[DeviceId], arrived: int) -> Room:
-    return replace(found, devices=tuple(dict.fromkeys([*used, *found.devices])), arrived=arrived)
+def _with_arrived(plan: Room, used: t.Sequence[DeviceId], arrived: int) -> Room:
+    return replace(plan, devices=tuple(dict.fromkeys([*used, *plan.devices])), arrived=arrived)
 
 
 def _held(fleet: Fleet, name: str) -> set[DeviceId]:
@@ -125,12 +125,16 @@ def _arrived(
     """The job without its arrived pods, the number of arrived pods, and the devices that they have."""
     users: dict[str, list[DeviceId]] = {}
     for node in fleet.nodes.values():
-        for one in node.held:
-            if one.owner in tolerant and one.result.id in held:
-                users.setdefault(one.owner, []).append(one.result.id)
+        for device in node.held:
+            if device.owner in tolerant and device.result.id in held:
+                users.setdefault(device.owner, []).append(device.result.id)
     pods_of_job = [pod for node in fleet.nodes.values() for pod in node.pods if users.keys() & set(pod.claims)]
     arrived = len(pods_of_job)
-    return replace(job, count=max(0, job.count - arrived)), arrived, [one for some in users.values() for one in some]
+    return (
+        replace(job, count=max(0, job.count - arrived)),
+        arrived,
+        [device for devices in users.values() for device in devices],
+    )
 
 
 def _only_held(fleet: Fleet, held: t.Collection[DeviceId]) -> Fleet:
@@ -161,12 +165,12 @@ def _search(fleet: Fleet, job: Job, movable: t.Sequence[Movable], engine: Engine
     for _attempt in range(MAX_PLANS):
         if choice is None or choice.cost > job.moves:
             break
-        found = _plan_for(fleet, job, search, choice, engine)
-        if not choice.entries and not isinstance(found, Room):
+        outcome = _plan_for(fleet, job, search, choice, engine)
+        if not choice.entries and not isinstance(outcome, Room):
             return Room(False, at_least=at_least, reason="the spread constraints of the job prevent it from fitting")
-        if isinstance(found, Room):
-            return replace(found, at_least=at_least, optimal=len(found.moves) == at_least)
-        search.ban(found)
+        if isinstance(outcome, Room):
+            return replace(outcome, at_least=at_least, optimal=len(outcome.moves) == at_least)
+        search.ban(outcome)
         choice = search.cheapest()
     return Room(False, at_least=at_least, reason="no plan was found in which the job and each moved pod fit")
 
@@ -182,9 +186,9 @@ class _Search:
         self.job, self.fleet = job, fleet
         self.states = States(fleet, [job.workload], engine)
         self.movable: dict[str, list[Movable]] = {name: [] for name in fleet.nodes}
-        for one in sorted(movable, key=lambda one: one.pod) if job.moves else ():
-            if one.node in self.movable:
-                self.movable[one.node].append(one)
+        for pod in sorted(movable, key=lambda pod: pod.pod) if job.moves else ():
+            if pod.node in self.movable:
+                self.movable[pod.node].append(pod)
         self.options: dict[str, NodeOptions] = {}
         self.banned: set[tuple[str, tuple[int, ...]]] = set()
         self.budget = SearchBudget(job.searches)
@@ -218,7 +222,7 @@ class _Search:
 
     def free(self, name: str) -> int:
         """How many pods of the job fit on a node if no pod is moved."""
-        return max((one.count for one in self.options[name].options if not one.moved), default=0)
+        return max((option.count for option in self.options[name].options if not option.moved), default=0)
 
     def _need(self) -> int:
         """How many pods of the job do not fit if no pod is moved."""
@@ -228,8 +232,8 @@ class _Search:
         rows: list[Row] = []
         for name, options in self.options.items():
             rows.append((name, [(cost, count - self.free(name)) for cost, count in options.lower_bounds()]))
-        found = cheapest_choice(rows, self._need())
-        return found.cost if found else None
+        choice = cheapest_choice(rows, self._need())
+        return choice.cost if choice else None
 
     def cheapest(self) -> Choice | None:
         """The cheapest known plan without banned options; its entries are positions in the options of each node."""
@@ -237,7 +241,8 @@ class _Search:
         for name, options in self.options.items():
             free = self.free(name)
             gains = [
-                (len(one.moved), 0 if (name, one.moved) in self.banned else one.count - free) for one in options.options
+                (len(option.moved), 0 if (name, option.moved) in self.banned else option.count - free)
+                for option in options.options
             ]
             rows.append((name, gains))
         return cheapest_choice(rows, self._need())
@@ -265,25 +270,25 @@ def _plan_for(
 ) -> Room | tuple[str, tuple[int, ...]]:
     """The plan for a choice of options, or the node and the moved pods of the option that makes it fail."""
     chosen: dict[str, Option] = {name: search.options[name].options[number] for name, number in choice.entries.items()}
-    moved = [search.movable[name][number] for name, one in chosen.items() for number in one.moved]
-    simulation = PlacementSimulation(fleet, [job.workload, *(one.workload for one in moved)], engine)
-    for name, one in chosen.items():
-        owners = [claim for number in one.moved for claim in search.movable[name][number].claims]
+    moved = [search.movable[name][number] for name, option in chosen.items() for number in option.moved]
+    simulation = PlacementSimulation(fleet, [job.workload, *(pod.workload for pod in moved)], engine)
+    for name, option in chosen.items():
+        owners = [claim for number in option.moved for claim in search.movable[name][number].claims]
         simulation.replace_node(fleet.nodes[name].without(owners))
     placements = _place_job(job, search, chosen, simulation)
     if len(placements) < job.count:
         last = next(reversed(chosen), None)
         return (last, chosen[last].moved) if last else ("", ())
     moves = []
-    for leaving in moved:
-        to = _place_elsewhere(leaving, simulation)
+    for pod in moved:
+        to = _place_elsewhere(pod, simulation)
         if not to and not job.may_wait:
-            return leaving.node, chosen[leaving.node].moved
-        moves.append(Move(leaving.pod, leaving.uid, leaving.node, to))
+            return pod.node, chosen[pod.node].moved
+        moves.append(Move(pod.pod, pod.uid, pod.node, to))
     order = list(chosen)
     moves.sort(key=lambda move: (order.index(move.node), move.pod))
     devices = _to_hold(fleet, placements)
-    by_node = tuple((name, tuple(one.id for one in results)) for name, results in placements)
+    by_node = tuple((name, tuple(result.id for result in results)) for name, results in placements)
     return Room(True, tuple(moves), devices, by_node)
 
 
@@ -297,19 +302,19 @@ def _place_job(
     nodes_of_hold = _nodes_of_hold(search.fleet, job.hold)
     others = [name for name in search.options if name not in chosen and search.free(name)]
     others.sort(key=lambda name: (name not in nodes_of_hold, search.free(name), name))
-    found: list[tuple[str, tuple[Result, ...]]] = []
+    placements: list[tuple[str, tuple[Result, ...]]] = []
     names = [*chosen, *others]
     progress = True
-    while progress and len(found) < job.count:
+    while progress and len(placements) < job.count:
         progress = False
         for name in names:  # tried again after each round: a spread constraint may allow more pods then
-            while len(found) < job.count:
-                results = simulation.place(job.workload, name, f"hold {job.hold}/{len(found)}")
+            while len(placements) < job.count:
+                results = simulation.place(job.workload, name, f"hold {job.hold}/{len(placements)}")
                 if results is None:
                     break
-                found.append((name, results))
+                placements.append((name, results))
                 progress = True
-    return found
+    return placements
 
 
 def _place_elsewhere(moved: Movable, simulation: PlacementSimulation) -> str:
@@ -325,16 +330,16 @@ def _place_elsewhere(moved: Movable, simulation: PlacementSimulation) -> str:
 
 def _to_hold(fleet: Fleet, placements: t.Iterable[tuple[str, tuple[Result, ...]]]) -> tuple[DeviceId, ...]:
     """The devices of placements, and all other devices that use the same counter sets."""
-    found: dict[DeviceId, None] = {}
+    devices: dict[DeviceId, None] = {}
     for name, results in placements:
-        sets = {key for one in results if not one.admin for key in _counter_sets(one.offer.device, one.id)}
-        for one in results:
-            if not one.admin:
-                found[one.id] = None
+        sets = {key for result in results if not result.admin for key in _counter_sets(result.offer.device, result.id)}
+        for result in results:
+            if not result.admin:
+                devices[result.id] = None
         for offer in fleet.nodes[name].offers:
             if sets & set(_counter_sets(offer.device, identify(offer))):
-                found[identify(offer)] = None
-    return tuple(found)
+                devices[identify(offer)] = None
+    return tuple(devices)
 
 
 def _counter_sets(device: ObjectView, identity: DeviceId) -> list[tuple[str, str, str]]:

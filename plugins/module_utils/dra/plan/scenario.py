@@ -55,28 +55,28 @@ def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if")
 
     Raises Problems with all errors of the first invalid step.
     """
-    found = [start]
+    scenarios = [start]
     for number, step in enumerate(steps):
         name = next(iter(step), None) if isinstance(step, dict) and len(step) == 1 else None
-        scenario = found[-1]
+        scenario = scenarios[-1]
         step_path = f"{path}[{number}]"
         if name in STEPS:
             value = step[str(name)]
             if not isinstance(value, dict):
                 fix = "see the documentation of the step"
                 raise Problems([Problem(f"{step_path}.{name}", "is not a mapping", "wrong-type", fix)])
-            found.append(_APPLY[str(name)](scenario, value, f"{step_path}.{name}"))
+            scenarios.append(_APPLY[str(name)](scenario, value, f"{step_path}.{name}"))
         elif isinstance(step, dict) and len(step) == 1 and name in what_if.STEPS:
-            found.append(replace(scenario, fleet=what_if.apply_step(scenario.fleet, step, step_path)))
+            scenarios.append(replace(scenario, fleet=what_if.apply_step(scenario.fleet, step, step_path)))
         else:
             known = ", ".join(dict.fromkeys([*what_if.STEPS, *STEPS]))
             raise Problems([Problem(step_path, "is not a mapping with one step", "bad-step", f"give one of {known}")])
-    return found[1:]
+    return scenarios[1:]
 
 
 def _add(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
     like, allocatable, step_path = value.get("like"), value.get("allocatable"), path.rpartition(".")[0]
-    step = {"add": {key: one for key, one in value.items() if key != "allocatable"}}
+    step = {"add": {key: argument for key, argument in value.items() if key != "allocatable"}}
     if not isinstance(like, str) or like in scenario.fleet.nodes or like not in scenario.facts:
         if allocatable is not None:
             message = "is only allowed for a machine that has facts and is not a node"
@@ -119,7 +119,7 @@ def _server(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
     old = scenario.fleet.server
     gates = value.get("feature_gates", old.gates)
     try:
-        server = Server(str(value.get("version", f"1.{old.minor}")), gates, [{"spec": one} for one in old.rules])
+        server = Server(str(value.get("version", f"1.{old.minor}")), gates, [{"spec": rule} for rule in old.rules])
     except (ValueError, AttributeError) as error:
         raise Problems([Problem(path, str(error), "bad-step", f"1.{versions.OLDEST} and later are known")]) from error
     notes = list(scenario.fleet.notes)
@@ -135,16 +135,16 @@ def _server(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
 
 def _served(node: Node, old: Server, server: Server) -> Node:
     """The node with its devices as another server stores them. The server may drop fields and taint rules."""
-    return _with_offers(node, [server.stored_from(one, old) for one in node.offers])
+    return _with_offers(node, [server.stored_from(offer, old) for offer in node.offers])
 
 
 def _with_offers(node: Node, new_offers: t.Sequence[Offer]) -> Node:
     """The node with other devices. Claims keep the devices that still exist."""
-    by_id = {identify(one): one for one in new_offers}
+    by_id = {identify(offer): offer for offer in new_offers}
     held = tuple(
-        replace(one, result=replace(one.result, offer=by_id[one.result.id]))
-        for one in node.held
-        if one.result.id in by_id
+        replace(device, result=replace(device.result, offer=by_id[device.result.id]))
+        for device in node.held
+        if device.result.id in by_id
     )
     return replace(node, offers=tuple(new_offers), held=held)
 
@@ -155,21 +155,23 @@ def _driver(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
     if name not in DRIVERS:
         message = f"{name!r} is not a driver whose devices a probe can predict"
         raise Problems([Problem(f"{path}.name", message, "bad-step", f"give one of {', '.join(DRIVERS)}")])
-    options = {name: {key: one for key, one in value.items() if key != "name"}}
+    options = {name: {key: option for key, option in value.items() if key != "name"}}
     known = {name: knowledge(name, options[name])}
     fleet, notes = scenario.fleet, list(scenario.fleet.notes)
     nodes: dict[str, Node] = {}
     for node in fleet.nodes.values():
-        if not any(one.driver == name for one in node.offers):
+        if not any(offer.driver == name for offer in node.offers):
             nodes[node.name] = node
             continue
-        others = [one for one in node.offers if one.driver != name]
+        others = [offer for offer in node.offers if offer.driver != name]
         if node.name not in scenario.facts:
             reason = f"the node was not probed, so what another version of {name} publishes on it is unknown"
             nodes[node.name] = replace(_with_offers(node, others), unclear={**node.unclear, name: reason})
             continue
         published = offers(node.name, scenario.facts[node.name], options, known, fleet.server)
-        nodes[node.name] = _with_offers(node, sorted([*others, *published], key=lambda one: (one.driver, one.pool)))
+        nodes[node.name] = _with_offers(
+            node, sorted([*others, *published], key=lambda offer: (offer.driver, offer.pool))
+        )
         removed = len(node.held) - len(nodes[node.name].held)
         if removed:
             notes.append(f"what_if: {removed} allocated device(s) on node {node.name} would no longer be published")
@@ -183,7 +185,7 @@ def _driver(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
 
 def _workload(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
     name = value.get("name")
-    names = [one.name for one in scenario.workloads]
+    names = [workload.name for workload in scenario.workloads]
     if name not in names or scenario.workload is None:
         message = f"there is no workload {name!r}"
         raise Problems([Problem(f"{path}.name", message, "bad-step", f"name one of {', '.join(names)}")])
@@ -191,7 +193,9 @@ def _workload(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
         new = scenario.workload(value)
     except ValueError as error:
         raise Problems([Problem(path, str(error), "bad-step", "")]) from error
-    return replace(scenario, workloads=tuple(new if one.name == name else one for one in scenario.workloads))
+    return replace(
+        scenario, workloads=tuple(new if workload.name == name else workload for workload in scenario.workloads)
+    )
 
 
 _APPLY: dict[str, t.Callable[[Scenario, ObjectView, str], Scenario]] = {

@@ -29,7 +29,7 @@ class PlacementSimulation:
         self.nodes = dict(fleet.nodes)
         self._fleet = fleet
         self._states = States(fleet, workloads, engine)
-        self._requests = {one.name: pods.requests(one.pod) for one in workloads}
+        self._requests = {workload.name: pods.requests(workload.pod) for workload in workloads}
         self._changed: set[str] = set()
 
     def replace_node(self, node: Node) -> None:
@@ -50,7 +50,7 @@ class PlacementSimulation:
             return None
         if name not in self._changed and not self._states.of(node, workload).count_up_to(1):
             return None
-        held = [one.result for one in node.held]
+        held = [device.result for device in node.held]
         answer = allocate_pod(self._fleet, workload, NodeCache(node.offers, self._states.cache), held, node.unclear)
         if isinstance(answer, Refusal):
             return None
@@ -61,8 +61,10 @@ class PlacementSimulation:
 
     def _spread_allows(self, workload: Workload, node: Node) -> bool:
         """Whether the spread constraints of a workload allow one more of its pods on a node."""
-        rules: list[ObjectView] = spread.constraints(workload)
-        if not rules:
+        constraints: list[ObjectView] = spread.constraints(workload)
+        if not constraints:
             return True
         fleet = replace(self._fleet, nodes=self.nodes)
-        return all(sum(spread.limit(rule, workload, fleet, {node.name: 1}).values()) > 0 for rule in rules)
+        return all(
+            sum(spread.limit(constraint, workload, fleet, {node.name: 1}).values()) > 0 for constraint in constraints
+        )

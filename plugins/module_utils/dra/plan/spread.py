@@ -21,9 +21,9 @@ from .fleet import Fleet, Node, Workload
 def constraints(workload: Workload) -> list[ObjectView]:
     """The spread constraints that can keep a pod of the workload pending."""
     return [
-        one
-        for one in workload.pod.get("topologySpreadConstraints") or ()
-        if one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
+        constraint
+        for constraint in workload.pod.get("topologySpreadConstraints") or ()
+        if constraint.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"
     ]
 
 

@@ -46,7 +46,7 @@ class State:
         self._fleet = fleet
         self._workload = workload
         self._position = {identify(offer): number for number, offer in enumerate(node.offers)}
-        self._held = [one.result for one in node.held]
+        self._held = [device.result for device in node.held]
         self._uncertain = sorted(node.unclear)
         self._cache = NodeCache(node.offers, cache, verdicts)
         self.found: list[tuple[int, ...]] = []
@@ -60,15 +60,15 @@ class State:
         return min(len(self.found), limit)
 
     def _search_next(self) -> None:
-        """Search one more placement. Sets `refusal` if there is none, or if a limit is reached."""
+        """Search for one more placement. Sets `refusal` if there is none, or if a limit is reached."""
         answer = allocate_pod(self._fleet, self._workload, self._cache, self._held, self._uncertain)
         if isinstance(answer, Refusal):
             self.refusal = answer
             return
         self._examined += answer.examined
         self._held += answer.results
-        self.found.append(tuple(self._position[one.id] for one in answer.results))
-        if len(self.found) >= MAX_PLACEMENTS or not any(not one.admin for one in answer.results):
+        self.found.append(tuple(self._position[result.id] for result in answer.results))
+        if len(self.found) >= MAX_PLACEMENTS or not any(not result.admin for result in answer.results):
             reason = f"counted only up to {len(self.found)}: nothing that a pod takes runs out"
             self.refusal = Refusal(reason, "claims", "budget")
         elif self._examined > NODE_SEARCH_BUDGET:
@@ -105,8 +105,8 @@ class States:
             self._nodes[id(node)] = node
             position = {identify(offer): number for number, offer in enumerate(node.offers)}
             held = sorted(
-                (position.get(one.result.id, -1), one.result.admin, tuple(sorted(one.result.consumed.items())))
-                for one in node.held
+                (position.get(device.result.id, -1), device.result.admin, tuple(sorted(device.result.consumed.items())))
+                for device in node.held
             )
             self._keys[id(node)] = (self.shape(node), tuple(held))
         return self._keys[id(node)]
@@ -154,9 +154,9 @@ def allocate_pod(
 
 
 def _class_names(devices: t.Iterable[t.Mapping[str, t.Any]]) -> set[str]:
-    found = set()
-    for one in devices:
-        for request in one.get("requests") or ():
+    names = set()
+    for claim_devices in devices:
+        for request in claim_devices.get("requests") or ():
             for body in alternatives(request):
-                found.add(str(body.get("deviceClassName")))
-    return found
+                names.add(str(body.get("deviceClassName")))
+    return names

@@ -56,28 +56,30 @@ def stranded(
         states = States(fleet, workloads, engine)
     search = _StrandedSearch(fleet, workloads, states)
     known: dict[tuple[t.Hashable, ...], list[tuple[int, Stranded]]] = {}
-    found = []
+    stranded_devices = []
     for node in fleet.nodes.values():
         refusals = tuple(pods.refuses(node, workload.pod) for workload in workloads)
-        owners = list(dict.fromkeys(one.owner for one in node.held))
-        key = (states.key(node), refusals, tuple(owners.index(one.owner) for one in node.held))
+        owners = list(dict.fromkeys(device.owner for device in node.held))
+        key = (states.key(node), refusals, tuple(owners.index(device.owner) for device in node.held))
         if key not in known:
             known[key] = _stranded_on(search, node, refusals)
-        found += [_renamed_for(node, owners, number, one) for number, one in known[key]]
-    return found
+        stranded_devices += [
+            _renamed_for(node, owners, number, stranded_device) for number, stranded_device in known[key]
+        ]
+    return stranded_devices
 
 
-def _renamed_for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Stranded:
+def _renamed_for(node: Node, owners: t.Sequence[str], number: int, stranded_device: Stranded) -> Stranded:
     """A result of `_stranded_on` with the names of a node in the same state.
 
-    `number` is the position of the device. `holders` and `together` of `one` are positions in `owners`.
+    `number` is the position of the device. `holders` and `together` of `stranded_device` are positions in `owners`.
     """
     return replace(
-        one,
+        stranded_device,
         node=node.name,
         device="/".join(identify(node.offers[number])),
-        holders=tuple(sorted(owners[int(holder)] for holder in one.holders)),
-        together=tuple(sorted(owners[int(holder)] for holder in one.together)),
+        holders=tuple(sorted(owners[int(holder)] for holder in stranded_device.holders)),
+        together=tuple(sorted(owners[int(holder)] for holder in stranded_device.together)),
     )
 
 
@@ -100,13 +102,13 @@ class _StrandedSearch:
 
     def surely_usable(self, node: Node, refusals: t.Sequence[str]) -> set[int]:
         """The positions of devices that are certainly usable: pods get them if placed one after the other."""
-        found: set[int] = set()
+        positions: set[int] = set()
         for workload, refused in zip(self.workloads, refusals):
             if not refused:
                 state = self.states.of(node, workload)
                 state.count_up_to(MAX_PLACEMENTS + 1)
-                found.update(position for one in state.found for position in one)
-        return found
+                positions.update(position for placement in state.found for position in placement)
+        return positions
 
     def always_stranded(self, node: Node, number: int, refusals: t.Sequence[str]) -> bool:
         """Whether a device is stranded even if no device of the node is allocated."""
@@ -155,7 +157,7 @@ class _StrandedSearch:
             claims[claim] = {**claims[claim], "devices": devices}
         pinned = replace(matches.workload, claims=tuple(claims))
         cache = NodeCache(node.offers, _ThisDevice(self.states.cache, offer))
-        answer = allocate_pod(self.fleet, pinned, cache, [one.result for one in node.held], node.unclear, explain)
+        answer = allocate_pod(self.fleet, pinned, cache, [device.result for device in node.held], node.unclear, explain)
         if isinstance(answer, Refusal):
             return answer
         if takes_all and not _includes(answer, offer):
@@ -181,10 +183,10 @@ def _stranded_on(search: _StrandedSearch, node: Node, refusals: t.Sequence[str])
 
     `holders` and `together` are positions among the claims that have devices of the node.
     """
-    owners = list(dict.fromkeys(one.owner for one in node.held))
+    owners = list(dict.fromkeys(device.owner for device in node.held))
     taken = node.owners()
     usable = search.surely_usable(node, refusals)
-    found = []
+    stranded_devices = []
     for number, offer in enumerate(node.offers):
         if number in usable or identify(offer) in taken or offer.possible:
             continue
@@ -192,12 +194,12 @@ def _stranded_on(search: _StrandedSearch, node: Node, refusals: t.Sequence[str])
         if refusal is None:
             continue
         if refusal.unknown:
-            found.append((number, Stranded(node.name, "", refusal.reason, certain=False)))
+            stranded_devices.append((number, Stranded(node.name, "", refusal.reason, certain=False)))
             continue
         alone, together = _holders(search, node, number, refusals)
-        holders, others = (tuple(str(owners.index(one)) for one in some) for some in (alone, together))
-        found.append((number, Stranded(node.name, "", refusal.reason, holders, others)))
-    return found
+        holders, others = (tuple(str(owners.index(owner)) for owner in group) for group in (alone, together))
+        stranded_devices.append((number, Stranded(node.name, "", refusal.reason, holders, others)))
+    return stranded_devices
 
 
 def _holders(
@@ -216,7 +218,7 @@ def _holders(
         return alone, []
     needed = list(owners)
     for owner in owners:  # drop every claim that does not need to be deleted
-        fewer = [one for one in needed if one != owner]
+        fewer = [other for other in needed if other != owner]
         if search.usable(node.without(fewer), offer, refusals):
             needed = fewer
     return [], needed
@@ -225,13 +227,13 @@ def _holders(
 def _involved_owners(search: _StrandedSearch, node: Node, offer: Offer, refusals: t.Sequence[str]) -> list[str]:
     """The claims that have a device which an allocation with this device may include or depend on."""
     accepted = [matches for matches, refused in zip(search.matches, refusals) if not refused]
-    found = [
+    involved = [
         held.owner
         for held in node.held
         if any(matches.may_be_allocated_with(offer, held.result.offer) for matches in accepted)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(involved))
 
 
 def _includes(answer: Allocation, offer: Offer) -> bool:
-    return any(one.id == identify(offer) for one in answer.results)
+    return any(result.id == identify(offer) for result in answer.results)

@@ -66,7 +66,7 @@ class StrandedValue:
 
 def prices(entries: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
     """The prices of a site, from mappings with `driver`, `price` and `attributes`. Raises Problems."""
-    found, problems = [], []
+    price_list, problems = [], []
     for number, entry in enumerate(entries):
         entry_path = f"{path}[{number}]"
         price, attributes = entry.get("price"), entry.get("attributes") or {}
@@ -77,10 +77,10 @@ def prices(entries: t.Sequence[ObjectView], path: str = "prices") -> list[Price]
         elif not isinstance(attributes, dict):
             problems.append(Problem(f"{entry_path}.attributes", "is not a mapping", "wrong-type", ""))
         else:
-            found.append(Price(str(entry["driver"]), float(price), attributes))
+            price_list.append(Price(str(entry["driver"]), float(price), attributes))
     if problems:
         raise Problems(problems)
-    return found
+    return price_list
 
 
 def stranded_value(
@@ -90,20 +90,20 @@ def stranded_value(
 
     The price of a device is the first of the list that applies to it.
     """
-    certain = {(one.node, one.device) for one in stranded_devices if one.certain}
+    certain = {(stranded.node, stranded.device) for stranded in stranded_devices if stranded.certain}
     by_device: dict[tuple[str, str], DeviceValue] = {}
     links: dict[tuple[str, str], float] = {}  # by node and PCI address, or `driver/pool/device` without one
     for node in fleet.nodes.values():
         for offer in node.offers:
             key = (node.name, "/".join(identify(offer)))
             if key in certain:
-                cost = next((one.price for one in price_list if one.applies_to(offer)), None)
+                cost = next((price.price for price in price_list if price.applies_to(offer)), None)
                 value = DeviceValue(_gbps(offer), cost)
                 by_device[key] = value
                 link = (node.name, offer.address or key[1])
                 links[link] = max(links.get(link, 0.0), value.gbps or 0.0)
-    total_cost = round(sum(one.cost or 0 for one in by_device.values()), 2) if price_list else None
-    unpriced = sum(one.cost is None for one in by_device.values()) if price_list else 0
+    total_cost = round(sum(value.cost or 0 for value in by_device.values()), 2) if price_list else None
+    unpriced = sum(value.cost is None for value in by_device.values()) if price_list else 0
     return StrandedValue(len(by_device), round(sum(links.values()), 3), total_cost, unpriced, by_device)
 
 

@@ -101,7 +101,7 @@ def _choose_devices(fleet: Fleet, users: DeviceUsers, request: SwapRequest) -> C
     """The choice for a request for devices by name."""
     published = {identify(offer) for node in fleet.nodes.values() for offer in node.offers}
     requested = tuple(dict.fromkeys(request.devices))
-    missing = ["/".join(one) for one in requested if one not in published]
+    missing = ["/".join(device) for device in requested if device not in published]
     if missing:
         return Chosen(
             reason=f"no complete pool of a node publishes {', '.join(missing[:8])}: the node may no longer exist. Name "
@@ -149,35 +149,35 @@ def _choose_for_pods(
             return Chosen(total=total, reason=reason, notes=fleet.notes)
     movable, ending = users.movable(not request.ignore_budgets)
     being_evicted = users.effects_of_taking(_devices_being_swapped(objects, request.tier)).evicted
-    ending_claims = {*ending, *(claim for one in being_evicted for claim in one.claims)}
+    ending_claims = {*ending, *(claim for pod in being_evicted for claim in pod.claims)}
     after = replace(fleet, nodes={name: node.without(ending_claims) for name, node in fleet.nodes.items()})
     tolerant = {
-        f"{one['metadata']['namespace']}/{one['metadata']['name']}"
-        for one in objects
-        if one.get("kind") == "ResourceClaim" and not not_tolerating(v1(one, "ResourceClaim")["spec"], request.tier)
+        f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        for claim in objects
+        if claim.get("kind") == "ResourceClaim" and not not_tolerating(v1(claim, "ResourceClaim")["spec"], request.tier)
     }
-    still_movable = [one for one in movable if not ending_claims & set(one.claims)]
+    still_movable = [pod for pod in movable if not ending_claims & set(pod.claims)]
     job = Job(workload, count, request.tier, MAX_PODS, True, request.searches)
-    found = room(after, job, still_movable, engine, tolerant)
-    if not found.fits:
-        return Chosen(total=total, reason=found.reason, notes=fleet.notes)
-    moved = {one.pod for one in found.moves} | {one.pod for one in being_evicted}
-    placed = {one for _node, devices in found.placements for one in devices}
-    held = users.effects_of_taking(found.devices)
-    devices_of_moved = {one for pod in held.evicted if pod.pod in moved or pod.ending for one in pod.devices}
-    evict = tuple(one for one in found.devices if one in placed or one in devices_of_moved)
+    plan = room(after, job, still_movable, engine, tolerant)
+    if not plan.fits:
+        return Chosen(total=total, reason=plan.reason, notes=fleet.notes)
+    moved = {move.pod for move in plan.moves} | {pod.pod for pod in being_evicted}
+    placed = {device for _node, devices in plan.placements for device in devices}
+    held = users.effects_of_taking(plan.devices)
+    devices_of_moved = {device for pod in held.evicted if pod.pod in moved or pod.ending for device in pod.devices}
+    evict = tuple(device for device in plan.devices if device in placed or device in devices_of_moved)
     effects = replace(users.effects_of_taking(evict), held_by_tier=held.held_by_tier)
-    return Chosen(found.devices, evict, effects, count, total, notes=fleet.notes)
+    return Chosen(plan.devices, evict, effects, count, total, notes=fleet.notes)
 
 
 def _devices_being_swapped(objects: t.Iterable[ObjectView], tier: str) -> list[DeviceId]:
     """The devices whose pods an earlier run has begun to evict."""
-    found = []
-    for one in objects:
-        if one.get("kind") == "DeviceTaintRule" and swap.swap_of(one) == tier and swap.evicts(one):
-            selector = one["spec"].get("deviceSelector") or {}
-            found.append((str(selector.get("driver")), str(selector.get("pool")), str(selector.get("device"))))
-    return found
+    devices = []
+    for rule in objects:
+        if rule.get("kind") == "DeviceTaintRule" and swap.swap_of(rule) == tier and swap.evicts(rule):
+            selector = rule["spec"].get("deviceSelector") or {}
+            devices.append((str(selector.get("driver")), str(selector.get("pool")), str(selector.get("device"))))
+    return devices
 
 
 def _fitting_on_empty_fleet(fleet: Fleet, workload: Workload, engine: Engine) -> int:
@@ -185,7 +185,7 @@ def _fitting_on_empty_fleet(fleet: Fleet, workload: Workload, engine: Engine) ->
 
     def emptied(name: str) -> t.Any:
         node = fleet.nodes[name]
-        return node.without([one.owner for one in node.held])
+        return node.without([device.owner for device in node.held])
 
     empty = replace(fleet, nodes={name: emptied(name) for name in fleet.nodes}, quotas=())
     return fit(empty, [workload], engine)[0].total
@@ -199,12 +199,12 @@ def lines(chosen: Chosen, request: SwapRequest) -> list[str]:
     if request.workload:
         share = f", {request.share} % of {chosen.total} on the empty fleet" if chosen.total is not None else ""
         devices += f" for {chosen.fitting} pod(s) of {request.workload.name}{share}"
-    to_evict = sum(not one.ending for one in chosen.effects.evicted)
-    found = [f"{request.tier}: {devices}; {to_evict} pod(s) to evict"]
-    found += [f"  {one.line()}" for one in sorted(chosen.effects.evicted, key=lambda one: one.pod)]
+    to_evict = sum(not pod.ending for pod in chosen.effects.evicted)
+    report = [f"{request.tier}: {devices}; {to_evict} pod(s) to evict"]
+    report += [f"  {pod.line()}" for pod in sorted(chosen.effects.evicted, key=lambda pod: pod.pod)]
     if chosen.effects.held_by_tier:
-        found.append(f"  {len(chosen.effects.held_by_tier)} device(s) are in use by the tier already")
-    return found
+        report.append(f"  {len(chosen.effects.held_by_tier)} device(s) are in use by the tier already")
+    return report
 
 
 def evicted_as_dict(pod: EvictedPod) -> Object:
@@ -214,9 +214,9 @@ def evicted_as_dict(pod: EvictedPod) -> Object:
 
 def device_names(devices: t.Iterable[DeviceId]) -> list[str]:
     """Devices as `driver/pool/device`."""
-    return ["/".join(one) for one in devices]
+    return ["/".join(device) for device in devices]
 
 
 def device_ids(names: t.Iterable[str]) -> tuple[DeviceId, ...]:
     """The devices with these names, `driver/pool/device`. Raises ValueError."""
-    return tuple(dict.fromkeys(parse_device(one) for one in names))
+    return tuple(dict.fromkeys(parse_device(name) for name in names))

@@ -68,10 +68,10 @@ def _nodes_of_step(fleet: Fleet, value: ObjectView, path: str) -> list[str]:
     if (names is None) == (labels is None) or set(value) - {"nodes", "labels"}:
         raise Problems([Problem(path, "must have nodes or labels, and nothing else", "bad-step", "")])
     if labels is not None:
-        found = [node.name for node in fleet.nodes.values() if selected({"matchLabels": labels}, node.labels)]
-        if not found:
+        matching = [node.name for node in fleet.nodes.values() if selected({"matchLabels": labels}, node.labels)]
+        if not matching:
             raise Problems([Problem(f"{path}.labels", "match no node", "no-node", "check the labels of the nodes")])
-        return found
+        return matching
     if not isinstance(names, list):
         raise Problems([Problem(f"{path}.nodes", "is not a list", "wrong-type", "give the names of nodes")])
     missing = [name for name in names if name not in fleet.nodes]
@@ -100,7 +100,7 @@ def _uncordon(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
 
 
 def _without_taints(taints: t.Sequence[ObjectView], prefix: str) -> tuple[ObjectView, ...]:
-    return tuple(one for one in taints if not str(one.get("key")).startswith(prefix))
+    return tuple(taint for taint in taints if not str(taint.get("key")).startswith(prefix))
 
 
 def _drain(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
@@ -119,7 +119,7 @@ def _add(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     if set(value) - {"like", "count", "labels"}:
         message = "must have like, and may have count and labels, but nothing else"
         problems.append(Problem(path, message, "bad-step", ""))
-    if not isinstance(labels, dict) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
+    if not isinstance(labels, dict) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
         message = "is not a mapping of strings to strings"
         problems.append(Problem(f"{path}.labels", message, "wrong-type", "quote numbers"))
     if not isinstance(like, str) or like not in fleet.nodes:
@@ -170,7 +170,7 @@ def _devices(fleet: Fleet, value: ObjectView, path: str, optional: t.Collection[
         raise Problems([Problem(path, message, "bad-step", "")])
     node = fleet.nodes[str(name)]
     keys = [{str(offer.device["name"]), offer.address} - {""} for offer in node.offers]
-    missing = [str(one) for one in devices if not any(one in names for names in keys)]
+    missing = [str(device) for device in devices if not any(device in names for names in keys)]
     if missing:
         message = f"node {name} has no device {', '.join(missing)}"
         raise Problems([Problem(f"{path}.devices", message, "no-device", "give names or PCI addresses of its devices")])
@@ -181,7 +181,7 @@ def _lose(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     node, lost = _devices(fleet, value, path)
     offers = tuple(offer for number, offer in enumerate(node.offers) if number not in lost)
     ids = {identify(offer) for offer in offers}
-    held = tuple(one for one in node.held if one.result.id in ids)
+    held = tuple(held_device for held_device in node.held if held_device.result.id in ids)
     return _with_changed_nodes(fleet, [node.name], lambda _node: replace(node, offers=offers, held=held))
 
 
@@ -189,7 +189,7 @@ def _replace(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     """A device cannot be replaced while it is in use, so the claims that have it and their pods are removed."""
     node, chosen = _devices(fleet, value, path, ("attributes", "capacity"))
     ids = {identify(node.offers[number]) for number in chosen}
-    free = node.without({one.owner for one in node.held if one.result.id in ids})
+    free = node.without({held_device.owner for held_device in node.held if held_device.result.id in ids})
     return _with_changed_devices(fleet, free, chosen, value, path, ())
 
 
@@ -218,8 +218,8 @@ def _with_changed_devices(
     attributes, capacity = value.get("attributes") or {}, value.get("capacity") or {}
     if not isinstance(attributes, dict) or not isinstance(capacity, dict):
         raise Problems([Problem(path, "has attributes or capacity that is not a mapping", "wrong-type", "")])
-    new = {name: _typed(one, f"{path}.attributes.{name}") for name, one in attributes.items()}
-    amounts = {name: _amount(one, f"{path}.capacity.{name}") for name, one in capacity.items()}
+    new = {name: _typed(attribute, f"{path}.attributes.{name}") for name, attribute in attributes.items()}
+    amounts = {name: _amount(amount, f"{path}.capacity.{name}") for name, amount in capacity.items()}
     offers = list(node.offers)
     for number in chosen:
         device = dict(offers[number].device)
@@ -233,7 +233,10 @@ def _with_changed_devices(
             device["taints"] = [*existing, *taints]
         offers[number] = replace(offers[number], device=device)
     by_id = {identify(offer): offer for offer in offers}
-    held = tuple(replace(one, result=replace(one.result, offer=by_id[one.result.id])) for one in node.held)
+    held = tuple(
+        replace(held_device, result=replace(held_device.result, offer=by_id[held_device.result.id]))
+        for held_device in node.held
+    )
     return _with_changed_nodes(fleet, [node.name], lambda _node: replace(node, offers=tuple(offers), held=held))
 
 
@@ -256,8 +259,8 @@ def _release(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     claims = value.get("claims")
     if not isinstance(claims, list) or not claims or set(value) != {"claims"}:
         raise Problems([Problem(path, "must have claims, a list, and nothing else", "bad-step", "")])
-    owners = {one.owner for node in fleet.nodes.values() for one in node.held}
-    missing = [str(one) for one in claims if one not in owners]
+    owners = {held_device.owner for node in fleet.nodes.values() for held_device in node.held}
+    missing = [str(claim) for claim in claims if claim not in owners]
     if missing:
         message = f"have no devices: {', '.join(missing)}"
         raise Problems([Problem(f"{path}.claims", message, "no-claim", "write them as namespace/name")])

@@ -84,9 +84,9 @@ class _Compiler:
         self.reader = reader
         self.fleet = Fleet(compile_input.nodes, compile_input.drivers, compile_input.engine, compile_input.server)
         self.classes = {
-            str(one["metadata"]["name"]): versions.convert(one, _V1)
-            for one in compile_input.objects
-            if one["kind"] == "DeviceClass"
+            str(item["metadata"]["name"]): versions.convert(item, _V1)
+            for item in compile_input.objects
+            if item["kind"] == "DeviceClass"
         }
         # not the labels of the claims: pruning the claims would then remove these objects too
         self.labels = dict(zip(OWN_LABELS, (MANAGED_BY, compile_input.site)))
@@ -108,8 +108,8 @@ class _Compiler:
                 "or take the nodes from slices (dra_claims_nodes_from)."
             )
         in_effect, overdue = split_loans(queues.loans, self.input.now)
-        compiled.loans = [self._loan_line(one) for one in in_effect]
-        compiled.overdue = [self._loan_line(one) for one in overdue]
+        compiled.loans = [self._loan_line(loan) for loan in in_effect]
+        compiled.overdue = [self._loan_line(loan) for loan in overdue]
         team_quotas = quotas(queues, in_effect, reader)
         variants = self._templates(supplies)
         if reader.problems:
@@ -122,16 +122,16 @@ class _Compiler:
 
     def _annotate_loans(self, loans: t.Sequence[Loan]) -> None:
         """Annotate each queue whose quota is changed by loans with these loans, so that the cluster shows them."""
-        for one in self.compiled.objects:
-            if one["kind"] == "ClusterQueue":
-                name = one["metadata"]["name"]
+        for item in self.compiled.objects:
+            if item["kind"] == "ClusterQueue":
+                name = item["metadata"]["name"]
                 lines = [self._loan_line(loan) for loan in loans if name in (loan.lender, loan.borrower)]
                 if lines:
-                    one["metadata"]["annotations"] = {LOANS: "\n".join(lines)}
+                    item["metadata"]["annotations"] = {LOANS: "\n".join(lines)}
 
     def _loan_line(self, loan: Loan) -> str:
         def format_amount(name: str, amount: t.Any) -> str:
-            short = next(one.short for one in self.queues.resources if one.name == name)
+            short = next(resource.short for resource in self.queues.resources if resource.name == name)
             return f"{amount_text(amount, name in self.queues.binary)} {short}"
 
         return loan.line(format_amount)
@@ -154,11 +154,11 @@ class _Compiler:
         calculator = ChargeCalculator(self.queues.resources, supplies, self.classes, self.fleet)
         namespaces = {namespace for team in self.queues.teams for namespace in team.namespaces}
         templates = {
-            (str(one["metadata"].get("namespace") or ""), str(one["metadata"]["name"])): one
-            for one in self.input.objects
-            if one["kind"] == "ResourceClaimTemplate"
+            (str(template["metadata"].get("namespace") or ""), str(template["metadata"]["name"])): template
+            for template in self.input.objects
+            if template["kind"] == "ResourceClaimTemplate"
         }
-        choices = {(one.namespace, one.template): one for one in self.queues.choices}
+        choices = {(choice.namespace, choice.template): choice for choice in self.queues.choices}
         for key, choice in choices.items():
             if key not in templates or key[0] not in namespaces:
                 scope = "in a namespace of a team" if key in templates else "among the claims of the site"
@@ -184,10 +184,10 @@ class _Compiler:
         try:
             usable, entry.left_out = variant(versions.convert(item, _V1), choice, self.labels)
             entry.charges = calculator.charges(usable, entry.notes)
-        except TemplateError as refused:
-            entry.reason, entry.left_out = str(refused), []
+        except TemplateError as error:
+            entry.reason, entry.left_out = str(error), []
             if choice:
-                self.reader.problem(child(choice.path, "template"), f"{entry.template}: {refused}", "refused-template")
+                self.reader.problem(child(choice.path, "template"), f"{entry.template}: {error}", "refused-template")
             return entry, None
         entry.use = str(usable["metadata"]["name"])
         if not entry.left_out:
@@ -210,16 +210,16 @@ class _Compiler:
                 parts += [f"borrows at most {amount_text(quota.borrow, binary)}"] if quota.borrow is not None else []
                 parts += [f"lends at most {amount_text(quota.lend, binary)}"] if quota.lend is not None else []
                 lines.append(", ".join(parts))
-        return lines + [self._template_line(one) for one in self.compiled.templates]
+        return lines + [self._template_line(template) for template in self.compiled.templates]
 
-    def _template_line(self, one: TeamTemplate) -> str:
-        name = f"{one.namespace}/{one.template}"
-        if not one.use:
-            return f"{name}: not for queues: {one.reason}"
+    def _template_line(self, template: TeamTemplate) -> str:
+        name = f"{template.namespace}/{template.template}"
+        if not template.use:
+            return f"{name}: not for queues: {template.reason}"
         charged = ", ".join(
-            f"{amount_text(one.charges[resource.name], resource.name in self.queues.binary)} {resource.short}"
+            f"{amount_text(template.charges[resource.name], resource.name in self.queues.binary)} {resource.short}"
             for resource in self.queues.resources
-            if resource.name in one.charges
+            if resource.name in template.charges
         )
-        instead = f" as {one.use}, without {', '.join(one.left_out)}" if one.left_out else ""
-        return f"{name}: charged {charged or 'nothing'}{instead}"
+        variant_text = f" as {template.use}, without {', '.join(template.left_out)}" if template.left_out else ""
+        return f"{name}: charged {charged or 'nothing'}{variant_text}"

@@ -28,26 +28,26 @@ _STRATEGIES = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
 
 def fragment(queues: Queues) -> Object:
     """The fields of a Configuration that the queues need, and no others."""
-    mappings = [_device_class_mapping(one) for one in queues.resources if one.classes]
-    found: Object = {}
+    mappings = [_device_class_mapping(resource) for resource in queues.resources if resource.classes]
+    configuration: Object = {}
     if mappings:
-        found["resources"] = {"deviceClassMappings": mappings}
+        configuration["resources"] = {"deviceClassMappings": mappings}
     if queues.uncounted:
-        found.setdefault("resources", {})["excludeResourcePrefixes"] = list(queues.uncounted)
+        configuration.setdefault("resources", {})["excludeResourcePrefixes"] = list(queues.uncounted)
     gates = {"KueueDRAIntegration": True} if mappings else {}
-    if any(one.capacity for one in queues.resources):
+    if any(resource.capacity for resource in queues.resources):
         gates[CAPACITY_GATE] = True
-    if any(one.counter for one in queues.resources):
+    if any(resource.counter for resource in queues.resources):
         gates[COUNTER_GATE] = True
     if gates:
-        found["featureGates"] = gates
+        configuration["featureGates"] = gates
     if any(team.weight is not None for team in queues.teams):
-        found["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
-    return found
+        configuration["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
+    return configuration
 
 
 def _device_class_mapping(resource: Resource) -> Object:
-    found: Object = {"name": resource.name, "deviceClassNames": list(resource.classes)}
+    mapping: Object = {"name": resource.name, "deviceClassNames": list(resource.classes)}
     if not resource.whole_devices:
         selector = resource.selector or f"device.driver == {json.dumps(resource.driver)}"
         source = {
@@ -55,8 +55,8 @@ def _device_class_mapping(resource: Resource) -> Object:
             "driver": resource.driver,
             "deviceSelector": {"cel": {"expression": selector}},
         }
-        found["sources"] = [{"capacity" if resource.capacity else "counter": source}]
-    return found
+        mapping["sources"] = [{"capacity" if resource.capacity else "counter": source}]
+    return mapping
 
 
 def selector_error(resource: Resource, kueue_cel: Engine) -> str:
@@ -71,67 +71,69 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
     Gates, fields of fairSharing and prefixes are added to those of `base`; a mapping replaces the one with the same
     name.
     """
-    found: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
+    configuration: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
     for key in ("featureGates", "fairSharing"):
         if key in part:
-            found[key] = {**(base.get(key) or {}), **part[key]}
+            configuration[key] = {**(base.get(key) or {}), **part[key]}
     if "resources" in part:
         resources = dict(base.get("resources") or {})
         required = part["resources"]
-        names = {one["name"] for one in required.get("deviceClassMappings") or ()}
-        kept = [one for one in resources.get("deviceClassMappings") or () if one.get("name") not in names]
+        names = {mapping["name"] for mapping in required.get("deviceClassMappings") or ()}
+        kept = [mapping for mapping in resources.get("deviceClassMappings") or () if mapping.get("name") not in names]
         if kept or required.get("deviceClassMappings"):
             resources["deviceClassMappings"] = [*kept, *(required.get("deviceClassMappings") or ())]
         prefixes = [*(resources.get("excludeResourcePrefixes") or ()), *(required.get("excludeResourcePrefixes") or ())]
         if prefixes:
             resources["excludeResourcePrefixes"] = list(dict.fromkeys(prefixes))
-        found["resources"] = resources
-    return found
+        configuration["resources"] = resources
+    return configuration
 
 
 def differences(part: ObjectView, running: ObjectView) -> list[str]:
     """The fields of the fragment that are missing from a running Configuration or differ there, one line each."""
-    found = []
+    lines = []
     resources = _as_dict(running.get("resources"))
-    mappings = {str(one.get("name")): one for one in _as_dicts(resources.get("deviceClassMappings"))}
+    mappings = {str(mapping.get("name")): mapping for mapping in _as_dicts(resources.get("deviceClassMappings"))}
     required = (part.get("resources") or {}).get("deviceClassMappings") or ()
-    for one in required:
-        name, path = one["name"], f"resources.deviceClassMappings[{one['name']}]"
+    for mapping in required:
+        name, path = mapping["name"], f"resources.deviceClassMappings[{mapping['name']}]"
         current = mappings.get(name)
         if current is None:
-            found.append(f"{path} is missing")
+            lines.append(f"{path} is missing")
             continue
-        if sorted(map(str, current.get("deviceClassNames") or ())) != sorted(one["deviceClassNames"]):
-            found.append(f"{path}.deviceClassNames is {current.get('deviceClassNames')}, not {one['deviceClassNames']}")
-        if (current.get("sources") or []) != (one.get("sources") or []):
-            found.append(f"{path}.sources differs")
-    found += conflicts(part, running)
+        if sorted(map(str, current.get("deviceClassNames") or ())) != sorted(mapping["deviceClassNames"]):
+            lines.append(
+                f"{path}.deviceClassNames is {current.get('deviceClassNames')}, not {mapping['deviceClassNames']}"
+            )
+        if (current.get("sources") or []) != (mapping.get("sources") or []):
+            lines.append(f"{path}.sources differs")
+    lines += conflicts(part, running)
     prefixes = resources.get("excludeResourcePrefixes") or []
     for prefix in (part.get("resources") or {}).get("excludeResourcePrefixes") or ():
         if prefix not in prefixes:
-            found.append(f"resources.excludeResourcePrefixes lacks {prefix}: pods that request it are not admitted")
+            lines.append(f"resources.excludeResourcePrefixes lacks {prefix}: pods that request it are not admitted")
     gates = _as_dict(running.get("featureGates"))
     for name, value in (part.get("featureGates") or {}).items():
         if gates.get(name, _GATES[name]) is not value:
-            found.append(
+            lines.append(
                 f"featureGates.{name} is not {str(value).lower()} in the configuration, which is correct only if "
                 "Kueue's option --feature-gates sets it"
             )
     if "fairSharing" in part and not running.get("fairSharing"):
-        found.append("fairSharing is missing: the weights of teams have no effect")
-    return found
+        lines.append("fairSharing is missing: the weights of teams have no effect")
+    return lines
 
 
 def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
     """Mappings of a running Configuration that conflict with the fragment: Kueue does not start with both."""
     required = (part.get("resources") or {}).get("deviceClassMappings") or ()
-    names = {str(one["name"]) for one in required}
-    classes = {name for one in required for name in one["deviceClassNames"]}
+    names = {str(mapping["name"]) for mapping in required}
+    classes = {name for mapping in required for name in mapping["deviceClassNames"]}
     found = []
-    for other in _as_dicts(_as_dict(running.get("resources")).get("deviceClassMappings")):
-        common = sorted(classes & set(map(str, other.get("deviceClassNames") or ())))
-        if common and str(other.get("name")) not in names:
-            name = other.get("name")
+    for mapping in _as_dicts(_as_dict(running.get("resources")).get("deviceClassMappings")):
+        common = sorted(classes & set(map(str, mapping.get("deviceClassNames") or ())))
+        if common and str(mapping.get("name")) not in names:
+            name = mapping.get("name")
             found.append(
                 f"resources.deviceClassMappings[{name}] also has class {common[0]}: Kueue does not start with both"
             )
@@ -143,4 +145,4 @@ def _as_dict(value: object) -> ObjectView:
 
 
 def _as_dicts(value: object) -> t.Sequence[ObjectView]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

@@ -64,15 +64,15 @@ class _Parser:
     def queues(self, site: str) -> Queues:
         reader, values = self.reader, self.values
         resources = self._read("resources", self._resource)
-        self._unique([(one.path, one.name) for one in resources], "resource")
+        self._unique([(resource.path, resource.name) for resource in resources], "resource")
         self._check_classes(resources)
-        self.known = {one.name: one for one in resources}
+        self.known = {resource.name: resource for resource in resources}
         self._bundles()
         teams = self._read("teams", self._team)
-        self._unique([(one.path, one.name) for one in teams], "team")
+        self._unique([(team.path, team.name) for team in teams], "team")
         self._check_namespaces(teams)
         priorities = self._read("priorities", self._priority)
-        self._unique([(one.path, one.name) for one in priorities], "priority")
+        self._unique([(priority.path, priority.name) for priority in priorities], "priority")
         names = [team.name for team in teams]
         loans = self._read("loans", lambda item, path: self._loan(item, path, names))
         choices = self._read("templates", self._choice)
@@ -112,32 +112,32 @@ class _Parser:
         item = reader.mapping(value, path, keys, "a resource")
         if item is None:
             return None
-        found = Resource(path, self._resource_name(item, path))
+        resource = Resource(path, self._resource_name(item, path))
         classes = child(path, "classes")
         for number, name in enumerate(reader.strings(item["classes"], classes) if "classes" in item else ()):
             error = limits.dns_subdomain(name) or limits.label_key(name)
             if error:
                 reader.problem(child(classes, number), f"{name!r} {error}", "bad-name")
-            elif name in found.classes:
+            elif name in resource.classes:
                 reader.problem(child(classes, number), f"{name!r} is listed twice", "duplicate-name")
             else:
-                found.classes.append(name)
-        if len(found.classes) > MAX_CLASSES:
+                resource.classes.append(name)
+        if len(resource.classes) > MAX_CLASSES:
             reader.problem(
-                classes, f"has {len(found.classes)} classes; Kueue accepts at most {MAX_CLASSES}", "too-many"
+                classes, f"has {len(resource.classes)} classes; Kueue accepts at most {MAX_CLASSES}", "too-many"
             )
         for key, check in (("capacity", limits.qualified_name), ("counter", limits.dns_label)):
             if key in item:
-                setattr(found, key, reader.name(item[key], child(path, key), check) or "")
+                setattr(resource, key, reader.name(item[key], child(path, key), check) or "")
         if "driver" in item:
-            found.driver = reader.name(item["driver"], child(path, "driver"), limits.driver_name) or ""
+            resource.driver = reader.name(item["driver"], child(path, "driver"), limits.driver_name) or ""
         if "selector" in item:
-            found.selector = reader.string(item["selector"], child(path, "selector")) or ""
-        self._check_contradictions(item, path, found)
-        found.broken = len(reader.problems) > before
-        return found if found.name else None
+            resource.selector = reader.string(item["selector"], child(path, "selector")) or ""
+        self._check_contradictions(item, path, resource)
+        resource.broken = len(reader.problems) > before
+        return resource if resource.name else None
 
-    def _check_contradictions(self, item: Object, path: str, found: Resource) -> None:
+    def _check_contradictions(self, item: Object, path: str, resource: Resource) -> None:
         reader = self.reader
         if "capacity" in item and "counter" in item:
             message = "cannot be combined with capacity"
@@ -150,17 +150,19 @@ class _Parser:
                 if key in item:
                     message = f"is missing: the {key} needs the classes of its devices"
                     reader.problem(child(path, "classes"), message, "missing")
-            if not found.capacity and not found.counter and found.name not in POD_RESOURCES:
+            if not resource.capacity and not resource.counter and resource.name not in POD_RESOURCES:
                 fix = f"give the classes of its devices, or name one of {', '.join(POD_RESOURCES)}"
                 reader.problem(child(path, "classes"), "is missing", "missing", fix)
-        elif found.name in POD_RESOURCES:
-            reader.problem(child(path, "name"), f"{found.name} is a resource of pods", "reserved", "use another name")
+        elif resource.name in POD_RESOURCES:
+            reader.problem(
+                child(path, "name"), f"{resource.name} is a resource of pods", "reserved", "use another name"
+            )
         if "total" in item:
             if "classes" in item:
                 message = "must not be set with classes: their devices are counted from the fleet"
                 reader.problem(child(path, "total"), message, "contradiction", "leave it out")
             else:
-                found.total = self._amount(item["total"], child(path, "total"), found)
+                resource.total = self._amount(item["total"], child(path, "total"), resource)
 
     def _resource_name(self, item: Object, path: str) -> str:
         if "name" not in item:
@@ -184,13 +186,15 @@ class _Parser:
     def _check_classes(self, resources: list[Resource]) -> None:
         """Report classes in several resources: their devices would be counted twice, and Kueue would not start."""
         first: dict[str, Resource] = {}
-        for one in resources:
-            for number, name in enumerate(one.classes):
-                other = first.setdefault(name, one)
-                if other is not one and not (one.counter and other.counter and one.counter != other.counter):
+        for resource in resources:
+            for number, name in enumerate(resource.classes):
+                other = first.setdefault(name, resource)
+                if other is not resource and not (
+                    resource.counter and other.counter and resource.counter != other.counter
+                ):
                     message = f"the devices of class {name!r} are already counted as {other.short}"
-                    self.reader.problem(child(child(one.path, "classes"), number), message, "counted-twice")
-        mappings = [one for one in resources if one.classes]
+                    self.reader.problem(child(child(resource.path, "classes"), number), message, "counted-twice")
+        mappings = [resource for resource in resources if resource.classes]
         if len(mappings) > MAX_MAPPINGS:
             message = f"has {len(mappings)} resources with classes; Kueue accepts at most {MAX_MAPPINGS}"
             self.reader.problem(PREFIX + "resources", message, "too-many")
@@ -210,13 +214,13 @@ class _Parser:
 
     def _uncounted(self, resources: list[Resource]) -> list[str]:
         value = self.values.get("uncounted")
-        counted = {one.name for one in resources}
+        counted = {resource.name for resource in resources}
         if value is None:
             return [name for name in POD_RESOURCES if name not in counted and name != "pods"]
         path = PREFIX + "uncounted"
         found = []
         for number, name in enumerate(self.reader.strings(value, path)):
-            matching = next((one for one in sorted(counted) if one.startswith(name)), None)
+            matching = next((full_name for full_name in sorted(counted) if full_name.startswith(name)), None)
             if matching:
                 message = f"{name!r} also leaves out {matching}, which is in {PREFIX}resources"
                 self.reader.problem(child(path, number), message, "contradiction")
@@ -231,7 +235,7 @@ class _Parser:
 
         `owner` is the team or loan that the amounts belong to, empty for the pool, and None for limits.
         """
-        found: Amounts = {}
+        amounts: Amounts = {}
         for name, number in self.reader.any_mapping(value, path).items():
             item_path = child(path, name)
             if bundles and name in self.bundles and owner is not None:
@@ -240,17 +244,19 @@ class _Parser:
             else:
                 resource = self.known.get(self._full_name(name))
                 if resource is None:
-                    known = [one.short for one in self.known.values()] + (list(self.bundles) if bundles else [])
+                    known = [resource.short for resource in self.known.values()] + (
+                        list(self.bundles) if bundles else []
+                    )
                     fix = nearest(name, known) or f"known: {', '.join(known) or 'none'}"
                     self.reader.problem(item_path, f"there is no resource {name!r}", "unknown-resource", fix)
                     continue
                 amount = self._amount(number, item_path, resource)
                 parts = {resource.name: amount} if amount is not None else {}
             for part, amount in parts.items():
-                found[part] = found.get(part, Fraction()) + amount
+                amounts[part] = amounts.get(part, Fraction()) + amount
                 if owner is not None:
                     self.amount_paths.setdefault((owner, part), item_path)
-        return found
+        return amounts
 
     def _amount(self, value: object, path: str, resource: Resource) -> Fraction | None:
         """A non-negative amount of a resource: a number of devices, or a quantity. None if the value is invalid."""
@@ -290,21 +296,21 @@ class _Parser:
             if not namespaces and item["namespaces"] in ([], ()):
                 reader.problem(item_path, "must not be empty", "empty")
         queue = reader.name(item.get("queue", name or "team"), child(path, "queue"), limits.dns_subdomain) or name
-        found = Team(path, name, namespaces, queue)
+        team = Team(path, name, namespaces, queue)
         for key in ("guaranteed", "borrow", "lend"):
             if key in item:
                 owner = name if key == "guaranteed" else None
-                setattr(found, key, self._amounts(item[key], child(path, key), owner, key == "guaranteed"))
+                setattr(team, key, self._amounts(item[key], child(path, key), owner, key == "guaranteed"))
         if "weight" in item:
-            found.weight = self._weight(item["weight"], child(path, "weight"))
+            team.weight = self._weight(item["weight"], child(path, "weight"))
         for key, policies in (("reclaim", _RECLAIM), ("preempt", _PREEMPT)):
             if key in item:
                 chosen = reader.choice(item[key], child(path, key), tuple(policies))
                 if chosen:
-                    setattr(found, key, policies[chosen])
-        self._check_lend_limits(found)
-        found.broken = len(reader.problems) > before
-        return found
+                    setattr(team, key, policies[chosen])
+        self._check_lend_limits(team)
+        team.broken = len(reader.problems) > before
+        return team
 
     def _check_lend_limits(self, team: Team) -> None:
         """Report a team whose lending limit exceeds its guarantee: Kueue refuses such a queue."""

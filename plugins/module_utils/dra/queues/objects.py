@@ -27,25 +27,25 @@ def objects(queues: Queues, quotas: Quotas, labels: t.Mapping[str, str]) -> list
 
     Every queue lists every resource, because Kueue lends a queue only resources that the queue lists.
     """
-    found = []
+    items = []
     if queues.resources and queues.teams:
-        found.append(_object("ResourceFlavor", queues.flavor, labels, {}))
-        found.append(_object("Cohort", queues.cohort, labels, _cohort_spec(queues)))
+        items.append(_object("ResourceFlavor", queues.flavor, labels, {}))
+        items.append(_object("Cohort", queues.cohort, labels, _cohort_spec(queues)))
         for team in queues.teams:
-            found.append(_object("ClusterQueue", team.name, labels, _queue_spec(team, queues, quotas)))
+            items.append(_object("ClusterQueue", team.name, labels, _queue_spec(team, queues, quotas)))
         for team in queues.teams:
             for namespace in team.namespaces:
                 local = _object("LocalQueue", team.queue, labels, {"clusterQueue": team.name})
                 local["metadata"]["namespace"] = namespace
-                found.append(local)
-    for one in queues.priorities:
+                items.append(local)
+    for priority in queues.priorities:
         item: Object = {"apiVersion": API_VERSION, "kind": "WorkloadPriorityClass"}
-        item["metadata"] = {"name": one.name, "labels": dict(labels)}
-        item["value"] = one.value
-        if one.description:
-            item["description"] = one.description
-        found.append(item)
-    return found
+        item["metadata"] = {"name": priority.name, "labels": dict(labels)}
+        item["value"] = priority.value
+        if priority.description:
+            item["description"] = priority.description
+        items.append(item)
+    return items
 
 
 def _object(kind: str, name: str, labels: t.Mapping[str, str], spec: Object) -> Object:
@@ -60,9 +60,9 @@ def _cohort_spec(queues: Queues) -> Object:
         # with an empty spec, server-side apply would remove the spec itself, which the API server refuses
         return {"resourceGroups": []}
     entries = [
-        {"name": one.name, "nominalQuota": amount_text(pool[one.name], one.name in queues.binary)}
-        for one in queues.resources
-        if one.name in pool
+        {"name": resource.name, "nominalQuota": amount_text(pool[resource.name], resource.name in queues.binary)}
+        for resource in queues.resources
+        if resource.name in pool
     ]
     return {"resourceGroups": [_group(queues.flavor, entries)]}
 

@@ -40,7 +40,7 @@ def amount_text(amount: Fraction, binary: bool = False) -> str:
 
 def split_loans(loans: t.Sequence[Loan], now: datetime) -> tuple[list[Loan], list[Loan]]:
     """The loans in effect, and those that are overdue."""
-    return [one for one in loans if one.until > now], [one for one in loans if one.until <= now]
+    return [loan for loan in loans if loan.until > now], [loan for loan in loans if loan.until <= now]
 
 
 def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
@@ -91,7 +91,7 @@ def _check_loan(
     """Report a loan of a resource that exceeds the guarantee or the limit of the lender, or the borrower's limit."""
     lender, borrower = teams[loan.lender], teams[loan.borrower]
     path = queues.amount_paths.get((f"loan {loan.path}", name), child(loan.path, "devices"))
-    short = next(one.short for one in queues.resources if one.name == name)
+    short = next(resource.short for resource in queues.resources if resource.name == name)
     binary = name in queues.binary
     lent, guaranteed = lent_amounts[loan.lender, name], lender.guaranteed.get(name, _ZERO)
     maximum = min(guaranteed, lender.lend.get(name, guaranteed))

@@ -88,10 +88,10 @@ class Fleet:
         The selectors of the class must come first.
         """
         for text in texts:
-            wrong = self.kueue.check(text)
-            if wrong:
-                return f"Kueue cannot evaluate the selector {text!r}: {wrong[0]}"
-        for offer in (one for offered in self.offers.values() for one in offered):
+            errors = self.kueue.check(text)
+            if errors:
+                return f"Kueue cannot evaluate the selector {text!r}: {errors[0]}"
+        for offer in (offer for offered in self.offers.values() for offer in offered):
             for text in texts:
                 verdict = self._in_kueue.judge(text, offer)
                 if verdict == FAILS:
@@ -154,10 +154,10 @@ class SupplyCounter:
                 self.reader.problem(path, f"there is no class {name!r}", "unknown-class", fix)
                 continue
             texts = class_expressions(self.classes[name])
-            wrong = self.fleet.fails_in_kueue(texts)
-            if wrong:
+            reason = self.fleet.fails_in_kueue(texts)
+            if reason:
                 fix = "select by an attribute, such as type, and guard it with has()"
-                self.reader.problem(path, wrong, "unread-selector", fix)
+                self.reader.problem(path, reason, "unread-selector", fix)
                 continue
             supply.unclear.update(self.fleet.unclear_for(texts))
             for offered in self.fleet.offers.values():
@@ -228,14 +228,14 @@ class SupplyCounter:
 
         Kueue charges the largest amount that any device of the class would take.
         """
-        kinds: dict[str, Offer] = {}
+        offers_by_policy: dict[str, Offer] = {}
         for offer in supply.devices:
             entry = offer.device["capacity"][resource.capacity]
             policy = entry.get("requestPolicy") or {}
             plain = None if policy.get("default") is not None else entry["value"]
-            kinds.setdefault(json.dumps([policy, plain], sort_keys=True), offer)
-        if len(kinds) > 1:
-            first, second = ("/".join(identify(offer)) for offer in list(kinds.values())[:2])
+            offers_by_policy.setdefault(json.dumps([policy, plain], sort_keys=True), offer)
+        if len(offers_by_policy) > 1:
+            first, second = ("/".join(identify(offer)) for offer in list(offers_by_policy.values())[:2])
             message = (
                 f"{first} and {second} have different request policies of {resource.capacity}: Kueue charges the "
                 "larger amount for both"
@@ -253,12 +253,16 @@ class SupplyCounter:
                 if offer.address:
                     keys.append((offer.node, offer.address))
                 for key in keys:
-                    other, seen = first.setdefault(key, (resource, offer))
-                    twice = other is not resource and (len(key) == 3 or seen.driver != offer.driver)
-                    if twice and other.name not in reported and not (resource.counter and other.counter):
-                        reported.add(other.name)
-                        message = f"{'/'.join(identify(offer))} is already counted as {other.short}"
-                        message += f" ({'/'.join(identify(seen))})" if seen.driver != offer.driver else ""
+                    first_resource, first_offer = first.setdefault(key, (resource, offer))
+                    twice = first_resource is not resource and (len(key) == 3 or first_offer.driver != offer.driver)
+                    if (
+                        twice
+                        and first_resource.name not in reported
+                        and not (resource.counter and first_resource.counter)
+                    ):
+                        reported.add(first_resource.name)
+                        message = f"{'/'.join(identify(offer))} is already counted as {first_resource.short}"
+                        message += f" ({'/'.join(identify(first_offer))})" if first_offer.driver != offer.driver else ""
                         fix = "use classes that have no device in common"
                         self.reader.problem(child(resource.path, "classes"), message, "counted-twice", fix)
 
@@ -272,14 +276,14 @@ def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) ->
         entry = (offer.device.get("capacity") or {}).get(resource.capacity)
         return None if entry is None else quantity.parse(entry["value"])
     if resource.counter:
-        found = None
-        for one in offer.counter_sets:
-            counter = one["counters"].get(resource.counter)
+        amount = None
+        for counter_set in offer.counter_sets:
+            counter = counter_set["counters"].get(resource.counter)
             if counter is not None:
-                key = (offer.driver, offer.pool, str(one["name"]))
-                found = (found or _ZERO) + (_ZERO if key in sets else quantity.parse(counter["value"]))
+                key = (offer.driver, offer.pool, str(counter_set["name"]))
+                amount = (amount or _ZERO) + (_ZERO if key in sets else quantity.parse(counter["value"]))
                 sets.add(key)
-        return found
+        return amount
     return Fraction(1)
 
 
@@ -301,19 +305,21 @@ def overcommitted(
     A NIC and its shares use the same counter, and so do a GPU and its partitions. Reported guarantees cannot be met
     with any choice of devices. Guarantees that are not reported may still not fit.
     """
-    found = []
+    reports = []
     sets: dict[tuple[str, str, str], ObjectView] = {}
     users: dict[tuple[str, str, str], set[str]] = {}
     for resource in resources:
         for offer in supplies[resource.name].devices if resource.name in supplies else ():
-            for one in offer.counter_sets:
-                key = (offer.driver, offer.pool, str(one["name"]))
-                sets[key] = one
+            for counter_set in offer.counter_sets:
+                key = (offer.driver, offer.pool, str(counter_set["name"]))
+                sets[key] = counter_set
                 users.setdefault(key, set()).add(resource.name)
     groups = sorted({tuple(sorted(names)) for names in users.values() if len(names) > 1})
     for group in groups:
-        members = [one for one in resources if one.name in group]
-        demands = [_demand(one, supplies[one.name], guaranteed.get(one.name, _ZERO)) for one in members]
+        members = [resource for resource in resources if resource.name in group]
+        demands = [
+            _demand(resource, supplies[resource.name], guaranteed.get(resource.name, _ZERO)) for resource in members
+        ]
         counter_sets = [sets[key] for key, names in users.items() if names & set(group)]
         totals: dict[str, Fraction] = {}
         for entry in counter_sets:
@@ -321,23 +327,23 @@ def overcommitted(
                 totals[name] = totals.get(name, _ZERO) + quantity.parse(counter["value"])
         for name in sorted(totals):
             taken = [demand.devices * demand.each.get(name, _ZERO) for demand in demands]
-            if sum(taken, _ZERO) > totals[name] and sum(1 for one in taken if one) > 1:
-                parts = " and ".join(f"{d.devices} device(s) of {d.resource.short}" for d in demands)
+            if sum(taken, _ZERO) > totals[name] and sum(1 for amount in taken if amount) > 1:
+                parts = " and ".join(f"{demand.devices} device(s) of {demand.resource.short}" for demand in demands)
                 message = f"at least {parts} are guaranteed, but share counter {name}: the fleet cannot provide all"
-                found.append((members[-1], message))
+                reports.append((members[-1], message))
                 break
-    return found
+    return reports
 
 
 def _demand(resource: Resource, supply: Supply, guaranteed: Fraction) -> _Demand:
     minimum: dict[str, Fraction] = {}
     largest = Fraction(1)
     for number, offer in enumerate(supply.devices):
-        takes: dict[str, Fraction] = {}
+        amounts: dict[str, Fraction] = {}
         for (_driver, _pool, _set, name), value in consumption(offer):
-            takes[name] = takes.get(name, _ZERO) + value
-        common = minimum.keys() & takes.keys()
-        minimum = {name: min(minimum[name], takes[name]) for name in common} if number else takes
+            amounts[name] = amounts.get(name, _ZERO) + value
+        common = minimum.keys() & amounts.keys()
+        minimum = {name: min(minimum[name], amounts[name]) for name in common} if number else amounts
         if resource.capacity:
             largest = max(largest, quantity.parse(offer.device["capacity"][resource.capacity]["value"]))
     if resource.counter:

@@ -75,12 +75,13 @@ def sample_from_dict(value: ObjectView) -> Sample:
     """A sample that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
     shares = {
         str(name): {
-            str(team): Share(float(one["quota"]), float(one["charged"]), one["lends"]) for team, one in some.items()
+            str(team): Share(float(share["quota"]), float(share["charged"]), share["lends"])
+            for team, share in by_team.items()
         }
-        for name, some in value["shares"].items()
+        for name, by_team in value["shares"].items()
     }
     pool = {str(name): float(amount) for name, amount in value["pool"].items()}
-    allocated = {str(team): dict(some) for team, some in value["allocated"].items()}
+    allocated = {str(team): dict(by_driver) for team, by_driver in value["allocated"].items()}
     return Sample(parse_time(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
 
 
@@ -90,35 +91,35 @@ def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | No
     `metrics` are the charges from Kueue's metrics. Without them, the charges are those in the status of the queues.
     Raises QuantityError for quantities that cannot be read.
     """
-    found = Sample(now.replace(microsecond=0), source="status" if metrics is None else "metrics")
+    state = Sample(now.replace(microsecond=0), source="status" if metrics is None else "metrics")
     owners: dict[str, str] = {}
     claims = []
-    for one in objects:
-        if one["kind"] == "ClusterQueue":
-            _add_queue(found, one, _charges_of_status(one) if metrics is None else metrics)
-            for namespace in _namespaces(one):
-                owners[namespace] = str(one["metadata"]["name"])
-            lines = str((one["metadata"].get("annotations") or {}).get(LOANS) or "").splitlines()
-            found.loans += [line for line in lines if line not in found.loans]
-        elif one["kind"] == "Cohort":
-            for name, _lends, amount in _quotas(one):
-                found.pool[name] = found.pool.get(name, 0.0) + amount
-        elif one["kind"] == "ResourceClaim":
-            claims.append(one)
-    for one in claims:
-        team = owners.get(str(one["metadata"].get("namespace")))
-        results = (((one.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
+    for item in objects:
+        if item["kind"] == "ClusterQueue":
+            _add_queue(state, item, _charges_of_status(item) if metrics is None else metrics)
+            for namespace in _namespaces(item):
+                owners[namespace] = str(item["metadata"]["name"])
+            lines = str((item["metadata"].get("annotations") or {}).get(LOANS) or "").splitlines()
+            state.loans += [line for line in lines if line not in state.loans]
+        elif item["kind"] == "Cohort":
+            for name, _lends, amount in _quotas(item):
+                state.pool[name] = state.pool.get(name, 0.0) + amount
+        elif item["kind"] == "ResourceClaim":
+            claims.append(item)
+    for item in claims:
+        team = owners.get(str(item["metadata"].get("namespace")))
+        results = (((item.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
         for result in results if team else ():
-            of_team = found.allocated.setdefault(str(team), {})
+            of_team = state.allocated.setdefault(str(team), {})
             of_team[str(result["driver"])] = of_team.get(str(result["driver"]), 0) + 1
-    return found
+    return state
 
 
-def _add_queue(found: Sample, queue: ObjectView, charged: Charges) -> None:
+def _add_queue(state: Sample, queue: ObjectView, charged: Charges) -> None:
     """Add the shares of a ClusterQueue to a sample. The quotas of several flavors are added up."""
     name = str(queue["metadata"]["name"])
     for resource, lends, amount in _quotas(queue):
-        shares = found.shares.setdefault(resource, {})
+        shares = state.shares.setdefault(resource, {})
         before = shares.get(name) or Share(0.0, charged.get((name, resource), 0.0), 0.0)
         total_lends = None if lends is None or before.lends is None else before.lends + lends
         shares[name] = Share(before.quota + amount, before.charged, total_lends)
@@ -128,26 +129,26 @@ def _quotas(item: ObjectView) -> t.Iterator[tuple[str, float | None, float]]:
     """The resource, the lending limit and the nominal quota of each entry of a ClusterQueue or Cohort."""
     for group in (item.get("spec") or {}).get("resourceGroups") or ():
         for flavor in group["flavors"]:
-            for one in flavor["resources"]:
-                lends = one.get("lendingLimit")
-                amount = float(quantity.parse(one["nominalQuota"]))
-                yield str(one["name"]), None if lends is None else float(quantity.parse(lends)), amount
+            for entry in flavor["resources"]:
+                lends = entry.get("lendingLimit")
+                amount = float(quantity.parse(entry["nominalQuota"]))
+                yield str(entry["name"]), None if lends is None else float(quantity.parse(lends)), amount
 
 
 def _charges_of_status(queue: ObjectView) -> dict[tuple[str, str], float]:
     """The charges in the status of a ClusterQueue, by queue and resource."""
     found: dict[tuple[str, str], float] = {}
     for flavor in (queue.get("status") or {}).get("flavorsReservation") or ():
-        for one in flavor.get("resources") or ():
-            key = (str(queue["metadata"]["name"]), str(one["name"]))
-            found[key] = found.get(key, 0.0) + float(quantity.parse(one.get("total", "0")))
+        for entry in flavor.get("resources") or ():
+            key = (str(queue["metadata"]["name"]), str(entry["name"]))
+            found[key] = found.get(key, 0.0) + float(quantity.parse(entry.get("total", "0")))
     return found
 
 
 def _namespaces(queue: ObjectView) -> list[str]:
     """The names of the namespaces that a ClusterQueue selects."""
     rules = ((queue.get("spec") or {}).get("namespaceSelector") or {}).get("matchExpressions") or ()
-    return [str(name) for one in rules if one.get("key") == _NAMESPACE for name in one.get("values") or ()]
+    return [str(name) for rule in rules if rule.get("key") == _NAMESPACE for name in rule.get("values") or ()]
 
 
 @dataclass
@@ -170,7 +171,7 @@ class Usage:
 
     def as_dict(self) -> Object:
         found = asdict(self)
-        found["begin"], found["end"] = (one and format_time(one) for one in (self.begin, self.end))
+        found["begin"], found["end"] = (time and format_time(time) for time in (self.begin, self.end))
         found["gaps"] = [[format_time(start), format_time(end)] for start, end in self.gaps]
         return found
 
@@ -181,31 +182,31 @@ def totals(samples: t.Iterable[Sample], gap: float = GAP_SECONDS) -> Usage:
     Kueue does not report from which team quota is borrowed. Each hour that a team is charged above its quota is owed to
     the teams (and the pool) with unused quota at that time, in proportion to what others can borrow from each.
     """
-    ordered = sorted(samples, key=lambda one: one.time)
-    found = Usage(samples=len(ordered))
+    ordered = sorted(samples, key=lambda sample: sample.time)
+    usage = Usage(samples=len(ordered))
     if ordered:
-        found.begin, found.end = ordered[0].time, ordered[-1].time
+        usage.begin, usage.end = ordered[0].time, ordered[-1].time
     for current, following in zip(ordered, ordered[1:]):
         seconds = (following.time - current.time).total_seconds()
         if seconds > gap:
-            found.gaps.append((current.time, following.time))
+            usage.gaps.append((current.time, following.time))
             continue
-        found.known_hours += seconds / 3600
+        usage.known_hours += seconds / 3600
         for resource, teams in current.shares.items():
-            _add_interval(found, resource, teams, current.pool.get(resource, 0.0), seconds / 3600)
+            _add_interval(usage, resource, teams, current.pool.get(resource, 0.0), seconds / 3600)
         for team, drivers in current.allocated.items():
             for driver, count in drivers.items():
-                of_team = found.allocated.setdefault(team, {})
+                of_team = usage.allocated.setdefault(team, {})
                 of_team[driver] = of_team.get(driver, 0.0) + count * seconds / 3600
-    return found
+    return usage
 
 
-def _add_interval(found: Usage, resource: str, teams: t.Mapping[str, Share], pool: float, hours: float) -> None:
-    """Add an interval of so many hours with the same shares to the usage. `pool` is the pool's quota."""
+def _add_interval(usage: Usage, resource: str, teams: t.Mapping[str, Share], pool: float, hours: float) -> None:
+    """Add an interval of `hours` hours with constant shares to the usage. `pool` is the pool's quota."""
     spare = {POOL: pool, **{name: share.spare for name, share in teams.items()}}
     spare = {name: amount for name, amount in spare.items() if amount}
     for name, share in teams.items():
-        team_hours = found.hours.setdefault(resource, {}).setdefault(
+        team_hours = usage.hours.setdefault(resource, {}).setdefault(
             name, {"guaranteed": 0.0, "charged": 0.0, "borrowed": 0.0, "lent": 0.0}
         )
         team_hours["guaranteed"] += share.quota * hours
@@ -215,32 +216,34 @@ def _add_interval(found: Usage, resource: str, teams: t.Mapping[str, Share], poo
     for borrower, share in teams.items():
         for lender, amount in spare.items() if share.borrowed else ():
             owed = share.borrowed * amount / total_spare * hours
-            debts = found.debts.setdefault(resource, {}).setdefault(lender, {})
+            debts = usage.debts.setdefault(resource, {}).setdefault(lender, {})
             debts[borrower] = debts.get(borrower, 0.0) + owed
             if lender != POOL:
-                found.hours[resource][lender]["lent"] += owed
+                usage.hours[resource][lender]["lent"] += owed
 
 
 def lines(usage: Usage, loans: t.Sequence[str] = ()) -> list[str]:
     """The usage and the loans as lines of text."""
     if usage.begin is None or usage.end is None:
         return ["no sample yet"]
-    found = [
+    report = [
         f"{usage.samples} sample(s) from {format_time(usage.begin)} to {format_time(usage.end)}; "
         f"{usage.known_hours:.2f} hour(s) are known"
     ]
     for resource, teams in sorted(usage.hours.items()):
-        found.append(f"{resource}, in hours")
+        report.append(f"{resource}, in hours")
         for team, team_hours in sorted(teams.items()):
             amounts = ", ".join(f"{name} {amount:.2f}" for name, amount in team_hours.items())
-            found.append(f"  {team}: {amounts}")
+            report.append(f"  {team}: {amounts}")
         for lender, debts in sorted(usage.debts.get(resource, {}).items()):
-            found += [f"  {borrower} owes {lender} {amount:.2f}" for borrower, amount in sorted(debts.items())]
+            report += [f"  {borrower} owes {lender} {amount:.2f}" for borrower, amount in sorted(debts.items())]
     for team, drivers in sorted(usage.allocated.items()):
-        found += [f"allocated to {team}: {amount:.2f} device-hours of {one}" for one, amount in sorted(drivers.items())]
-    found += [f"loan: {one}" for one in loans]
+        report += [
+            f"allocated to {team}: {amount:.2f} device-hours of {driver}" for driver, amount in sorted(drivers.items())
+        ]
+    report += [f"loan: {loan}" for loan in loans]
     for start, end in usage.gaps:
         hours = (end - start).total_seconds() / 3600
         span = f"from {format_time(start)} to {format_time(end)}"
-        found.append(f"gap: nothing is known {span} ({hours:.2f} h)")
-    return found
+        report.append(f"gap: nothing is known {span} ({hours:.2f} h)")
+    return report

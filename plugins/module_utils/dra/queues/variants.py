@@ -69,7 +69,11 @@ def variant(
     if unknown:
         raise TemplateError(f"{unknown[0]!r} is not one of its requests with alternatives")
     _check_requests(requests)
-    chosen = {str(r["name"]): _chosen_alternative(r, take) for r in requests if r.get("firstAvailable")}
+    chosen = {
+        str(request["name"]): _chosen_alternative(request, take)
+        for request in requests
+        if request.get("firstAvailable")
+    }
     if not chosen:
         return dict(template), []
     if NEAREST_ANNOTATION in (template["metadata"].get("annotations") or {}):
@@ -108,8 +112,8 @@ def _check_requests(requests: t.Sequence[ObjectView]) -> None:
         name = request["name"]
         if body.get("adminAccess"):
             raise TemplateError(f"request {name} has admin access, which takes no device: run it outside of queues")
-        for one in [body, *(request.get("firstAvailable") or ())]:
-            if one.get("allocationMode") == "All":
+        for alternative in [body, *(request.get("firstAvailable") or ())]:
+            if alternative.get("allocationMode") == "All":
                 raise TemplateError(
                     f"request {name} is for all devices of a node, whose number Kueue does not know: give a count"
                 )
@@ -128,7 +132,7 @@ def _exact_request(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
     """A request without alternatives: the same, or one for the chosen alternative."""
     if not request.get("firstAvailable"):
         return copy.deepcopy(dict(request))
-    sub = next(one for one in request["firstAvailable"] if one["name"] == chosen[str(request["name"])])
+    sub = next(sub for sub in request["firstAvailable"] if sub["name"] == chosen[str(request["name"])])
     body = {key: copy.deepcopy(value) for key, value in sub.items() if key != "name"}
     return {"name": request["name"], "exactly": body}
 
@@ -149,7 +153,7 @@ def _reduced_entry(
         if not sub or chosen.get(base) == sub:
             names.append(base)
     names = list(dict.fromkeys(names))
-    counts = {str(one["name"]): int((one.get("exactly") or {}).get("count") or 1) for one in requests}
+    counts = {str(request["name"]): int((request.get("exactly") or {}).get("count") or 1) for request in requests}
     if len(names) < len(set(map(str, references))) and sum(counts.get(name, 1) for name in names) < min_devices:
         return None
     return {**copy.deepcopy(dict(entry)), "requests": names} if names else None
@@ -175,7 +179,7 @@ class ChargeCalculator:
 
     def charges(self, template: ObjectView, notes: list[str]) -> Amounts:
         """The amounts that one claim of a v1 template without alternatives is charged. Raises TemplateError."""
-        found: Amounts = {}
+        amounts: Amounts = {}
         for request in template["spec"]["spec"]["devices"].get("requests") or ():
             body = request["exactly"]
             name = str(body["deviceClassName"])
@@ -188,8 +192,8 @@ class ChargeCalculator:
                 raise TemplateError(error)
             for resource in self.by_class[name]:
                 amount = self._amount(resource, body, texts, f"request {request['name']}", notes)
-                found[resource.name] = found.get(resource.name, _ZERO) + amount
-        return found
+                amounts[resource.name] = amounts.get(resource.name, _ZERO) + amount
+        return amounts
 
     def _amount(
         self, resource: Resource, body: ObjectView, texts: t.Sequence[str], where: str, notes: list[str]
@@ -218,19 +222,19 @@ class ChargeCalculator:
 
 def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: list[str]) -> Fraction:
     """Kueue charges the largest consumption of any of the devices (pkg/dra/counters.go, computeCounterCharges)."""
-    takes = {
+    amounts = {
         quantity.parse(entry["counters"][counter]["value"])
         for offer in devices
         for entry in offer.device.get("consumesCounters") or ()
         if counter in entry["counters"]
     }
-    if not takes:
+    if not amounts:
         raise TemplateError(f"{where}: none of its devices consumes counter {counter}")
-    if len(takes) > 1:
+    if len(amounts) > 1:
         notes.append(
-            f"{where}: its devices consume {_amounts_text(takes)} of counter {counter}, and Kueue charges the maximum"
+            f"{where}: its devices consume {_amounts_text(amounts)} of counter {counter}, and Kueue charges the maximum"
         )
-    return max(takes)
+    return max(amounts)
 
 
 def _by_capacity(capacity: str, devices: t.Sequence[Offer], body: ObjectView, where: str) -> Fraction:
@@ -286,4 +290,4 @@ def kueue_charge(requested: t.Any, entry: ObjectView) -> Fraction | None:
 
 
 def _amounts_text(amounts: t.Iterable[Fraction]) -> str:
-    return " or ".join(quantity.canonical(one) for one in sorted(amounts))
+    return " or ".join(quantity.canonical(amount) for amount in sorted(amounts))

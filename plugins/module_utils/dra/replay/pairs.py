@@ -23,7 +23,7 @@ def kinds(drivers: t.Mapping[str, ObjectView | None] | None = None) -> dict[str,
     `drivers` are those of the site, as in `dra_claims_drivers`. Built-in drivers are always included. Raises Problems.
     """
     known = {**DRIVERS, **{name: knowledge(name, options) for name, options in (drivers or {}).items()}}
-    found = {name: _kind(one) for name, one in known.items()}
+    found = {name: _kind(driver) for name, driver in known.items()}
     return {name: kind for name, kind in found.items() if kind}
 
 
@@ -42,11 +42,11 @@ def aligned(
 
     `roots` has the PCIe root of each device by driver, pool and name. A GPU with an unknown root is not aligned.
     """
-    found: dict[str, list[str | None]] = {GPU: [], NIC: []}
-    for one in results:
-        kind = kinds_of.get(str(one["driver"]))
+    by_kind: dict[str, list[str | None]] = {GPU: [], NIC: []}
+    for result in results:
+        kind = kinds_of.get(str(result["driver"]))
         if kind:
-            found[kind].append(roots.get((str(one["driver"]), str(one["pool"]), str(one["device"]))))
-    if not found[NIC]:
+            by_kind[kind].append(roots.get((str(result["driver"]), str(result["pool"]), str(result["device"]))))
+    if not by_kind[NIC]:
         return None
-    return None not in found[GPU] and sorted(map(str, found[GPU])) == sorted(map(str, found[NIC]))
+    return None not in by_kind[GPU] and sorted(map(str, by_kind[GPU])) == sorted(map(str, by_kind[NIC]))

@@ -110,7 +110,7 @@ def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
     generator = random.Random(seed)
     gpu_seconds_of_job = profile.mean_size() * profile.mean_length(load.longest)
     total = sum(load.shares.values())
-    found: list[tuple[float, str, str, float, float]] = []
+    jobs: list[tuple[float, str, str, float, float]] = []
     sizes = [gpus for gpus, _weight in profile.sizes]
     weights = [weight for _gpus, weight in profile.sizes]
     for number, (team, share) in enumerate(sorted(load.shares.items())):
@@ -125,8 +125,8 @@ def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
                 continue
             priority = load.priority if generator.random() < load.urgent else ""
             (gpus,) = generator.choices(sizes, weights)
-            found.append((moment, team, priority, gpus, min(load.longest, profile.length(generator.random()))))
-    return [Job(number, *one) for number, one in enumerate(sorted(found))]
+            jobs.append((moment, team, priority, gpus, min(load.longest, profile.length(generator.random()))))
+    return [Job(number, *fields) for number, fields in enumerate(sorted(jobs))]
 
 
 def read_csv(lines: t.Iterable[str]) -> list[Job]:
@@ -134,10 +134,10 @@ def read_csv(lines: t.Iterable[str]) -> list[Job]:
     reader = csv.DictReader(lines)
     if list(reader.fieldnames or ()) != list(COLUMNS):
         raise ValueError(f"the first line is not {','.join(COLUMNS)}")
-    found: list[tuple[float, str, str, float, float]] = []
+    jobs: list[tuple[float, str, str, float, float]] = []
     for row in reader:
         location = f"line {reader.line_num}"
-        if len(found) >= MAX_JOBS:
+        if len(jobs) >= MAX_JOBS:
             raise ValueError(f"{location}: there are more than {MAX_JOBS} jobs")
         if any(row.get(name) is None for name in COLUMNS) or None in row:
             raise ValueError(f"{location}: must have {len(COLUMNS)} columns")
@@ -148,8 +148,8 @@ def read_csv(lines: t.Iterable[str]) -> list[Job]:
             raise ValueError(f"{location}: gpus must be above 0 and at most 1024")
         if not numbers[2] > 0:
             raise ValueError(f"{location}: seconds must be above 0")
-        found.append((numbers[0], row["team"], row["priority"], numbers[1], numbers[2]))
-    return [Job(number, *one) for number, one in enumerate(sorted(found))]
+        jobs.append((numbers[0], row["team"], row["priority"], numbers[1], numbers[2]))
+    return [Job(number, *fields) for number, fields in enumerate(sorted(jobs))]
 
 
 def _number(text: str, location: str) -> float:
@@ -165,5 +165,5 @@ def _number(text: str, location: str) -> float:
 def as_csv(jobs: t.Iterable[Job]) -> str:
     """Jobs as a CSV that `read_csv` can read."""
     lines = [",".join(COLUMNS)]
-    lines += [f"{one.submit:.3f},{one.team},{one.priority},{one.gpus:g},{one.seconds:.3f}" for one in jobs]
+    lines += [f"{job.submit:.3f},{job.team},{job.priority},{job.gpus:g},{job.seconds:.3f}" for job in jobs]
     return "\n".join(lines) + "\n"

@@ -45,7 +45,9 @@ class Allocation:
 
     def of(self, claim: int, request: str) -> list[Result]:
         """The results of a request, or of its chosen alternative."""
-        return [one for one in self.results if one.claim == claim and one.request.partition("/")[0] == request]
+        return [
+            result for result in self.results if result.claim == claim and result.request.partition("/")[0] == request
+        ]
 
 
 @dataclass(frozen=True)

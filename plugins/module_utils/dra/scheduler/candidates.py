@@ -78,14 +78,14 @@ class Candidates(NodeDevices):
                     alternative.rules = [rule for rule in self.constraints[index] if rule.covers(alternative)]
 
     def _constraints(self, index: int, entries: t.Sequence[ObjectView]) -> list[Constraint]:
-        found = []
+        constraints = []
         for number, entry in enumerate(entries):
             path = f"claims[{index}].spec.devices.constraints[{number}]"
             try:
-                found.append(Constraint.read(entry, path, self.kinds))
+                constraints.append(Constraint.read(entry, path, self.kinds))
             except Unsupported as error:
                 raise Abort(Refusal(str(error), path, "error")) from error
-        return found
+        return constraints
 
     def _prepare(self, request: Request) -> None:
         name = request.spec.get("deviceClassName", "")
@@ -98,13 +98,13 @@ class Candidates(NodeDevices):
         if request.spec.get("allocationMode", "ExactCount") != "All":
             request.count = int(request.spec.get("count") or 1)  # the server treats 0 as not set
             return
-        found = []
+        positions = []
         for position, offer in enumerate(self.offers):
             if not offer.possible and self.selectable(request, position):
                 if self.room(request, position, fresh=True):
-                    found.append(position)
-        request.all_devices = found
-        request.count = len(found)
+                    positions.append(position)
+        request.all_devices = positions
+        request.count = len(positions)
 
     def selectable(self, request: Request, position: int) -> bool:
         """Whether a request selects a device, in an optimistic search also if it may. Raises Abort."""
@@ -112,7 +112,7 @@ class Candidates(NodeDevices):
         return verdict == YES or (verdict == MAYBE and self.optimistic)
 
     def verdict(self, request: Request, position: int) -> str:
-        """Whether the class and the request select a device: yes, no, or maybe. Raises Abort."""
+        """Whether the class and the request select a device: YES, NO or MAYBE. Raises Abort."""
         verdict = YES
         for path, expression in request.texts:
             match = self.match(expression, position, path)
@@ -210,8 +210,10 @@ class Candidates(NodeDevices):
         Devices must be checked again if they can be shared, or if checking them ends the search with an error.
         """
         if request.ask not in self.candidates:
-            found = self._suitable(request).candidates
-            self.candidates[request.ask] = [one for one in found if request.admin or self.ids[one[0]] not in self.held]
+            candidates = self._suitable(request).candidates
+            self.candidates[request.ask] = [
+                candidate for candidate in candidates if request.admin or self.ids[candidate[0]] not in self.held
+            ]
         return self.candidates[request.ask]
 
     def _suitable(self, request: Request) -> Suitable:
@@ -246,7 +248,7 @@ class Candidates(NodeDevices):
 
     def fit(self, row: list[Request]) -> list[int]:
         """The positions of the devices that fit any alternative of a request; `failed` is set if there are errors."""
-        found: set[int] = set()
+        positions: set[int] = set()
         for request in row:
             if request.ask not in self.fitting:
                 failed_before, self.failed = self.failed, False
@@ -257,8 +259,8 @@ class Candidates(NodeDevices):
                 self.failed = failed_before
             fits, failed = self.fitting[request.ask]
             self.failed = self.failed or failed
-            found.update(fits)
-        return sorted(found)
+            positions.update(fits)
+        return sorted(positions)
 
     def fits(self, request: Request, position: int) -> bool:
         """Whether a device fits a request on its own; `failed` is set if there are errors."""
@@ -280,8 +282,8 @@ class Candidates(NodeDevices):
             self.prepare()
         except Abort:
             return False
-        distinct = {one.ask: one for rows in self.requests for row in rows for one in row}
-        doubtful = any(self._is_doubtful(one) for one in distinct.values())
+        distinct = {request.ask: request for rows in self.requests for row in rows for request in row}
+        doubtful = any(self._is_doubtful(request) for request in distinct.values())
         self.requests, self.constraints = [], []
         return doubtful
 
@@ -306,7 +308,7 @@ class Candidates(NodeDevices):
 
     def uncertain_part(self, allocation: Allocation) -> tuple[str, str]:
         """The path of the claim part for which an optimistic allocation depends on unknown values, and the reason."""
-        by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
+        by_name = {(request.key[0], request.name): request for rows in self.requests for row in rows for request in row}
         for result in allocation.results:
             request = by_name[result.claim, result.request]
             for path, expression in request.texts:

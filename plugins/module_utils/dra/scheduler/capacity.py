@@ -53,7 +53,7 @@ def _rounded_up(amount: Fraction, valid_range: ObjectView) -> Fraction:
         if amount > limits.INT64_MAX:
             raise Unrepresentable("the amount does not fit in 64 bits")
         unit = 1
-        amount, minimum, step = (Fraction(quantity.integer(one)) for one in (amount, minimum, step))
+        amount, minimum, step = (Fraction(quantity.integer(number)) for number in (amount, minimum, step))
     if not step:
         return amount
     rounded = minimum - (minimum - amount) // step * step
@@ -79,14 +79,14 @@ def violates(amount: Fraction, policy: ObjectView) -> bool:
         if not _is_milli(amount):
             return True
     else:
-        amount, minimum, step = (Fraction(quantity.integer(one)) for one in (amount, minimum, step))
+        amount, minimum, step = (Fraction(quantity.integer(number)) for number in (amount, minimum, step))
     return bool(step) and (amount - minimum) % step != 0
 
 
 def _in_thousandths(valid_range: ObjectView) -> bool:
     """Whether the scheduler computes a range in thousandths (gate DRAFractionalCapacityRange, on from 1.37)."""
     bounds = [quantity.parse(valid_range[name]) for name in ("min", "max", "step") if valid_range.get(name) is not None]
-    return all(_is_milli(one) for one in bounds) and quantity.parse(valid_range["step"]) > 0
+    return all(_is_milli(bound) for bound in bounds) and quantity.parse(valid_range["step"]) > 0
 
 
 def _is_milli(amount: Fraction) -> bool:

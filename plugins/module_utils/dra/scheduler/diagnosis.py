@@ -57,11 +57,11 @@ class Diagnosis:
         return replace(self._find(), steps=self.steps)
 
     def _find(self) -> Refusal:
-        for rows, optimistic_search in zip(self.plain.requests, self.search.requests):
-            for row, other in zip(rows, optimistic_search):
-                reasons = [reason for reason in (self._alone(self.plain, request) for request in row) if reason]
-                if len(reasons) == len(row) and all(self._alone(self.search, request) for request in other):
-                    return reasons[0] if len(row) == 1 else self._no_alternative(row, reasons)
+        for rows, optimistic_rows in zip(self.plain.requests, self.search.requests):
+            for row, optimistic_row in zip(rows, optimistic_rows):
+                refusals = [refusal for refusal in (self._alone(self.plain, request) for request in row) if refusal]
+                if len(refusals) == len(row) and all(self._alone(self.search, request) for request in optimistic_row):
+                    return refusals[0] if len(row) == 1 else self._no_alternative(row, refusals)
         shortage = too_few(self.search)
         if shortage:
             return Refusal(shortage, "claims[0].spec.devices.requests", "count")
@@ -71,9 +71,9 @@ class Diagnosis:
             return Refusal(reason, "claims[0].spec.devices.requests", "count")
         for index, claim in enumerate(self.claims):
             for number, _entry in enumerate(claim["devices"].get("constraints") or ()):
-                alone = list(without_constraints)
-                alone[index] = self._only(claim, (number,))
-                if self._none(alone):
+                claims = list(without_constraints)
+                claims[index] = self._only(claim, (number,))
+                if self._none(claims):
                     return self._constraint(self.search.constraints[index][number], index)
         for index, claim in enumerate(self.claims):
             for groups in alike_groups(claim):
@@ -89,15 +89,17 @@ class Diagnosis:
         return Refusal(reason, "claims[0].spec.devices.constraints", "constraint")
 
     @staticmethod
-    def _no_alternative(row: list[Request], reasons: list[Refusal]) -> Refusal:
+    def _no_alternative(row: list[Request], refusals: list[Refusal]) -> Refusal:
         """One reason for alternatives of which none has enough devices."""
         path = row[0].path.rpartition(".")[0]
         # if all alternatives have the same reason, it is reported once
-        distinct = {one.reason.replace(f"request {request.name} ", "", 1) for request, one in zip(row, reasons)}
+        distinct = {
+            refusal.reason.replace(f"request {request.name} ", "", 1) for request, refusal in zip(row, refusals)
+        }
         if len(distinct) == 1:
-            return Refusal(f"request {row[0].base} {distinct.pop()}", path, reasons[0].kind)
-        details = "; ".join(f"{request.name}: {one.reason}" for request, one in zip(row, reasons))
-        return Refusal(f"no alternative can be satisfied: {details}", path, reasons[0].kind)
+            return Refusal(f"request {row[0].base} {distinct.pop()}", path, refusals[0].kind)
+        details = "; ".join(f"{request.name}: {refusal.reason}" for request, refusal in zip(row, refusals))
+        return Refusal(f"no alternative can be satisfied: {details}", path, refusals[0].kind)
 
     def _search(self, claims: t.Sequence[ObjectView]) -> Allocation | Refusal:
         """Search again for other claims, within the remaining budget."""
@@ -131,8 +133,8 @@ class Diagnosis:
                 for entry in claim["devices"].get("constraints") or ()
                 if entry.get("requests") and all(name.partition("/")[0] in names for name in entry["requests"])
             ]
-            fewer = {"devices": {"requests": [requests[position] for position in kept], "constraints": rules}}
-            answer = self._search([*self.claims[:index], fewer, *self.claims[index + 1 :]])
+            reduced_claim = {"devices": {"requests": [requests[position] for position in kept], "constraints": rules}}
+            answer = self._search([*self.claims[:index], reduced_claim, *self.claims[index + 1 :]])
             if isinstance(answer, Allocation):
                 break
             if answer.kind not in ("count", "limit"):
@@ -149,9 +151,9 @@ class Diagnosis:
                     for value, devices in values.items():
                         counts.setdefault(value, {})[name] = len(devices)
                 uneven = [
-                    f"{value or 'no value'} has " + " and ".join(f"{found.get(name, 0)} for {name}" for name in group)
-                    for value, found in sorted(counts.items())
-                    if len({found.get(name, 0) for name in group}) > 1
+                    f"{value or 'no value'} has " + " and ".join(f"{by_name.get(name, 0)} for {name}" for name in group)
+                    for value, by_name in sorted(counts.items())
+                    if len({by_name.get(name, 0) for name in group}) > 1
                 ]
                 if uneven:
                     reason += f"; by {constraint.attribute}, {'; '.join(uneven[:4])}"
@@ -163,17 +165,17 @@ class Diagnosis:
     def _values(self, constraint: Constraint, claim: int) -> dict[str, dict[str, set[int]]]:
         """By request, the devices that fit, by their value of the constraint's attribute ('' if they lack it)."""
         search = self.search
-        found: dict[str, dict[str, set[int]]] = {}
+        by_request: dict[str, dict[str, set[int]]] = {}
         for row in search.requests[claim]:
             for request in row:
                 if constraint.covers(request):
-                    values = found.setdefault(request.base, {})
+                    values = by_request.setdefault(request.base, {})
                     for position, offer in enumerate(search.offers):
                         if search.fits(request, position):
                             value = attribute(offer, constraint.attribute)
                             text = "" if value is None else str(next(iter(value.values())))
                             values.setdefault(text, set()).add(position)
-        return found
+        return by_request
 
     def _alone(self, search: Search, request: Request) -> Refusal | None:
         """Why a request has too few devices even on its own; None if it has enough."""
@@ -185,8 +187,8 @@ class Diagnosis:
         all_positions = range(len(search.offers))
         name = request.spec["deviceClassName"]
         texts = [expression for _where, expression in request.texts]
-        drivers = [d for text in texts for pair in _DRIVER.findall(text) for d in pair if d]
-        of_driver = [p for p in all_positions if not drivers or search.offers[p].driver in drivers]
+        drivers = [driver for text in texts for pair in _DRIVER.findall(text) for driver in pair if driver]
+        of_driver = [position for position in all_positions if not drivers or search.offers[position].driver in drivers]
         if not of_driver:
             published = f"{' and '.join(sorted(set(drivers)))} publishes none" if drivers else "no driver publishes any"
             return Refusal(f"{wanted}: {published} on this node", request.path, "absent")
@@ -195,8 +197,8 @@ class Diagnosis:
             return Refusal(f"{wanted}: {source} on this node", request.path, "count")
         remaining = of_driver
         for where, expression in request.texts:
-            verdicts = {p: search.judge(expression, p) for p in remaining}
-            kept = [p for p in remaining if verdicts[p] in accepted]
+            verdicts = {position: search.judge(expression, position) for position in remaining}
+            kept = [position for position in remaining if verdicts[position] in accepted]
             if len(kept) < needed:
                 match_text = f"class {name} selects {len(kept)} of {len(remaining)}"
                 if where.startswith("claims"):
@@ -206,26 +208,26 @@ class Diagnosis:
                 reason = f"{wanted}: {source}, {match_text}"
                 return Refusal(reason, where if where.startswith("claims") else request.path, "selector")
             remaining = kept
-        kept = [p for p in remaining if search.has_room(request, p, fresh=True)]
+        kept = [position for position in remaining if search.has_room(request, position, fresh=True)]
         if len(kept) < needed:
             amounts = ", ".join(self._amount(search, key, value, remaining) for key, value in request.amounts.items())
             reason = f"{wanted}: {len(remaining)} match, and {len(kept)} of them have the capacity ({amounts})"
             return Refusal(reason, f"{request.path}.capacity", "capacity")
         remaining = kept
-        kept = [p for p in remaining if tolerates_taints(request.spec, search.offers[p])]
+        kept = [position for position in remaining if tolerates_taints(request.spec, search.offers[position])]
         if len(kept) < needed:
             taints = {
                 f"{taint['key']}:{taint['effect']}"
-                for p in remaining
-                for taint in search.offers[p].device.get("taints") or ()
-                if not tolerates_taints(request.spec, search.offers[p])
+                for position in remaining
+                for taint in search.offers[position].device.get("taints") or ()
+                if not tolerates_taints(request.spec, search.offers[position])
             }
             tainted = f"{len(remaining) - len(kept)} of them tainted ({', '.join(sorted(taints))})"
             reason = f"{wanted}: {len(remaining)} match, {tainted}"
             return Refusal(reason, f"{request.path}.tolerations", "taint")
         remaining = kept
         if not request.admin:
-            kept = [p for p in remaining if self._free(search, request, p)]
+            kept = [position for position in remaining if self._free(search, request, position)]
             if len(kept) < needed:
                 return Refusal(f"{wanted}: {self._used(search, request, remaining, len(kept))}", request.path, "used")
         return None
@@ -235,9 +237,9 @@ class Diagnosis:
         """How many devices are in use, and how many shared devices have too little capacity left."""
         remaining_amounts: dict[str, list[Amount]] = {}
         shortages = [search.shortages(request, position) for position in matching] if search.shares else []
-        for name, amount in (one for found in shortages for one in found.items()):
+        for name, amount in (item for shortage in shortages for item in shortage.items()):
             remaining_amounts.setdefault(name, []).append(amount)
-        busy = len(matching) - free - sum(bool(found) for found in shortages)
+        busy = len(matching) - free - sum(bool(shortage) for shortage in shortages)
         parts = [f"{busy} of them are in use"] if busy else []
         for name, amounts in remaining_amounts.items():
             requested = request.amounts.get(name)
@@ -259,8 +261,8 @@ class Diagnosis:
 
     @staticmethod
     def _amount(search: Search, name: str, requested: Quantity, positions: list[int]) -> str:
-        found = [(search.offers[p].device.get("capacity") or {}).get(name) for p in positions]
-        values = [entry["value"] for entry in found if entry]
+        entries = [(search.offers[position].device.get("capacity") or {}).get(name) for position in positions]
+        values = [entry["value"] for entry in entries if entry]
         maximum = max(values, key=quantity.parse, default=None)
         return f"{name} {requested}; " + (f"the maximum is {maximum}" if maximum else "none has this capacity")
 
@@ -276,7 +278,7 @@ class Diagnosis:
             per_request = {name: values for name, values in per_request.items() if name in fully_covered}
         for name, values in per_request.items():
             if values and set(values) == {""}:
-                drivers = " and ".join(sorted({offers[p].driver for p in values[""]}))
+                drivers = " and ".join(sorted({offers[position].driver for position in values[""]}))
                 reason = f"request {name}: no device of {drivers} has the attribute {constraint.attribute}"
                 return Refusal(reason, constraint.path, "constraint")
         if constraint.distinct:
@@ -284,10 +286,12 @@ class Diagnosis:
             reason = f"there are not enough different values of {constraint.attribute} ({values_text})"
             return Refusal(reason, constraint.path, "constraint")
         common = (
-            set.intersection(*({v for v in values if v} for values in per_request.values())) if per_request else set()
+            set.intersection(*({value for value in values if value} for values in per_request.values()))
+            if per_request
+            else set()
         )
         details = "; ".join(
-            f"{name} has {', '.join(sorted(v for v in values if v)[:4])}{' ...' if len(values) > 5 else ''}"
+            f"{name} has {', '.join(sorted(value for value in values if value)[:4])}{' ...' if len(values) > 5 else ''}"
             for name, values in per_request.items()
         )
         if not common:

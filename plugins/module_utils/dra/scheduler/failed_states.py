@@ -26,7 +26,7 @@ class FailedStates:
     def __init__(self, search: Candidates) -> None:
         self.steps: dict[Key, int] = {}
         self.search = search
-        self.admin = any(one.admin for rows in search.requests for row in rows for one in row)
+        self.admin = any(request.admin for rows in search.requests for row in rows for request in row)
         self.devices: dict[tuple[int, int, int], int] = {}  # request -> its devices
         self.devices_from: dict[tuple[int, int, int], int] = {}  # request -> its devices and those of later requests
         self.rules: dict[tuple[int, int, int], list[Constraint]] = {}  # request -> constraints of it or later ones
@@ -34,15 +34,17 @@ class FailedStates:
         for rows in reversed(search.requests):
             later_rules: set[int] = set()
             for row in reversed(rows):
-                masks = {one.key: self._mask(one) for one in row}
-                for one in row:
-                    self.devices[one.key] = masks[one.key]
-                    self.devices_from[one.key] = self._with_counters(later_devices | masks[one.key])
-                    relevant = later_rules | {id(rule) for rule in one.rules}
-                    self.rules[one.key] = [r for r in search.constraints[one.key[0]] if id(r) in relevant]
-                for one in row:
-                    later_devices |= masks[one.key]
-                    later_rules |= {id(rule) for rule in one.rules}
+                masks = {request.key: self._mask(request) for request in row}
+                for request in row:
+                    self.devices[request.key] = masks[request.key]
+                    self.devices_from[request.key] = self._with_counters(later_devices | masks[request.key])
+                    relevant = later_rules | {id(rule) for rule in request.rules}
+                    self.rules[request.key] = [
+                        rule for rule in search.constraints[request.key[0]] if id(rule) in relevant
+                    ]
+                for request in row:
+                    later_devices |= masks[request.key]
+                    later_rules |= {id(rule) for rule in request.rules}
         self.groups = self._interchangeable()
         self.single = -1
         for group in self.groups:
@@ -61,22 +63,22 @@ class FailedStates:
             key[:3] for position, uses in enumerate(search.consumption) if mask >> position & 1 for key, _value in uses
         }
         return mask | _bits(
-            position for position, uses in enumerate(search.consumption) if sets & {key[:3] for key, _v in uses}
+            position for position, uses in enumerate(search.consumption) if sets & {key[:3] for key, _value in uses}
         )
 
     def _interchangeable(self) -> list[int]:
         """Groups of two or more interchangeable devices."""
         search = self.search
-        requests = [one for rows in search.requests for row in rows for one in row]
-        asks = list({one.ask: one for one in requests if one.all_devices is None}.values())
+        requests = [request for rows in search.requests for row in rows for request in row]
+        distinct_requests = list({request.ask: request for request in requests if request.all_devices is None}.values())
         names = sorted({rule.attribute for rules in search.constraints for rule in rules})
         kinds: list[list[t.Hashable]] = [[] for _offer in search.offers]
-        for ask in asks:
-            candidates = dict(search.candidates_of(ask))
+        for request in distinct_requests:
+            candidates = dict(search.candidates_of(request))
             for position, kind in enumerate(kinds):
                 # a device that has to be checked again is not interchangeable
                 kind.append((position,) if candidates.get(position) else position in candidates)
-        fixed = {position for one in requests for position in one.all_devices or ()}
+        fixed = {position for request in requests for position in request.all_devices or ()}
         groups: dict[Key, int] = {}
         for position, kind in enumerate(kinds):
             if not (position in fixed or search.multiple[position] or search.consumption[position]):

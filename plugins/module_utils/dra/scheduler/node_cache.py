@@ -26,11 +26,13 @@ class Layout:
     def __init__(self, offers: t.Iterable[Offer]) -> None:
         unsorted = list(offers)
         # pools by driver and name, those with binding conditions last; sorting keeps the order of devices in a pool
-        binding = {(one.driver, one.pool) for one in unsorted if one.device.get("bindingConditions")}
-        self.offers = sorted(unsorted, key=lambda o: ((o.driver, o.pool) in binding, o.driver, o.pool))
+        binding = {(offer.driver, offer.pool) for offer in unsorted if offer.device.get("bindingConditions")}
+        self.offers = sorted(
+            unsorted, key=lambda offer: ((offer.driver, offer.pool) in binding, offer.driver, offer.pool)
+        )
         self.ids = [identify(offer) for offer in self.offers]
         self.multiple = [bool(offer.device.get("allowMultipleAllocations")) for offer in self.offers]
-        self.plain = [not multiple and not _regulated(o) for multiple, o in zip(self.multiple, self.offers)]
+        self.plain = [not multiple and not _regulated(offer) for multiple, offer in zip(self.multiple, self.offers)]
         self.consumption = [list(consumption(offer)) for offer in self.offers]
         self.counters: dict[CounterId, Amount] = {}
         for offer in self.offers:
@@ -94,7 +96,7 @@ class NodeCache:
     def layout(self, optimistic: bool) -> Layout:
         """The devices that exist, and for an optimistic search also those that may exist."""
         if optimistic not in self._layouts:
-            offers = self._offers if optimistic else [one for one in self._offers if not one.possible]
+            offers = self._offers if optimistic else [offer for offer in self._offers if not offer.possible]
             self._layouts[optimistic] = Layout(offers)
         return self._layouts[optimistic]
 

@@ -49,9 +49,9 @@ def address_of(driver: str, device: ObjectView) -> str | None:
         ]
     offer = Offer(driver, "", "", dict(device))
     for name in [*dict.fromkeys(names), f"{driver}/pciAddress"]:
-        found = value_of(attribute(offer, name))
-        if isinstance(found, str) and _ADDRESS.match(found.lower()):
-            return found.lower()
+        value = value_of(attribute(offer, name))
+        if isinstance(value, str) and _ADDRESS.match(value.lower()):
+            return value.lower()
     match = _NAME_WITH_ADDRESS.match(str(device.get("name")))
     return "{}:{}:{}.{}".format(*match.groups()) if match else None
 
@@ -96,7 +96,7 @@ class Pool:
 
     @property
     def complete(self) -> bool:
-        """Whether all slices of the current generation exist. Before, the scheduler allocates no device of the pool."""
+        """Whether all slices of the current generation exist. If not, the scheduler allocates no device of the pool."""
         return self.slices == self.expected_slices
 
 
@@ -108,8 +108,8 @@ class Pools:
 
     def __init__(self, slices: t.Iterable[ObjectView]) -> None:
         specs: dict[tuple[str, str], list[Object]] = {}
-        for one in slices:
-            spec = v1(one, "ResourceSlice")["spec"]
+        for resource_slice in slices:
+            spec = v1(resource_slice, "ResourceSlice")["spec"]
             specs.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
         self.pools = {key: self._pool(*key, members) for key, members in sorted(specs.items())}
         self._on: dict[str | None, list[Published]] = {}
@@ -153,10 +153,12 @@ class Pools:
         This claim has either the device itself, or another device that leaves too little of their common counters, such
         as those of a PF and its VFs, or of a GPU and its partitions.
         """
-        found = dict(holders)
+        taken = dict(holders)
         for pool in self.pools.values():
             consumptions = [
-                (one.id, key, value) for one in pool.devices.values() for key, value in consumption(one.offer)
+                (published.id, key, value)
+                for published in pool.devices.values()
+                for key, value in consumption(published.offer)
             ]
             remaining, last_holder = dict(pool.counters), {}
             for device, key, value in consumptions:
@@ -165,8 +167,8 @@ class Pools:
                     last_holder[key] = holders[device]
             for device, key, value in consumptions:
                 if key in last_holder and value > remaining[key]:
-                    found.setdefault(device, last_holder[key])
-        return found
+                    taken.setdefault(device, last_holder[key])
+        return taken
 
 
 def v1(obj: ObjectView, kind: str) -> Object:
@@ -177,7 +179,7 @@ def v1(obj: ObjectView, kind: str) -> Object:
 
 
 def hidden_attributes(published: Published) -> frozenset[str]:
-    """Attributes that the driver does not publish now, as a pod has the interface and the driver cannot read them.
+    """Attributes that the driver does not publish now, because a pod has the interface and the driver cannot read them.
 
     A pod has the interface if the driver publishes none of the attributes that need it.
     """
@@ -223,7 +225,9 @@ class PublishedNodes:
         as_if_free: bool = False,
         held: t.Mapping[DeviceId, str] | None = None,
     ) -> None:
-        self.pools = Pools(sorted(slices, key=lambda one: str((one.get("metadata") or {}).get("name"))))
+        self.pools = Pools(
+            sorted(slices, key=lambda resource_slice: str((resource_slice.get("metadata") or {}).get("name")))
+        )
         self.notes: list[str] = []
         self._server = server or Server()
         self._as_if_free = as_if_free
@@ -243,7 +247,7 @@ class PublishedNodes:
                 offers.setdefault(node, [])  # a driver can publish a pool without devices
             for offer in self._offers(pool):
                 offers.setdefault(offer.node, []).append(offer)
-            shared = sum(one.node is None for one in pool.devices.values())
+            shared = sum(device.node is None for device in pool.devices.values())
             if shared:
                 text = f"pool {name} of {driver}: {shared} device(s) belong to several nodes"
                 self.notes.append(f"{text}, and are not counted")
@@ -259,14 +263,14 @@ class PublishedNodes:
 
     def _taken(self) -> dict[str, dict[DeviceId, str]]:
         """By node, the devices that cannot be allocated, each with its claim. Shared devices are never taken."""
-        found: dict[str, dict[DeviceId, str]] = {}
+        taken: dict[str, dict[DeviceId, str]] = {}
         holders = {device: claim for device, claim in (self._held or {}).items() if claim}
         for device, claim in self.pools.taken(holders).items() if holders else ():
             pool = self.pools.pool(*device[:2])
             published = pool.devices.get(device[2]) if pool else None
             if published and published.node is not None and not published.device.get("allowMultipleAllocations"):
-                found.setdefault(published.node, {})[device] = claim
-        return found
+                taken.setdefault(published.node, {})[device] = claim
+        return taken
 
     def _offers(self, pool: Pool) -> t.Iterator[Offer]:
         """The devices of a pool that belong to one node, as the server stores them."""
@@ -291,8 +295,8 @@ def nodes_from_slices(
     API would not return, or if there is no slice.
     """
     all_objects = list(objects)
-    slices = [one for one in all_objects if one.get("kind") == "ResourceSlice"]
-    claims = [one for one in all_objects if one.get("kind") == "ResourceClaim"]
+    slices = [item for item in all_objects if item.get("kind") == "ResourceSlice"]
+    claims = [item for item in all_objects if item.get("kind") == "ResourceClaim"]
     if not slices:
         raise ValueError("there is no ResourceSlice among the objects")
     try:

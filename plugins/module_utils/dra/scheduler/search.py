@@ -63,23 +63,23 @@ class Search(Candidates):
     def _too_few(self) -> bool:
         """Whether counting shows that there is no allocation, and that the scheduler would not fail with an error
         first."""
-        requests = [one for rows in self.requests for row in rows for one in row]
-        if any(one.all_devices is not None and one.rules for one in requests):
+        requests = [request for rows in self.requests for row in rows for request in row]
+        if any(request.all_devices is not None and request.rules for request in requests):
             return False  # devices of a request for all may violate a constraint, which is an error
-        for one in requests:
-            if one.all_devices is None:
-                self.fit([one])
+        for request in requests:
+            if request.all_devices is None:
+                self.fit([request])
         return not self.failed and (bool(too_few(self)) or cannot_match(self))
 
     def _assumptions(self, results: tuple[Result, ...]) -> set[str]:
         """The attributes for which a likely value was assumed."""
-        by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
-        found: set[str] = set()
+        by_name = {(request.key[0], request.name): request for rows in self.requests for row in rows for request in row}
+        attributes: set[str] = set()
         for result in results:
             for _where, expression in by_name[result.claim, result.request].texts if result.offer.assumed else ():
                 self.selection.judge(expression, result.offer)
-                found |= self.selection.assumed.get((expression, id(result.offer)), set())
-        return found
+                attributes |= self.selection.assumed.get((expression, id(result.offer)), set())
+        return attributes
 
     def _claim(self, claim: int) -> bool:
         """Search devices for this and the following claims."""

@@ -23,12 +23,12 @@ def too_few(search: Candidates) -> str:
     units: list[tuple[str, list[int]]] = []
     for rows in search.requests:
         for row in rows:
-            if any(one.all_devices is not None or one.admin for one in row):
+            if any(request.all_devices is not None or request.admin for request in row):
                 continue
             fits = search.fit(row)
             if any(search.multiple[position] for position in fits):
                 continue
-            units += [(row[0].base, fits)] * min(one.count for one in row)
+            units += [(row[0].base, fits)] * min(request.count for request in row)
     fitting = too_small_set([fits for _name, fits in units])
     if fitting is None:
         return ""
@@ -44,17 +44,17 @@ def cannot_match(search: Candidates) -> bool:
 
     A request counts only if the constraint covers all its alternatives.
     """
-    if any(one.all_devices is not None for rows in search.requests for row in rows for one in row):
+    if any(request.all_devices is not None for rows in search.requests for row in rows for request in row):
         return False  # the devices of such a request are fixed, and the search ends if they do not fit
     for rows, constraints in zip(search.requests, search.constraints):
         identical: dict[tuple[str, tuple[t.Hashable, ...]], list[list[list[Request]]]] = {}
         for constraint in constraints:
             if not constraint.distinct:
-                covered = [row for row in rows if all(constraint.covers(one) for one in row)]
-                request_keys = tuple(tuple((one.ask, one.count) for one in row) for row in covered)
+                covered = [row for row in rows if all(constraint.covers(request) for request in row)]
+                request_keys = tuple(tuple((request.ask, request.count) for request in row) for row in covered)
                 if covered:
                     identical.setdefault((constraint.attribute, request_keys), []).append(covered)
-        for (name, _asked), groups in identical.items():
+        for (name, _request_keys), groups in identical.items():
             if not _repeatable(search, name, groups[0], _disjoint(groups)):
                 return True
     return False
@@ -69,11 +69,11 @@ def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted
         if value is not None:
             values.setdefault((value, position) if value is LIST else value, set()).add(position)
     shared = any(search.multiple[position] for fits in by_row for position in fits)
-    shared = shared or any(one.admin for row in rows for one in row)
-    needs = [min(one.count for one in row) for row in rows]
+    shared = shared or any(request.admin for row in rows for request in row)
+    needs = [min(request.count for request in row) for row in rows]
     missing_groups = wanted
     for positions in values.values():
-        with_value = [[p for p in fits if p in positions] for fits in by_row]
+        with_value = [[position for position in fits if position in positions] for fits in by_row]
         if any(len(fits) < need for fits, need in zip(with_value, needs)):
             continue
         if shared:

@@ -86,7 +86,7 @@ def tolerates_taints(request: ObjectView, offer: Offer) -> bool:
     """Whether the request tolerates all taints of the device with the effect NoSchedule or NoExecute."""
     return all(
         taint["effect"] not in _BLOCKING_EFFECTS
-        or any(_tolerates(one, taint) for one in request.get("tolerations") or ())
+        or any(_tolerates(toleration, taint) for toleration in request.get("tolerations") or ())
         for taint in offer.device.get("taints") or ()
     )
 

@@ -104,7 +104,7 @@ class Constraint:
     @classmethod
     def read(cls, entry: ObjectView, path: str, kinds: t.Sequence[str] = CONSTRAINTS) -> Constraint:
         """A constraint of a claim. Raises Unsupported if it is of another kind."""
-        kind = next((one for one in kinds if entry.get(one) is not None), None)
+        kind = next((kind for kind in kinds if entry.get(kind) is not None), None)
         if kind is None:
             known = " and ".join(kinds)
             raise Unsupported(f"the scheduler only supports constraints with {known}, so scheduling of the pod fails")
@@ -161,15 +161,15 @@ def alike_groups(claim: ObjectView) -> list[list[list[int]]]:
             ties.append((entry, [position_of.get(name.partition("/")[0], -1) for name in named]))
     group = list(range(len(requests)))
     for _entry, members in ties:
-        merged = {group[one] for one in members if one >= 0}
-        group = [min(merged) if one in merged else one for one in group]
+        merged = {group[position] for position in members if position >= 0}
+        group = [min(merged) if head in merged else head for head in group]
     members_of: dict[int, list[int]] = {}
     for position, head in enumerate(group):
         members_of.setdefault(head, []).append(position)
     shapes: dict[str, list[list[int]]] = {}
     for members in members_of.values():
         position_in_group = {requests[position]["name"]: str(i) for i, position in enumerate(members)}
-        bodies = [{key: value for key, value in requests[p].items() if key != "name"} for p in members]
+        bodies = [{key: value for key, value in requests[position].items() if key != "name"} for position in members]
         rules = []
         for entry, tied in ties:
             if tied and tied[0] in members:
@@ -180,10 +180,10 @@ def alike_groups(claim: ObjectView) -> list[list[list[int]]]:
                 rules.append([entry.get("matchAttribute"), entry.get("distinctAttribute"), names])
         shape = json.dumps([bodies, sorted(rules, key=str)], sort_keys=True)
         shapes.setdefault(shape, []).append(members)
-    return [alike for alike in shapes.values() if len(alike) > 1 and not _takes_all(requests, alike)]
+    return [groups for groups in shapes.values() if len(groups) > 1 and not _takes_all(requests, groups)]
 
 
-def _takes_all(requests: t.Sequence[ObjectView], alike: list[list[int]]) -> bool:
+def _takes_all(requests: t.Sequence[ObjectView], groups: list[list[int]]) -> bool:
     """Whether the first request of these groups is for all devices or has admin access."""
-    first = requests[alike[0][0]]
+    first = requests[groups[0][0]]
     return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in alternatives(first))

@@ -72,7 +72,7 @@ def rules_of(facts: NodeFacts) -> tuple[ShareRule, ...]:
 def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], set[str]]:
     """The problems of the settings of all nodes, and the nodes with an invalid setting. Nodes with the same problem
     share one entry."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    nodes_by_problem: dict[tuple[str, str, str, str], list[str]] = {}
     unreadable = set()
     for node in sorted(nodes):
         setting = t.cast(Object, nodes[node]).get(SETTING)
@@ -89,10 +89,10 @@ def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], s
             except (KeyError, TypeError, AttributeError, ValueError):
                 continue  # facts that cannot be read are reported elsewhere
         for problem in problems:
-            found.setdefault((problem.path, problem.message, problem.rule, problem.fix), []).append(node)
+            nodes_by_problem.setdefault((problem.path, problem.message, problem.rule, problem.fix), []).append(node)
     return [
         Problem(path, f"{message} (node {_name_list(names)})", rule, fix)
-        for (path, message, rule, fix), names in found.items()
+        for (path, message, rule, fix), names in nodes_by_problem.items()
     ], unreadable
 
 
@@ -115,18 +115,18 @@ def _ineffective_rules(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[P
                 links[number].append(nic["speed_mbps"])
             elif rule.select.matches(values):
                 earlier[number].append(next(position for position, other in enumerate(rules) if other is first))
-    found = []
+    problems = []
     for number, rule in enumerate(rules):
         path = child(VARIABLE, number)
         if earlier[number] and not links[number]:
             others = ", ".join(f"shares[{position}]" for position in sorted(set(earlier[number])))
             message = f"matches only NICs that {others} matches first, and the first matching entry applies"
-            found.append(Problem(child(path, "select"), message, "contradiction", "move the entry up, or remove it"))
+            problems.append(Problem(child(path, "select"), message, "contradiction", "move the entry up, or remove it"))
         speeds = [mbps * 10**6 for mbps in links[number] if mbps]
         if not speeds or len(speeds) < len(links[number]):
             continue
-        found += _rates_above_link(rule, max(speeds), path)
-    return found
+        problems += _rates_above_link(rule, max(speeds), path)
+    return problems
 
 
 def _rates_above_link(rule: ShareRule, link: int, path: str) -> list[Problem]:
@@ -156,15 +156,15 @@ def divided_nics(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[st
     if not rules:
         return [], []
     publication = publish.publication(facts, shares=rules)
-    found = []
+    nics = []
     for device in publication.devices:
         divided = publication.shared.get(device["name"])
         if divided is not None:
             factor, physical = factor_text(divided.rule.factor), _physical(divided, device)
             ceiling = divided.rule.most(physical) if physical else None
-            found.append(DividedNic(node, device["name"], factor, device["capacity"][BANDWIDTH], ceiling, physical))
+            nics.append(DividedNic(node, device["name"], factor, device["capacity"][BANDWIDTH], ceiling, physical))
     reasons = [f"{name}: {reason}" for name, reason in publication.withheld.items() if name.endswith(SUFFIX)]
-    return found, reasons
+    return nics, reasons
 
 
 def _physical(divided: Divided, device: Object) -> int | None:
@@ -174,7 +174,7 @@ def _physical(divided: Divided, device: Object) -> int | None:
 
 def published_divided_nics(node: str, offers: t.Iterable[Offer]) -> list[DividedNic]:
     """The NICs that a node's driver divides, according to the devices that the driver publishes."""
-    found = []
+    nics = []
     for offer in offers:
         attributes = offer.device.get("attributes") or {}
         capacity = offer.device.get("capacity") or {}
@@ -183,5 +183,5 @@ def published_divided_nics(node: str, offers: t.Iterable[Offer]) -> list[Divided
             continue
         factor = str((attributes.get("shareFactor") or {}).get("string"))
         factor = factor if _FACTOR.fullmatch(factor) else ""
-        found.append(DividedNic(node, offer.device["name"], factor, capacity[BANDWIDTH]))
-    return found
+        nics.append(DividedNic(node, offer.device["name"], factor, capacity[BANDWIDTH]))
+    return nics

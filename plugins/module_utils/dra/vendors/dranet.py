@@ -93,34 +93,38 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
     """
     excluded = _uplinks(facts["interfaces"])
     ports: dict[str, InterfaceFacts] = {}
-    for one in sorted(facts["interfaces"], key=lambda one: one["ifindex"] or 0):
-        if one["address"] and one["kind"] != "usb":
-            ports[one["address"]] = one  # of several interfaces of a function, DRANET takes the last
+    for interface in sorted(facts["interfaces"], key=lambda interface: interface["ifindex"] or 0):
+        if interface["address"] and interface["kind"] != "usb":
+            ports[interface["address"]] = interface  # of several interfaces of a function, DRANET takes the last
     nics = {nic["address"]: nic for nic in facts["nics"]}
-    found = []
+    offers = []
     for address, function in facts["functions"].items():
         network = address in nics or str(function["class_code"] or "").startswith("02")
         if network and function["driver"] is not None and function["driver"] not in publish.USER_SPACE:
-            last = ports.get(address)
-            if last is None or last["name"] not in excluded:
-                found.append(_of_function(node, facts, driver, function, nics.get(address), last))
-    for one in facts["interfaces"]:
-        if one["address"] is None and one["kind"] != "loopback" and one["name"] not in excluded | _IGNORED:
-            found.append(_of_interface(node, facts, driver, one))
-    if sum(not one.possible for one in found) > limits.DEVICES:
+            port = ports.get(address)
+            if port is None or port["name"] not in excluded:
+                offers.append(_of_function(node, facts, driver, function, nics.get(address), port))
+    for interface in facts["interfaces"]:
+        if (
+            interface["address"] is None
+            and interface["kind"] != "loopback"
+            and interface["name"] not in excluded | _IGNORED
+        ):
+            offers.append(_of_interface(node, facts, driver, interface))
+    if sum(not offer.possible for offer in offers) > limits.DEVICES:
         return []  # DRANET publishes all devices in one slice, which the API server then refuses
-    return sorted(found, key=lambda offer: str(offer.device["name"]))
+    return sorted(offers, key=lambda offer: str(offer.device["name"]))
 
 
 def _uplinks(interfaces: t.Sequence[InterfaceFacts]) -> set[str]:
     """The interfaces that DRANET excludes: those with a default route, and their ports. The parent of a VLAN is not a
     port (pkg/inventory/net.go, getExcludedUplinkInterfaces)."""
-    found = {one["name"] for one in interfaces if one["default_route"]}
-    added = found
+    uplinks = {interface["name"] for interface in interfaces if interface["default_route"]}
+    added = uplinks
     while added:
-        added = {one["name"] for one in interfaces if one["master"] in added} - found
-        found |= added
-    return found
+        added = {interface["name"] for interface in interfaces if interface["master"] in added} - uplinks
+        uplinks |= added
+    return uplinks
 
 
 def _of_function(
@@ -132,7 +136,11 @@ def _of_function(
     interface: InterfaceFacts | None,
 ) -> Offer:
     address = function["address"]
-    rdma = nic["rdma_devices"] if nic else [one["name"] for one in facts["rdma_devices"] if one["address"] == address]
+    rdma = (
+        nic["rdma_devices"]
+        if nic
+        else [device["name"] for device in facts["rdma_devices"] if device["address"] == address]
+    )
     model = nic["model"] if nic else function["name"]
     builder = DeviceBuilder(driver)
     builder.put("dra.net/pciAddress", address)

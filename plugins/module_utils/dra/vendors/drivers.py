@@ -148,14 +148,18 @@ def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
 
     align = {
         level: tuple(
-            replace(one, name=driver.qualified(one.name), list=one.list or one.list_gate in driver.enabled)
-            for one in attributes
-            if driver.version_in_range(one.since, one.until)
+            replace(
+                attribute,
+                name=driver.qualified(attribute.name),
+                list=attribute.list or attribute.list_gate in driver.enabled,
+            )
+            for attribute in attributes
+            if driver.version_in_range(attribute.since, attribute.until)
         )
         for level, attributes in driver.align.items()
     }
     # filters compare single values, so they cannot use attributes that are lists
-    lists = {one.name for attributes in align.values() for one in attributes if one.list}
+    lists = {attribute.name for attributes in align.values() for attribute in attributes if attribute.list}
     kinds = {}
     for kind, tables in driver.kinds.items():
         filters = {}

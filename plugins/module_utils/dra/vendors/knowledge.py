@@ -230,14 +230,16 @@ class DriverKnowledge:
 
     def alignments(self, level: str, lists: bool = False) -> list[str]:
         """Qualified attributes of an alignment level, the best first. `lists`: whether the cluster compares lists."""
-        return [one.name for one in self._in_version(self.align.get(level, ())) if lists or not one.list]
+        return [
+            attribute.name for attribute in self._in_version(self.align.get(level, ())) if lists or not attribute.list
+        ]
 
     def publishes_alignment(self, name: str) -> bool:
         """Whether this version publishes an alignment attribute with this qualified name."""
-        return any(one.name == name for level in self.align.values() for one in self._in_version(level))
+        return any(attribute.name == name for level in self.align.values() for attribute in self._in_version(level))
 
     def _in_version(self, attributes: t.Iterable[Published]) -> list[Published]:
-        return [one for one in attributes if self.version_in_range(one.since, one.until)]
+        return [attribute for attribute in attributes if self.version_in_range(attribute.since, attribute.until)]
 
     def hint(self, name: str) -> str:
         """What to do if a filter or an alignment level is not supported; empty if there is no advice."""
@@ -256,7 +258,9 @@ def parse_version(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str],
     # a release sorts after its own pre-releases
     identifiers: tuple[tuple[int, int, str], ...] = ((2, 0, ""),)
     if suffix:
-        identifiers = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in suffix.split("."))
+        identifiers = tuple(
+            (0, int(identifier), "") if identifier.isdigit() else (1, 0, identifier) for identifier in suffix.split(".")
+        )
     return int(major), int(minor), int(patch or 0), identifiers
 
 

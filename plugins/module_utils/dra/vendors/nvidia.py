@@ -112,13 +112,13 @@ _DYNAMIC_MIG_ARCHITECTURES = ("Hopper", "Blackwell")
 
 #: The resources of a MIG profile: the name of the driver's capacity, and the name of its counter.
 _CAPACITIES: t.Mapping[str, tuple[str, t.Callable[[MigProfile], int]]] = {
-    "multiprocessors": ("multiprocessors", lambda one: one.multiprocessors),
-    "copyEngines": ("copy-engines", lambda one: one.copy_engines),
-    "decoders": ("decoders", lambda one: one.decoders),
-    "encoders": ("encoders", lambda one: one.encoders),
-    "jpegEngines": ("jpeg-engines", lambda one: one.jpeg_engines),
-    "ofaEngines": ("ofa-engines", lambda one: one.ofa_engines),
-    "memory": ("memory", lambda one: one.memory_mib),
+    "multiprocessors": ("multiprocessors", lambda profile: profile.multiprocessors),
+    "copyEngines": ("copy-engines", lambda profile: profile.copy_engines),
+    "decoders": ("decoders", lambda profile: profile.decoders),
+    "encoders": ("encoders", lambda profile: profile.encoders),
+    "jpegEngines": ("jpeg-engines", lambda profile: profile.jpeg_engines),
+    "ofaEngines": ("ofa-engines", lambda profile: profile.ofa_engines),
+    "memory": ("memory", lambda profile: profile.memory_mib),
 }
 
 
@@ -161,9 +161,9 @@ def _dynamic_mig(whole: Offer, model: Model, counters: bool, shares: str) -> lis
     """
     name = whole.device["name"]
     counter_set = f"{name}-counter-set"
-    everything = _counters(model.mig, range(max(one.size for one in model.mig)))
+    gpu_counters = _counters(model.mig, range(max(profile.size for profile in model.mig)))
     # the driver also publishes the number of shares as a counter, which no device consumes
-    total = {**everything, **({"shares": {"value": shares}} if shares.isdigit() else {})}
+    total = {**gpu_counters, **({"shares": {"value": shares}} if shares.isdigit() else {})}
     sets: tuple[Object, ...] = ({"name": counter_set, "counters": total},) if counters else ()
 
     def offer(device: Object, consumed: Object, unknown: frozenset[str]) -> Offer:
@@ -172,34 +172,34 @@ def _dynamic_mig(whole: Offer, model: Model, counters: bool, shares: str) -> lis
         return replace(whole, device={**device, **uses}, counter_sets=sets, unknown=unknown, assumed=assumed)
 
     memory = frozenset({f"{whole.driver}/memory"})
-    found = [offer({**whole.device, "capacity": _capacity(model.mig)}, everything, whole.unknown - memory)]
+    offers = [offer({**whole.device, "capacity": _capacity(model.mig)}, gpu_counters, whole.unknown - memory)]
     absent = {f"{whole.driver}/{name}" for name in ("uuid", *FABRIC)}
     unknown = whole.unknown - memory - absent | {f"{whole.driver}/parentUUID"}
     for profile in model.mig:
         title = model.name(profile)
         attributes = {**whole.device["attributes"], "type": {"string": "mig"}, "profile": {"string": title}}
         for start in profile.starts:
-            part = f"{name}-mig-{title.replace('.', '').replace('+', '-')}-{profile.id}-{start}"
-            device = {"name": part, "attributes": attributes, "capacity": _capacity([profile])}
-            found.append(offer(device, _counters([profile], range(start, start + profile.size)), unknown))
-    return found
+            device_name = f"{name}-mig-{title.replace('.', '').replace('+', '-')}-{profile.id}-{start}"
+            device = {"name": device_name, "attributes": attributes, "capacity": _capacity([profile])}
+            offers.append(offer(device, _counters([profile], range(start, start + profile.size)), unknown))
+    return offers
 
 
 def _devices(whole: Offer, model: Model | None, driver: DriverKnowledge, options: Options) -> list[Offer]:
     """The devices that the driver publishes for a GPU, depending on the driver's options and feature gates."""
     dynamic = "DynamicMIG" in driver.enabled
     if dynamic and model and model.architecture in _DYNAMIC_MIG_ARCHITECTURES:
-        found = _dynamic_mig(whole, model, options["counters"], options["consumable_shares"])
+        offers = _dynamic_mig(whole, model, options["counters"], options["consumable_shares"])
     else:
         if options["consumable_shares"] and model:
             memory = driver.qualified("memory")
             device = {**whole.device, "capacity": {"memory": {"value": f"{model.memory_mib}Mi"}}}
             whole = replace(whole, device=device, unknown=whole.unknown - {memory}, assumed=whole.assumed | {memory})
-        found = [whole]
+        offers = [whole]
         if not dynamic:
             unknown = frozenset(driver.qualified(name) for name in ("profile", "parentUUID", "multiprocessors"))
-            found += possible_partitions(whole, "mig", _MAX_MIG_INSTANCES, unknown)
-    return [replace(one, device=_with_shares(one.device, options["consumable_shares"])) for one in found]
+            offers += possible_partitions(whole, "mig", _MAX_MIG_INSTANCES, unknown)
+    return [replace(offer, device=_with_shares(offer.device, options["consumable_shares"])) for offer in offers]
 
 
 def _gpu(

@@ -59,7 +59,7 @@ class _Check:
             if name not in names:
                 fix = nearest(str(name), names) or f"known: {', '.join(names)}"
                 self.wrong(child(path, str(name)), "unknown field", fix, "unknown")
-        return {name: one for name, one in value.items() if one is not None}
+        return {name: field for name, field in value.items() if field is not None}
 
     def text(self, value: object, path: str) -> str:
         if value is not None and not isinstance(value, str):
@@ -152,10 +152,12 @@ class _Check:
 
 def _at_prepare(parameters: Object, path: str, driver: DriverKnowledge) -> list[Problem]:
     """Errors of a configuration that the webhook accepts, but the kubelet plugin refuses for every device."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
 
     def wrong(place: str, message: str, fix: str = "") -> None:
-        found.append(Problem(place, f"is refused by {driver.title} when the pod starts: {message}", "bad-value", fix))
+        problems.append(
+            Problem(place, f"is refused by {driver.title} when the pod starts: {message}", "bad-value", fix)
+        )
 
     if parameters["kind"] == "VfioDeviceConfig":
         if "PassthroughSupport" not in driver.enabled:
@@ -163,13 +165,13 @@ def _at_prepare(parameters: Object, path: str, driver: DriverKnowledge) -> list[
                 child(path, "kind"),
                 "without its feature gate PassthroughSupport, the driver has no devices of type vfio",
             )
-        return found
+        return problems
     sharing = parameters.get("sharing") or {}
     place = child(path, "sharing")
     if sharing.get("strategy") == "TimeSlicing" and sharing.get("mpsConfig") is not None:
         wrong(child(place, "mpsConfig"), "mpsConfig cannot be combined with TimeSlicing", "leave it out")
     if sharing.get("strategy") != "MPS":
-        return found
+        return problems
     if sharing.get("timeSlicingConfig") is not None:
         wrong(child(place, "timeSlicingConfig"), "timeSlicingConfig cannot be combined with MPS", "leave it out")
     if "ConsumableShares" in driver.enabled:
@@ -180,4 +182,4 @@ def _at_prepare(parameters: Object, path: str, driver: DriverKnowledge) -> list[
         name = "defaultPerDevicePinnedMemoryLimit" if device else "defaultPinnedDeviceMemoryLimit"
         if limit is not None and quantity.parse(str(limit).strip()) < 2**20:
             wrong(child(child(place, "mpsConfig"), name), "the limit is below 1Mi")
-    return found
+    return problems

@@ -79,16 +79,16 @@ _A100_40 = (
 )
 
 
-def _hopper(one: int, two: int, four: int, eight: int) -> tuple[MigProfile, ...]:
+def _hopper(one_slice: int, two_slices: int, four_slices: int, eight_slices: int) -> tuple[MigProfile, ...]:
     """The profiles of a Hopper GPU. Each argument is the memory in MiB of an instance with that many memory slices."""
     return (
-        MigProfile(0, 19, 1, 7, 16, 1, 1, 0, 1, 0, one, 1, _ANY_START),
-        MigProfile(7, 20, 1, 1, 16, 1, 1, 0, 1, 1, one, 1, _ANY_START, media=True),
-        MigProfile(9, 15, 1, 4, 26, 1, 1, 0, 1, 0, two, 2, (0, 2, 4, 6)),
-        MigProfile(1, 14, 2, 3, 32, 2, 2, 0, 2, 0, two, 2, (0, 2, 4)),
-        MigProfile(2, 9, 3, 2, 60, 3, 3, 0, 3, 0, four, 4, (0, 4)),
-        MigProfile(3, 5, 4, 1, 64, 4, 4, 0, 4, 0, four, 4, (0,)),
-        MigProfile(4, 0, 7, 1, 132, 8, 7, 0, 7, 1, eight, 8, (0,)),
+        MigProfile(0, 19, 1, 7, 16, 1, 1, 0, 1, 0, one_slice, 1, _ANY_START),
+        MigProfile(7, 20, 1, 1, 16, 1, 1, 0, 1, 1, one_slice, 1, _ANY_START, media=True),
+        MigProfile(9, 15, 1, 4, 26, 1, 1, 0, 1, 0, two_slices, 2, (0, 2, 4, 6)),
+        MigProfile(1, 14, 2, 3, 32, 2, 2, 0, 2, 0, two_slices, 2, (0, 2, 4)),
+        MigProfile(2, 9, 3, 2, 60, 3, 3, 0, 3, 0, four_slices, 4, (0, 4)),
+        MigProfile(3, 5, 4, 1, 64, 4, 4, 0, 4, 0, four_slices, 4, (0,)),
+        MigProfile(4, 0, 7, 1, 132, 8, 7, 0, 7, 1, eight_slices, 8, (0,)),
     )
 
 

@@ -47,7 +47,7 @@ def _is_consumable_shares(value: object) -> bool:
 OPTIONS = {
     "feature_gates": Option(
         "a mapping of feature gates to true or false",
-        lambda value: isinstance(value, dict) and all(isinstance(one, bool) for one in value.values()),
+        lambda value: isinstance(value, dict) and all(isinstance(setting, bool) for setting in value.values()),
     ),
     "engine": Option(f"one of {', '.join(sharing.BY_NAME)}", lambda value: value in sharing.BY_NAME),
     "group_by": Option(f"one of {', '.join(_GROUPS)}", lambda value: value in _GROUPS, _CPU),
@@ -64,7 +64,7 @@ OPTIONS = {
 
 def problems_of(options: ObjectView, path: str) -> list[Problem]:
     """Unknown options and invalid values."""
-    found = [
+    problems = [
         Problem(
             f"{path}.{key}", "unknown option", "unknown", "known: version, knowledge, " + ", ".join(sorted(OPTIONS))
         )
@@ -72,34 +72,38 @@ def problems_of(options: ObjectView, path: str) -> list[Problem]:
     ]
     for key, option in OPTIONS.items():
         if options.get(key) is not None and not option.is_valid(options[key]):
-            found.append(Problem(f"{path}.{key}", f"must be {option.description}, not {options[key]!r}", "bad-value"))
-    return found
+            problems.append(
+                Problem(f"{path}.{key}", f"must be {option.description}, not {options[key]!r}", "bad-value")
+            )
+    return problems
 
 
 def unavailable_options(driver: DriverKnowledge, options: ObjectView, path: str) -> list[Problem]:
     """Options that the driver, or this version of it, does not have."""
-    found = []
+    problems = []
     for key, option in OPTIONS.items():
         if not options.get(key) or not option.driver:
             continue
         if driver.name != option.driver:
-            found.append(Problem(f"{path}.{key}", f"only {option.driver} has this option", "unknown", "leave it out"))
+            problems.append(
+                Problem(f"{path}.{key}", f"only {option.driver} has this option", "unknown", "leave it out")
+            )
         elif not driver.version_in_range(option.since):
             reason = f"{driver.title} has this option from {option.since} on, but version is {driver.version}"
-            found.append(Problem(f"{path}.{key}", reason, "version", "upgrade the driver, or leave it out"))
-    return found
+            problems.append(Problem(f"{path}.{key}", reason, "version", "upgrade the driver, or leave it out"))
+    return problems
 
 
 def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, problems: list[Problem]) -> frozenset[str]:
     """The driver's feature gates that are on. Violations of the driver's rules are added to `problems`."""
     settings = _gate_settings(options)
     gates_path = f"{path}.feature_gates"
-    on = {name for name, gate in driver.gates.items() if gate.default and driver.version_in_range(gate.since)}
-    on |= _gate_of_engine(driver, options, path, problems)
+    enabled = {name for name, gate in driver.gates.items() if gate.default and driver.version_in_range(gate.since)}
+    enabled |= _gate_of_engine(driver, options, path, problems)
     for key, option in OPTIONS.items():
         if not option.gate or not options.get(key) or driver.name != option.driver:
             continue
-        on.add(option.gate)
+        enabled.add(option.gate)
         if settings.get(option.gate) is False:
             message = f"{key} needs the feature gate {option.gate}"
             fix = "switch the gate on, or leave it out"
@@ -115,11 +119,11 @@ def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, probl
             reason = f"{driver.title} has this feature gate {since}, but version is {driver.version}"
             problems.append(Problem(f"{gates_path}.{name}", reason, "version", "upgrade the driver, or leave it out"))
         elif value:
-            on.add(name)
+            enabled.add(name)
         else:
-            on.discard(name)
-    problems += _broken_rules(driver, on, gates_path)
-    return frozenset(on)
+            enabled.discard(name)
+    problems += _broken_rules(driver, enabled, gates_path)
+    return frozenset(enabled)
 
 
 def _gate_settings(options: ObjectView) -> dict[str, t.Any]:
@@ -135,7 +139,7 @@ def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, pro
     if engine is None:
         return set()
     if engine.driver != driver.name:
-        engines = ", ".join(one.name for one in sharing.engines_of(driver.name))
+        engines = ", ".join(candidate.name for candidate in sharing.engines_of(driver.name))
         fix = f"use one of {engines}" if engines else "leave it out"
         problems.append(Problem(engine_path, f"{engine.name} is an engine of {engine.driver}", "unknown", fix))
         return set()
@@ -161,17 +165,17 @@ def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, pro
     return {engine.gate} if engine.gate else set()
 
 
-def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], path: str) -> list[Problem]:
+def _broken_rules(driver: DriverKnowledge, enabled: t.Collection[str], path: str) -> list[Problem]:
     """Combinations of gates with which the driver does not start."""
-    found = []
-    for name in sorted(on):
+    problems = []
+    for name in sorted(enabled):
         gate = driver.gates[name]
         for other in gate.excludes:
-            if other in on:
+            if other in enabled:
                 message = f"{driver.title} does not start with {name} and {other} together"
-                found.append(Problem(f"{path}.{name}", message, "contradiction", f"switch {name} or {other} off"))
+                problems.append(Problem(f"{path}.{name}", message, "contradiction", f"switch {name} or {other} off"))
         for other in gate.needs:
-            if other not in on:
+            if other not in enabled:
                 message = f"{driver.title} does not start with {name} unless {other} is on"
-                found.append(Problem(f"{path}.{name}", message, "contradiction", f"switch {other} on"))
-    return found
+                problems.append(Problem(f"{path}.{name}", message, "contradiction", f"switch {other} on"))
+    return problems

@@ -64,7 +64,9 @@ class SiteKnowledge:
     def _one_of(self, value: object, choices: t.Sequence[str], path: str) -> str:
         if value in choices:
             return str(value)
-        self._wrong(path, f"must be one of {', '.join(c for c in choices if c)}", nearest(value, choices))
+        self._wrong(
+            path, f"must be one of {', '.join(choice for choice in choices if choice)}", nearest(value, choices)
+        )
         return choices[0]
 
     def merge(self, driver: DriverKnowledge, description: object) -> DriverKnowledge:

@@ -74,8 +74,8 @@ class BootLoader:
 
     def booted_since(self) -> bool:
         """Whether the node was booted after the site's arguments were written."""
-        written = [value for kind, value in self._recorded() if kind == "boot"]
-        return bool(written) and written[0] != self._boot_id()
+        boot_ids = [value for kind, value in self._recorded() if kind == "boot"]
+        return bool(boot_ids) and boot_ids[0] != self._boot_id()
 
     def _boot_id(self) -> str:
         return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
@@ -90,8 +90,8 @@ class BootLoader:
     def _recording(self, arguments: Arguments) -> str:
         """The lines that record the site's arguments and the current boot."""
         lines = ["# Written by the Ansible collection lanewise.dra, which owns this file."]
-        lines += [f"#: present {one}" for one in arguments.present]
-        lines += [f"#: absent {one}" for one in arguments.absent]
+        lines += [f"#: present {argument}" for argument in arguments.present]
+        lines += [f"#: absent {argument}" for argument in arguments.absent]
         return "\n".join([*lines, f"#: boot {self._boot_id()}", ""])
 
     def _install(self, path: str, content: str | None) -> None:
@@ -107,13 +107,13 @@ class Grub(BootLoader):
     file = GRUB_FILE
 
     def lines(self) -> list[list[str]]:
-        found = grub_lines(self.system.content(_GRUB_CFG) or "")
-        if not found:
+        lines = grub_lines(self.system.content(_GRUB_CFG) or "")
+        if not lines:
             fix = "install a kernel in /boot, and run update-grub"
             raise HostError(
                 f"read the kernel arguments of {_GRUB_CFG}", "it contains no entry with a Linux kernel", fix
             )
-        return found
+        return lines
 
     def change(self, new: Arguments | None) -> None:
         self._install(GRUB_FILE, None if new is None else self._recording(new) + grub_shell(new))
@@ -131,7 +131,7 @@ class Grub(BootLoader):
         self._update()
 
     def _update(self) -> None:
-        program = next((one for one in _UPDATE_GRUB if self.system.exists(one)), _UPDATE_GRUB[0])
+        program = next((path for path in _UPDATE_GRUB if self.system.exists(path)), _UPDATE_GRUB[0])
         self.system.command([program], "rebuild GRUB's menu", "look at /etc/default/grub and grub.d for errors")
 
     def _override_advice(self) -> str:
@@ -173,13 +173,13 @@ class Entries(BootLoader):
 
     def lines(self) -> list[list[str]]:
         variables = self._variables()
-        found = []
+        lines = []
         for path in self._entries():
             text = " ".join(match.group(2) for match in _OPTIONS.finditer(self._text(path)))
-            found.append(split(_VARIABLE.sub(lambda match: variables.get(match.group(1), match.group(0)), text)))
-        if not found:
+            lines.append(split(_VARIABLE.sub(lambda match: variables.get(match.group(1), match.group(0)), text)))
+        if not lines:
             raise HostError(f"read the kernel arguments of {self.folder}", "it contains no entry with a Linux kernel")
-        return found
+        return lines
 
     def change(self, new: Arguments | None) -> None:
         arguments, recorded = new or Arguments(), self.recorded_arguments()
@@ -187,18 +187,18 @@ class Entries(BootLoader):
         variables = self._variables()
         texts = {path: self._text(path) for path in self._entries()}
         self._check_variables(texts.values(), variables, arguments)
-        removed = [one for one in removed_before if one not in arguments.restored(removed_before)]
-        for one in dict.fromkeys(one for line in self.lines() for one in line):
-            replaced = arguments.removes(one) or one in arguments.present
-            if replaced and one not in removed and one not in recorded.present:
-                removed.append(one)
+        removed = [argument for argument in removed_before if argument not in arguments.restored(removed_before)]
+        for argument in dict.fromkeys(argument for line in self.lines() for argument in line):
+            replaced = arguments.removes(argument) or argument in arguments.present
+            if replaced and argument not in removed and argument not in recorded.present:
+                removed.append(argument)
 
         def changed(match: re.Match[str]) -> str:
             return match.group(1) + arguments.applied(match.group(2), recorded, removed_before)
 
         record = None
         if new is not None:
-            lines = [f"#: was {one}" for one in removed if " " not in one]
+            lines = [f"#: was {argument}" for argument in removed if " " not in argument]
             record = self._recording(new) + "".join(f"{line}\n" for line in lines)
             self._install(ENTRIES_FILE, record)
         for path, text in texts.items():
@@ -225,7 +225,7 @@ class Entries(BootLoader):
         """Raises HostError if a variable of another program, such as tuned, contains arguments that must be removed."""
         names = {match.group(1) for text in texts for match in _VARIABLE.finditer(text)} - {"kernelopts"}
         for name in sorted(names):
-            conflicts = [one for one in split(variables.get(name, "")) if arguments.removes(one)]
+            conflicts = [argument for argument in split(variables.get(name, "")) if arguments.removes(argument)]
             if conflicts:
                 step = "set the kernel arguments for the next boot"
                 reason = f"${name} of {_GRUBENV} contains {' '.join(conflicts)}"
@@ -248,10 +248,12 @@ def find_boot_loader(system: System) -> BootLoader | None:
     """The boot loader that starts the node's kernel; None if this package cannot configure it."""
     if why_unsupported(system)[0] != _UNKNOWN:
         return None
-    entries = next((one for one in _ENTRIES if any(name.endswith(".conf") for name in system.names(one))), None)
+    entries = next(
+        (folder for folder in _ENTRIES if any(name.endswith(".conf") for name in system.names(folder))), None
+    )
     if entries and (_efi_text(system, "LoaderInfo").startswith("systemd-boot") or not system.exists(_GRUB_CFG)):
         return Entries(system, entries)
-    if system.exists(_GRUB_CFG) and any(system.exists(one) for one in _UPDATE_GRUB):
+    if system.exists(_GRUB_CFG) and any(system.exists(path) for path in _UPDATE_GRUB):
         return Grub(system)
     return None
 
@@ -278,7 +280,7 @@ def _efi_text(system: System, name: str) -> str:
 
 def grub_lines(text: str) -> list[list[str]]:
     """The arguments of the entries in a grub.cfg, without those for recovery or other systems. Raises HostError."""
-    found = []
+    lines = []
     ordinary = True
     for number, line in enumerate(text.splitlines(), 1):
         entry = _MENU_ENTRY.match(line)
@@ -288,10 +290,10 @@ def grub_lines(text: str) -> list[list[str]]:
         linux = _LINUX.match(line)
         if linux and ordinary:
             try:
-                found.append(shlex.split(linux.group(1)))
+                lines.append(shlex.split(linux.group(1)))
             except ValueError as error:
                 raise HostError(f"read {_GRUB_CFG}", f"line {number}: {error}") from None
-    return found
+    return lines
 
 
 def grub_shell(arguments: Arguments) -> str:
@@ -304,12 +306,14 @@ def grub_shell(arguments: Arguments) -> str:
             patterns += [start, f"{start}=*"]
         else:
             patterns.append(f"{start}={shlex.quote(value)}" if equals else start)
-    if any(key(one) in ("hugepages", "hugepagesz") for one in arguments.present):
+    if any(key(argument) in ("hugepages", "hugepagesz") for argument in arguments.present):
         patterns += ["hugepages", "hugepages=*", "hugepagesz", "hugepagesz=*"]
     if not patterns:
         return ""
-    either = " | ".join(f'{one} | \\"{one}' + ("" if one[-1] == "*" else '\\"') for one in dict.fromkeys(patterns))
-    added = shlex.quote("".join(f" {quoted(one)}" for one in arguments.present))
+    either = " | ".join(
+        f'{pattern} | \\"{pattern}' + ("" if pattern[-1] == "*" else '\\"') for pattern in dict.fromkeys(patterns)
+    )
+    added = shlex.quote("".join(f" {quoted(argument)}" for argument in arguments.present))
     return f"""set -f
 for lanewise_name in GRUB_CMDLINE_LINUX GRUB_CMDLINE_LINUX_DEFAULT; do
   lanewise_kept=

@@ -47,8 +47,8 @@ def quoted_arguments(text: str) -> list[str]:
 
 def split(text: str) -> list[str]:
     """The arguments without quotes, up to `--`. Arguments after `--` are for the init process."""
-    found = [word.replace('"', "") for word in quoted_arguments(text)]
-    return found[: found.index("--")] if "--" in found else found
+    arguments = [word.replace('"', "") for word in quoted_arguments(text)]
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def quoted(argument: str) -> str:
@@ -85,34 +85,34 @@ class Arguments:
     def owns(self, argument: str) -> bool:
         """Whether the wanted arguments replace every other argument of that name."""
         name = _group(key(argument))
-        return name not in _ADDITIVE and any(_group(key(one)) == name for one in self.present)
+        return name not in _ADDITIVE and any(_group(key(wanted)) == name for wanted in self.present)
 
     def relevant(self, arguments: t.Sequence[str]) -> list[str]:
         """The arguments with the name of a wanted argument, in the wanted order, then the unwanted arguments.
 
         The result is equal to `ordered` if nothing needs to change.
         """
-        names = [_group(key(one)) for one in self.present]
-        found: list[tuple[int, int, str]] = []
-        for position, one in enumerate(arguments):
-            if self.owns(one):
-                found.append((names.index(_group(key(one))), position, one))
-            elif any(equal(one, wanted) for wanted in self.present):
-                first = next(rank for rank, wanted in enumerate(self.present) if equal(one, wanted))
-                if not any(equal(one, other) for _rank, _position, other in found):
-                    found.append((first, position, one))
-            elif any(matches(item, one) for item in self.absent):
-                found.append((len(names), position, one))
-        return [one for _rank, _position, one in sorted(found)]
+        names = [_group(key(wanted)) for wanted in self.present]
+        ranked: list[tuple[int, int, str]] = []
+        for position, argument in enumerate(arguments):
+            if self.owns(argument):
+                ranked.append((names.index(_group(key(argument))), position, argument))
+            elif any(equal(argument, wanted) for wanted in self.present):
+                first = next(rank for rank, wanted in enumerate(self.present) if equal(argument, wanted))
+                if not any(equal(argument, other) for _rank, _position, other in ranked):
+                    ranked.append((first, position, argument))
+            elif any(matches(item, argument) for item in self.absent):
+                ranked.append((len(names), position, argument))
+        return [argument for _rank, _position, argument in sorted(ranked)]
 
     def ordered(self) -> list[str]:
         """`present` in the order of `relevant`: arguments of one name together, at the position of the first."""
-        names = [_group(key(one)) for one in self.present]
+        names = [_group(key(wanted)) for wanted in self.present]
         return [
-            one
-            for _rank, _position, one in sorted(
-                (names.index(_group(key(one))) if self.owns(one) else position, position, one)
-                for position, one in enumerate(self.present)
+            argument
+            for _rank, _position, argument in sorted(
+                (names.index(_group(key(argument))) if self.owns(argument) else position, position, argument)
+                for position, argument in enumerate(self.present)
             )
         ]
 
@@ -121,21 +121,21 @@ class Arguments:
 
         `removed_before` are the arguments that the old ones removed. They are restored where these arguments allow it.
         """
-        result = quoted_arguments(text)
-        for_init = result[result.index("--") :] if "--" in result else []
-        result = result[: len(result) - len(for_init)]
+        words = quoted_arguments(text)
+        for_init = words[words.index("--") :] if "--" in words else []
+        words = words[: len(words) - len(for_init)]
         replaced = (*old.present, *self.present)
-        result = [
+        words = [
             word
-            for word in result
-            if not self.removes(_unquoted(word)) and not any(equal(_unquoted(word), other) for other in replaced)
+            for word in words
+            if not self.removes(_unquoted(word)) and not any(equal(_unquoted(word), argument) for argument in replaced)
         ]
-        result += [
-            quoted(one)
-            for one in self.restored(removed_before)
-            if not any(equal(one, _unquoted(word)) for word in result)
+        words += [
+            quoted(argument)
+            for argument in self.restored(removed_before)
+            if not any(equal(argument, _unquoted(word)) for word in words)
         ]
-        return " ".join([*result, *map(quoted, self.present), *for_init])
+        return " ".join([*words, *map(quoted, self.present), *for_init])
 
     def removes(self, argument: str) -> bool:
         """Whether an argument that is not the site's own is removed."""
@@ -144,9 +144,9 @@ class Arguments:
     def restored(self, removed_before: t.Sequence[str]) -> list[str]:
         """The arguments in `removed_before` that these arguments neither remove nor contain."""
         return [
-            one
-            for one in removed_before
-            if not self.removes(one) and not any(equal(one, other) for other in self.present)
+            argument
+            for argument in removed_before
+            if not self.removes(argument) and not any(equal(argument, wanted) for wanted in self.present)
         ]
 
 

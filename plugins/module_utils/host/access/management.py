@@ -17,14 +17,14 @@ def ssh_connection() -> str:
 
     sudo removes it from the environment, so the environments of parent processes are read too.
     """
-    name = b"SSH_CONNECTION="
+    prefix = b"SSH_CONNECTION="
     process = "self"
     for _unused in range(32):
         try:
             with open(f"/proc/{process}/environ", "rb") as file:
-                found = [one for one in file.read().split(b"\0") if one.startswith(name)]
-            if found:
-                return found[0][len(name) :].decode(errors="replace")
+                variables = [variable for variable in file.read().split(b"\0") if variable.startswith(prefix)]
+            if variables:
+                return variables[0][len(prefix) :].decode(errors="replace")
             with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as file:
                 process = next(line.split()[1] for line in file if line.startswith("PPid:"))
         except (OSError, StopIteration):

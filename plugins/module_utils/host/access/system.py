@@ -245,13 +245,15 @@ class System:
         while not os.path.isdir(folder):
             missing.append(folder)
             folder = os.path.dirname(folder)
-        for one in reversed(missing):
-            os.mkdir(one, 0o755)
-            self._created_folders.append(one)
+        for missing_folder in reversed(missing):
+            os.mkdir(missing_folder, 0o755)
+            self._created_folders.append(missing_folder)
 
     def _remove_empty(self, path: str) -> None:
         """Remove the collection's folder or the drop-in folder of `path` if it is empty now."""
-        inner = [one for one in (os.path.dirname(path),) if one.endswith(".d") and one.startswith(_DROP_INS)]
+        inner = [
+            folder for folder in (os.path.dirname(path),) if folder.endswith(".d") and folder.startswith(_DROP_INS)
+        ]
         owned = [folder for folder in _COLLECTION_FOLDERS if path.startswith(f"{folder}/")]
         for folder in (*inner, *owned):
             with contextlib.suppress(OSError):  # not empty
@@ -292,11 +294,13 @@ class System:
         Attributes are only compared, because their resources restore them. A missing attribute is ignored, as its
         device no longer exists. Never raises OSError or HostError.
         """
-        found = [one for one in map(self._difference, reversed(list(self._originals.values()))) if one]
+        differences = [
+            difference for difference in map(self._difference, reversed(list(self._originals.values()))) if difference
+        ]
         for folder in reversed(self._created_folders):
             with contextlib.suppress(OSError):  # not empty: another program has put a file into it
                 os.rmdir(folder)
-        return found
+        return differences
 
     def _difference(self, original: Original) -> Difference | None:
         if original.attribute:
@@ -364,7 +368,7 @@ class System:
                     if getattr(error, "code", None) != _INTERRUPTED_CODE:
                         raise
                     continue
-                if not any(one["header"]["flags"] & _INTERRUPTED for one in entries):
+                if not any(entry["header"]["flags"] & _INTERRUPTED for entry in entries):
                     return entries
             raise OSError(errno.EAGAIN, "the list kept changing while it was read")
 

@@ -49,16 +49,16 @@ def as_published(system: System, function: str) -> dict[str, object]:
         if not text or f'"{function}"' not in text:
             continue
         try:
-            known = [device["known"] for device in json.loads(text)["devices"]]
-            (attributes,) = [one["device"]["attributes"] for one in known if one["address"] == function]
-            found = {
+            records = [device["known"] for device in json.loads(text)["devices"]]
+            (attributes,) = [record["device"]["attributes"] for record in records if record["address"] == function]
+            values = {
                 "interface": [value["string"] for key, value in attributes.items() if key == "ifName"],
                 "link_layer": attributes.get("linkLayer", {}).get("string"),
                 "speed_mbps": attributes.get("linkSpeedMbps", {}).get("int"),
             }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # the driver itself reports damaged records
-        return {key: value for key, value in found.items() if value}
+        return {key: value for key, value in values.items() if value}
     return {}
 
 

@@ -31,7 +31,7 @@ def stored(value: object) -> object:
     """A value in the form of results and stored files: JSON, in which each `Value` is replaced by its text."""
     if isinstance(value, Value):
         return str(value)
-    return [stored(one) for one in value] if isinstance(value, list) else value
+    return [stored(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Change:
 
     def as_json(self) -> dict[str, object]:
         """The change in the form of results and stored files."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields = {attribute.name: getattr(self, attribute.name) for attribute in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "after": stored(self.after)}
 
     def __str__(self) -> str:

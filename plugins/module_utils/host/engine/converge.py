@@ -30,7 +30,7 @@ class Refused(Unfit):
 
     def __init__(self, refusals: t.Sequence[Refusal]) -> None:
         self.refusals = list(refusals)
-        super().__init__([str(one) for one in refusals])
+        super().__init__([str(refusal) for refusal in refusals])
 
 
 @dataclass

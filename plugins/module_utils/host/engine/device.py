@@ -72,7 +72,7 @@ def devices_of(facts: NodeFacts) -> t.Iterator[Device]:
         )
     for entry in facts["interfaces"]:
         if entry["address"] is None and entry["kind"] != "loopback":
-            rdma = [one["name"] for one in facts["rdma_devices"] if entry["name"] in one["interfaces"]]
+            rdma = [device["name"] for device in facts["rdma_devices"] if entry["name"] in device["interfaces"]]
             yield Device(
                 key=entry["name"],
                 address=None,

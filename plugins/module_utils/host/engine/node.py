@@ -76,11 +76,15 @@ class Node:
         for key, record in published.items():
             values[key].update(t.cast("DeviceValues", record))
         invisible = {key for key, record in published.items() if not record}
-        rates = {key: one["speed_mbps"] or 0 for key, one in values.items() if one["type"] == "pf"}
+        rates = {
+            key: device_values["speed_mbps"] or 0
+            for key, device_values in values.items()
+            if device_values["type"] == "pf"
+        }
         self._rates = {key: math.inf if key in invisible else rate for key, rate in rates.items()}
         candidates = {
-            key: Candidate(self.devices[key], one, key not in invisible)
-            for key, one in values.items()
+            key: Candidate(self.devices[key], device_values, key not in invisible)
+            for key, device_values in values.items()
             if key in self.devices
         }
         chosen, self.idle = choose(self.rules, candidates)
@@ -126,8 +130,8 @@ class Node:
 
     def management_refusal(self, change: Change) -> Refusal | None:
         """The refusal of a change that could make the node unreachable. Raises HostError."""
-        found = "" if self.allow_management else self.management_interface(change)
-        if not found:
+        reason = "" if self.allow_management else self.management_interface(change)
+        if not reason:
             return None
         fix = "exclude it in the selector, or set allow_management with a second way to reach the node"
-        return Refusal(change.device, change.setting, f"not changed to {shown(change.after)}: {found}", fix)
+        return Refusal(change.device, change.setting, f"not changed to {shown(change.after)}: {reason}", fix)

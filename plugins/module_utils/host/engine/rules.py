@@ -78,21 +78,23 @@ def choose(
     chosen: dict[str, NicSettings] = {}
     idle: dict[str, str] = {}
     problems = []
-    values = [one.values for one in candidates.values()]
+    values = [candidate.values for candidate in candidates.values()]
     for rule in rules:
-        found = [key for key, one in candidates.items() if _chooses(_selector_for(rule, one), one.values)]
-        wrong_count = rule.count is not None and len(found) != rule.count
-        if wrong_count or len(found) < (rule.at_least or 0):
+        keys = [
+            key for key, candidate in candidates.items() if _chooses(_selector_for(rule, candidate), candidate.values)
+        ]
+        wrong_count = rule.count is not None and len(keys) != rule.count
+        if wrong_count or len(keys) < (rule.at_least or 0):
             wanted = rule.count if wrong_count else f"at least {rule.at_least}"
-            devices = ": " + ", ".join(str(candidates[key].device) for key in found) if found else ""
-            problems.append(f"{rule.name}: chooses {len(found)} NICs of this node, not {wanted}{devices}")
-        if not found:
+            devices = ": " + ", ".join(str(candidates[key].device) for key in keys) if keys else ""
+            problems.append(f"{rule.name}: chooses {len(keys)} NICs of this node, not {wanted}{devices}")
+        if not keys:
             hint = _partial_name_hint(rule.select, values)
             if hint:
                 problems.append(f"{rule.name}: chooses no NIC of this node: {hint}")
             elif not wrong_count:
                 idle[rule.name] = _type_hint(rule.select, values)
-        for key in found:
+        for key in keys:
             before = t.cast(Settings, chosen.get(key, {}))
             chosen[key] = t.cast(NicSettings, merged(before, rule.settings))
     if problems:
@@ -119,11 +121,11 @@ def _partial_name_hint(select: Selector, values: t.Iterable[DeviceValues]) -> st
     parts = []
     for name in ("model", "driver"):
         patterns = getattr(select, name)
-        exact = [one for one in patterns if not set("*?[") & set(one)]
+        exact = [pattern for pattern in patterns if not set("*?[") & set(pattern)]
         if exact:
-            wider[name] = tuple(f"*{one}*" if one in exact else one for one in patterns)
-            parts += [f"{name} {one!r} must match the whole name: write '*{one}*'" for one in exact]
-    if not parts or not any(_chooses(replace(select, **wider), one) for one in values):
+            wider[name] = tuple(f"*{pattern}*" if pattern in exact else pattern for pattern in patterns)
+            parts += [f"{name} {pattern!r} must match the whole name: write '*{pattern}*'" for pattern in exact]
+    if not parts or not any(_chooses(replace(select, **wider), device_values) for device_values in values):
         return ""
     return " and ".join(parts)
 
@@ -132,5 +134,5 @@ def _type_hint(select: Selector, values: t.Iterable[DeviceValues]) -> str:
     """A hint if a selector without a type matches only devices of other types than PF; otherwise empty."""
     if select.type or select.address:
         return ""
-    kinds = sorted({str(one["type"]) for one in values if select.matches(one)})
+    kinds = sorted({str(device_values["type"]) for device_values in values if select.matches(device_values)})
     return f"without type it chooses PFs only, but it matches others: set type: [{', '.join(kinds)}]" if kinds else ""

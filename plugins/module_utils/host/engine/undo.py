@@ -45,7 +45,7 @@ class Remaining:
 
     def as_json(self) -> dict[str, object]:
         """The form that a module returns."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        fields = {attribute.name: getattr(self, attribute.name) for attribute in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "now": stored(self.now)}
 
     def __str__(self) -> str:
@@ -99,82 +99,92 @@ def undo(node: Node, error: BaseException, started: t.Sequence[StartedChange]) -
     """
     undo_errors: dict[int, list[str]] = {}
     for index in reversed(range(len(started))):
-        one = started[index]
+        started_change = started[index]
         for differs, step in ((_differs, _revert), (_side_effects_differ, _restore_side_effects)):
             try:
-                if _with_retry(differs, node, one):
-                    step(node, one)
+                if _with_retry(differs, node, started_change):
+                    step(node, started_change)
             except Exception as undo_error:  # noqa: BLE001  # the other changes must be undone even after a bug
                 undo_errors.setdefault(index, []).append(describe(undo_error))
     files = node.system.differences()
     remaining: list[Remaining] = []
     undone = []
     seen: set[tuple[str, str]] = set()
-    for index, one in enumerate(started):
-        left = list(_still_different(node, one, seen, "; ".join(undo_errors.get(index, ()))))
-        remaining += left
-        if not left and index < len(started) - 1:
-            undone.append(one.change)
+    for index, started_change in enumerate(started):
+        differences = list(_still_different(node, started_change, seen, "; ".join(undo_errors.get(index, ()))))
+        remaining += differences
+        if not differences and index < len(started) - 1:
+            undone.append(started_change.change)
     remaining += [_from_file(file) for file in files]
     unexpected = not isinstance(error, (HostError, Unfit))
     return Failed(_as_host_error(error), started[-1].change if started else None, undone, remaining, unexpected)
 
 
-def _value(node: Node, one: StartedChange) -> object:
+def _value(node: Node, started_change: StartedChange) -> object:
     """The current value of a change's setting. Raises HostError."""
-    change = one.change
-    state = one.resource.read(node, {change.device: {change.setting: change.before}})
+    change = started_change.change
+    state = started_change.resource.read(node, {change.device: {change.setting: change.before}})
     return state.get(change.device, {}).get(change.setting)
 
 
-def _with_retry(differs: t.Callable[[Node, StartedChange], bool], node: Node, one: StartedChange) -> bool:
+def _with_retry(differs: t.Callable[[Node, StartedChange], bool], node: Node, started_change: StartedChange) -> bool:
     """The result of `differs`, which is called again if reading fails, as its result decides what is restored."""
     try:
-        return differs(node, one)
+        return differs(node, started_change)
     except Exception:  # noqa: BLE001  # the second read decides
-        return differs(node, one)
+        return differs(node, started_change)
 
 
-def _differs(node: Node, one: StartedChange) -> bool:
+def _differs(node: Node, started_change: StartedChange) -> bool:
     """Whether a setting differs from its value before the change. After a failed change, it usually does not. Raises
     HostError."""
-    return not one.resource.same(one.change.setting, _value(node, one), one.change.before)
+    return not started_change.resource.same(
+        started_change.change.setting, _value(node, started_change), started_change.change.before
+    )
 
 
-def _revert(node: Node, one: StartedChange) -> None:
+def _revert(node: Node, started_change: StartedChange) -> None:
     """Undo the change itself. Raises HostError."""
     try:
-        one.resource.apply(node, one.change.reversed())
+        started_change.resource.apply(node, started_change.change.reversed())
     finally:
-        if one.resource.recreates_devices:
+        if started_change.resource.recreates_devices:
             node.refresh()
 
 
-def _side_effects_differ(node: Node, one: StartedChange) -> bool:
+def _side_effects_differ(node: Node, started_change: StartedChange) -> bool:
     """Whether a possible side effect of the change has a different value. Raises HostError."""
-    return bool(one.side_effects) and one.resource.side_effects(node, one.change) != one.side_effects
+    return (
+        bool(started_change.side_effects)
+        and started_change.resource.side_effects(node, started_change.change) != started_change.side_effects
+    )
 
 
-def _restore_side_effects(node: Node, one: StartedChange) -> None:
+def _restore_side_effects(node: Node, started_change: StartedChange) -> None:
     """Restore the values of the change's side effects. Raises HostError."""
     try:
-        one.resource.restore_side_effects(node, one.change, one.side_effects)
+        started_change.resource.restore_side_effects(node, started_change.change, started_change.side_effects)
     finally:
-        if one.resource.recreates_devices:
+        if started_change.resource.recreates_devices:
             node.refresh()
 
 
 def _still_different(
-    node: Node, one: StartedChange, seen: set[tuple[str, str]], undo_error: str
+    node: Node, started_change: StartedChange, seen: set[tuple[str, str]], undo_error: str
 ) -> t.Iterator[Remaining]:
     """The values of a change and of its side effects that still differ. A value that several changes alter is only
     reported for the first of them."""
-    change, resource = one.change, one.resource
-    now: dict[str, object] = {change.setting: _read(lambda: _value(node, one))}
-    if one.side_effects:
+    change, resource = started_change.change, started_change.resource
+    now: dict[str, object] = {change.setting: _read(lambda: _value(node, started_change))}
+    if started_change.side_effects:
         effects = _read(lambda: resource.side_effects(node, change))
-        now.update({name: effects if isinstance(effects, Unread) else effects.get(name) for name in one.side_effects})
-    for name, before in {**one.side_effects, change.setting: change.before}.items():
+        now.update(
+            {
+                name: effects if isinstance(effects, Unread) else effects.get(name)
+                for name in started_change.side_effects
+            }
+        )
+    for name, before in {**started_change.side_effects, change.setting: change.before}.items():
         key, value = (change.device, name), now[name]
         if key in seen:
             continue

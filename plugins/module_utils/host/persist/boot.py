@@ -38,21 +38,21 @@ def rules(nics: t.Iterable[StoredRule]) -> list[Rule]:
     """Rules from their JSON form: `name`, `select`, `settings`, `count`, `at_least`, `fast`. Raises Unfit."""
     return [
         Rule(
-            one["name"],
-            selector(one["select"]),
-            one["settings"],
-            one.get("count"),
-            one.get("at_least"),
-            tuple(one.get("fast", ())),
+            rule["name"],
+            selector(rule["select"]),
+            rule["settings"],
+            rule.get("count"),
+            rule.get("at_least"),
+            tuple(rule.get("fast", ())),
         )
-        for one in nics
+        for rule in nics
     ]
 
 
 def _run(argv: list[str]) -> tuple[int, str, str]:
     """Run a command line. Returns its exit status, output and error output."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    process = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return process.returncode, process.stdout, process.stderr
 
 
 def _boot(system: System, network: bool = False) -> None:
@@ -60,7 +60,7 @@ def _boot(system: System, network: bool = False) -> None:
     which only exist after the network is configured."""
     stored_rules, general = load(system)
     nics = rules(stored_rules)
-    nic_resources = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
+    nic_resources = [resource.name for resource in resources(system, (rule.settings for rule in nics), {}, boot=True)]
     failed = []
     for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
         # a failed resource must not stop the others
@@ -73,7 +73,7 @@ def _boot(system: System, network: bool = False) -> None:
                 errors = [_apply(system, nics, general, resource, key) for key in keys]
         elif network and resource.name in nic_resources:
             errors = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
-        failed += [one for one in errors if one]
+        failed += [error for error in errors if error]
     if failed:
         sys.exit("\n".join(failed))
 
@@ -103,12 +103,12 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
     """Undo changes, the last first. Returns those that could not be undone, each with the reason."""
     node = Node(system, allow_management=True)
     known_resources = [*named(system, {change.resource for change in changes}), Boot(system, {})]
-    by_name = {one.name: one for one in known_resources}
+    by_name = {resource.name: resource for resource in known_resources}
     failed = []
     for change in reversed(changes):
         try:
             resource = by_name[change.resource]
-            before, after = (resource.from_stored(change.setting, one) for one in (change.before, change.after))
+            before, after = (resource.from_stored(change.setting, value) for value in (change.before, change.after))
             resource.apply(node, replace(change, before=after, after=before))
             if resource.recreates_devices:
                 node.refresh()

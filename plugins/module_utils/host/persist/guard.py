@@ -25,7 +25,7 @@ _FOLDER = "/run/lanewise"
 _PROGRAM = f"{_FOLDER}/fabric.pyz"
 #: Files of the first release have no format number.
 _FORMS = Forms(unnumbered=1)
-_FIELDS = [one.name for one in dataclasses.fields(Change)]
+_FIELDS = [field.name for field in dataclasses.fields(Change)]
 _ARM_STEP = "set a timer that undoes the changes if the connection is lost"
 
 
@@ -56,7 +56,8 @@ def _read(path: str) -> tuple[float, list[Change]]:
         if not {"until", "changes"} <= content.keys():
             raise ValueError("it must contain until and changes")
         changes = [
-            Change(**{name: value for name, value in one.items() if name in _FIELDS}) for one in content["changes"]
+            Change(**{name: value for name, value in fields.items() if name in _FIELDS})
+            for fields in content["changes"]
         ]
         return float(content["until"]), changes
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -91,9 +92,9 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
 
 
 def restart_timer(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
-    """Restart the time for a confirmation after the changes were made, which may have taken long. Raises HostError.
+    """Start the time for a confirmation again, as making the changes may have taken long. Raises HostError.
 
-    Only the run that made them may call this. Its lock on the node blocks the undo meanwhile.
+    Only the run that made the changes may call this. Its lock on the node blocks the undo meanwhile.
     """
     _write(system, _path(name), changes, seconds, _ARM_STEP)
 

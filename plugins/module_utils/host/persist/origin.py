@@ -35,7 +35,7 @@ def load(system: System) -> dict[str, State]:
     text = system.content(PATH)
     try:
         recorded = _FORMS.read(json.loads(text or "{}"))["resources"]
-        if not all(isinstance(one, dict) for one in _levels(recorded)):
+        if not all(isinstance(level, dict) for level in _levels(recorded)):
             raise ValueError("it must contain settings by resource and device")
     except NewerForm as error:
         raise HostError(f"read {PATH}", str(error), _FIX) from None
@@ -72,16 +72,16 @@ def wanted(system: System, node: Node) -> dict[str, State]:
     Raises HostError, also if only a newer release knows a recorded resource: its settings would be lost.
     """
     recorded = load(system)
-    known = {one.name: one for one in named(system, recorded)}
+    known = {resource.name: resource for resource in named(system, recorded)}
     if newer := sorted(set(recorded) - {*known, "boot"}):
         reason = f"it has settings of {', '.join(newer)}, which this release does not know"
         raise HostError(f"restore the settings in {PATH}", reason, _FIX)
-    found: dict[str, State] = {}
+    states: dict[str, State] = {}
     for resource, state in recorded.items():
         for device, settings in state.items():
             if device == NODE or device.partition(" ")[0] in node.devices:
-                found.setdefault(resource, {})[device] = _values(known.get(resource), settings)
-    return found
+                states.setdefault(resource, {})[device] = _values(known.get(resource), settings)
+    return states
 
 
 def _values(resource: Resource | None, settings: dict[str, object]) -> dict[str, object]:

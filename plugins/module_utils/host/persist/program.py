@@ -132,8 +132,8 @@ def load(system: System) -> tuple[list[StoredRule], NodeSettings]:
     step, fix = f"read {DESIRED}", "run lanewise.dra.fabric on this node, which writes it and the program again"
     text = system.content(DESIRED)
     try:
-        found = _FORMS.read(json.loads(text or "{}"))
-        nics, general = found.get("nics", []), found.get("node", {})
+        content = _FORMS.read(json.loads(text or "{}"))
+        nics, general = content.get("nics", []), content.get("node", {})
         if not isinstance(nics, list) or not isinstance(general, dict) or not all(map(_is_rule, nics)):
             raise ValueError("it must contain rules (nics) and settings (node)")
     except NewerForm as error:
@@ -150,9 +150,9 @@ def _is_rule(value: object) -> bool:
 
 def _sources(package: str, folder: str) -> dict[str, str]:
     """The sources of a package and of its subpackages, by their path below `folder`. Raises HostError."""
-    found = importlib.util.find_spec(package)
+    package_spec = importlib.util.find_spec(package)
     sources = {f"{folder}/__init__.py": ""}
-    for module in pkgutil.iter_modules(found.submodule_search_locations if found else []):
+    for module in pkgutil.iter_modules(package_spec.submodule_search_locations if package_spec else []):
         name = f"{package}.{module.name}"
         if module.ispkg:
             inner = f"{folder}/{module.name}"

@@ -206,4 +206,4 @@ def resources(
 def named(system: System, names: t.Iterable[str]) -> list[Resource]:
     """The resources with these names, in the order in which they are applied."""
     wanted = set(names)
-    return [one for one in (load()(system) for _scope, _keys, load in _ORDER) if one.name in wanted]
+    return [resource for resource in (load()(system) for _scope, _keys, load in _ORDER) if resource.name in wanted]

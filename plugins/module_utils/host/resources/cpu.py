@@ -35,24 +35,24 @@ class Cpu(Resource):
     def wanted(self, node: Node) -> State:
         requested: t.Mapping[str, object] = node.general
         # the governor first, as it decides which preferences are available
-        found = {name: requested[name] for name in _FILES if requested.get(name) is not None}
+        settings = {name: requested[name] for name in _FILES if requested.get(name) is not None}
         limit = node.general.get("cpu_idle_max_latency_us")
         if limit is not None:
             for state, latency in self._idle_states().items():
-                found[f"idle state {state}"] = "on" if latency <= limit else "off"
-        return {NODE: found} if found else {}
+                settings[f"idle state {state}"] = "on" if latency <= limit else "off"
+        return {NODE: settings} if settings else {}
 
     def _idle_states(self) -> dict[str, int]:
         """The idle states of the first processor that has any, by name, with their exit latencies in microseconds."""
         for cpu in self._cpus():
-            found = {}
+            latencies = {}
             for state in self.system.names(f"{_CPU}/{cpu}/cpuidle"):
                 name = self.system.text(f"{_CPU}/{cpu}/cpuidle/{state}/name")
                 latency = self.system.integer(f"{_CPU}/{cpu}/cpuidle/{state}/latency")
                 if name and latency is not None:
-                    found[name] = latency
-            if found:
-                return found
+                    latencies[name] = latency
+            if latencies:
+                return latencies
         return {}
 
     def _cpus(self) -> list[str]:
@@ -61,29 +61,29 @@ class Cpu(Resource):
     def _paths(self, setting: str) -> dict[str, str]:
         """The file of each processor or policy for a setting."""
         if setting in _FILES:
-            found = {
+            paths = {
                 name: f"{_POLICIES}/{name}/{_FILES[setting]}"
                 for name in self.system.names(_POLICIES)
                 if re.match(r"^policy\d+$", name, re.ASCII)
             }
-            return {name: path for name, path in found.items() if self.system.exists(path)}
+            return {name: path for name, path in paths.items() if self.system.exists(path)}
         state_name = setting[len("idle state ") :]
-        found = {}
+        paths = {}
         for cpu in self._cpus():
             for state in self.system.names(f"{_CPU}/{cpu}/cpuidle"):
                 if self.system.text(f"{_CPU}/{cpu}/cpuidle/{state}/name") == state_name:
-                    found[cpu] = f"{_CPU}/{cpu}/cpuidle/{state}/disable"
-        return found
+                    paths[cpu] = f"{_CPU}/{cpu}/cpuidle/{state}/disable"
+        return paths
 
     def read(self, node: Node, wanted: State) -> State:
-        found: dict[str, object] = {}
+        current: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             values = {name: self.system.text(path) for name, path in self._paths(setting).items()}
             if setting not in _FILES:
                 values = {name: "off" if value == "1" else "on" for name, value in values.items()}
             distinct = set(values.values())
-            found[setting] = values if len(distinct) > 1 else next(iter(distinct), None)
-        return {NODE: found}
+            current[setting] = values if len(distinct) > 1 else next(iter(distinct), None)
+        return {NODE: current}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.before is None:
@@ -115,7 +115,7 @@ class Cpu(Resource):
 
     def _in_active_mode(self) -> bool:
         """Whether the frequency driver is intel_pstate or amd_pstate in its active mode."""
-        return any(self.system.text(f"{_CPU}/{one}/status") == "active" for one in ("intel_pstate", "amd_pstate"))
+        return any(self.system.text(f"{_CPU}/{driver}/status") == "active" for driver in ("intel_pstate", "amd_pstate"))
 
     def apply(self, node: Node, change: Change) -> None:
         step = f"set {change.setting} to {change.after}"

@@ -52,12 +52,12 @@ class Trust(Value):
     @classmethod
     def parse(cls, text: str) -> Trust:
         """Parse the text in a file. Raises ValueError."""
-        found: dict[int, int] = {}
+        priorities: dict[int, int] = {}
         for part in text.split()[1:]:
             codes, _colon, priority = part.partition(":")
             first, _dash, last = codes.partition("-")
-            found.update({code: int(priority) for code in range(int(first), int(last or first) + 1)})
-        return cls(found)
+            priorities.update({code: int(priority) for code in range(int(first), int(last or first) + 1)})
+        return cls(priorities)
 
 
 class Dcb(Resource):
@@ -70,7 +70,7 @@ class Dcb(Resource):
     name = "dcb"
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             requested = settings.get("dcb") or DcbSettings()
             priorities = requested.get("dscp_priorities")
@@ -89,16 +89,16 @@ class Dcb(Resource):
             if pfc is not None:
                 values["pfc"] = sorted(set(pfc))
             if values:
-                found[key] = {name: values[name] for name in SETTINGS if name in values}
-        return found
+                state[key] = {name: values[name] for name in SETTINGS if name in values}
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in wanted.items():
             parts = _read_parts(self.system, node.device(key).interface)
             current = decoded(parts)
-            found[key] = {name: current.get(name) for name in settings}
-        return found
+            state[key] = {name: current.get(name) for name in settings}
+        return state
 
     def from_stored(self, setting: str, value: object) -> object:
         return Trust.parse(value) if setting == "trust" and isinstance(value, str) else value
@@ -189,33 +189,33 @@ def _read_parts(system: System, interface: str) -> _Parts:
             return {}
         raise
     ieee = replies[0].get_attr("ieee") if replies else None
-    return {one[0]: one[1] for one in ieee["attrs"]} if ieee else {}
+    return {attribute[0]: attribute[1] for attribute in ieee["attrs"]} if ieee else {}
 
 
 def decoded(parts: _Parts) -> dict[str, object]:
     """The settings in the kernel's parts, without those that the driver does not report."""
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     if parts:
-        found["trust"] = Trust(dict(sorted(_apps(parts))))
+        settings["trust"] = Trust(dict(sorted(_apps(parts))))
     if "pfc" in parts:
-        found["pfc"] = [priority for priority in range(8) if parts["pfc"]["enabled"] >> priority & 1]
+        settings["pfc"] = [priority for priority in range(8) if parts["pfc"]["enabled"] >> priority & 1]
     if "ets" in parts:
         ets = {part: list(parts["ets"][part]) for part in ("priority_tc", "tsa", "bandwidth")}
-        found["ets"] = {**ets, "tsa": [_TSA.get(one, str(one)) for one in ets["tsa"]]}
+        settings["ets"] = {**ets, "tsa": [_TSA.get(code, str(code)) for code in ets["tsa"]]}
     if "buffer" in parts:
-        found["buffer"] = {part: list(parts["buffer"][part]) for part in ("priority_buffer", "size")}
-    return found
+        settings["buffer"] = {part: list(parts["buffer"][part]) for part in ("priority_buffer", "size")}
+    return settings
 
 
 def changed(parts: _Parts, setting: str, value: object) -> dict[str, object]:
     """The kernel's part for a setting, with a new value."""
-    fields = {name: one for name, one in parts[setting].items() if name not in ("header", "attrs", "value")}
+    fields = {name: current for name, current in parts[setting].items() if name not in ("header", "attrs", "value")}
     if isinstance(value, list):  # of pfc
         return {**fields, "enabled": sum(1 << priority for priority in value)}
     by_name = {name: code for code, name in _TSA.items()}
     wanted = t.cast(_Lists, value)
     new = {
-        part: tuple(by_name[one] if one in by_name else int(one) for one in numbers) for part, numbers in wanted.items()
+        part: tuple(by_name[item] if item in by_name else int(item) for item in items) for part, items in wanted.items()
     }
     return {**fields, **new}
 
@@ -223,7 +223,7 @@ def changed(parts: _Parts, setting: str, value: object) -> dict[str, object]:
 def _apps(parts: _Parts) -> set[tuple[int, int]]:
     """Pairs of a DSCP and its priority in the application table."""
     apps = parts["apps"].get_attrs("app") if "apps" in parts else ()
-    return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _SELECTOR_DSCP}
+    return {(app["protocol"], app["priority"]) for app in apps if app["selector"] == _SELECTOR_DSCP}
 
 
 def _class_selector_priorities() -> dict[int, int]:
@@ -241,21 +241,23 @@ def _same_part(part: str, before: object, after: object) -> bool:
 def _invalid(value: object) -> str:
     """Why a wanted value is not valid; empty if it is."""
     if isinstance(value, list):  # of pfc
-        return "" if all(0 <= one <= 7 for one in value) else "priorities are 0 to 7"
+        return "" if all(0 <= priority <= 7 for priority in value) else "priorities are 0 to 7"
     if isinstance(value, Trust):
-        bad = [f"{code}: {one}" for code, one in value.priorities.items() if code > 63 or not 0 <= one <= 7]
+        bad = [
+            f"{code}: {priority}" for code, priority in value.priorities.items() if code > 63 or not 0 <= priority <= 7
+        ]
         return f"{bad[0]} is not a DSCP (0 to 63) with a priority (0 to 7)" if bad else ""
     lists = t.cast(_Lists, value)
-    for part, numbers in lists.items():
-        if len(numbers) != 8:
-            return f"{part} has {len(numbers)} values, but needs 8"
+    for part, items in lists.items():
+        if len(items) != 8:
+            return f"{part} has {len(items)} values, but needs 8"
         maximum = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100}.get(part)
-        if maximum is not None and not all(0 <= one <= maximum for one in numbers):
+        if maximum is not None and not all(0 <= item <= maximum for item in items):
             return f"values of {part} are 0 to {maximum}"
-    names = [one for one in lists.get("tsa", ()) if one not in _TSA.values()]
+    names = [name for name in lists.get("tsa", ()) if name not in _TSA.values()]
     if names:
         return f"{names[0]} is not a tsa: use one of {', '.join(_TSA.values())}"
-    ets_shares = [one for one, kind in zip(lists.get("bandwidth", ()), lists.get("tsa", ())) if kind == "ets"]
+    ets_shares = [share for share, kind in zip(lists.get("bandwidth", ()), lists.get("tsa", ())) if kind == "ets"]
     return (
         f"bandwidth of classes with ets adds up to {sum(ets_shares)}, but must add up to 100"
         if ets_shares and sum(ets_shares) != 100

@@ -86,7 +86,7 @@ class Eswitch(Resource):
             path = f"{_DEVICES}/{change.device}/sriov_numvfs"
             self.system.write(path, str(count), f"create the {count} VFs of {change.device} again")
             node.refresh()
-        states = {name: one for name, one in effects.items() if name != "num_vfs"}
+        states = {name: state for name, state in effects.items() if name != "num_vfs"}
         restore_vf_states(self.system, node, change.device, states)
 
     def apply(self, node: Node, change: Change) -> None:

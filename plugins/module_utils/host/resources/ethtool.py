@@ -45,7 +45,7 @@ class Ethtool(Resource):
     name = "ethtool"
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             requested_groups = settings.get("ethtool") or {}
             for group in (*_NUMBERS, *_SWITCHES):
@@ -59,20 +59,20 @@ class Ethtool(Resource):
                     raise HostError(f"set ethtool {group} of {key}", f"{unknown[0]} is not known", fix)
                 for name in known:
                     if name in requested:
-                        found.setdefault(key, {})[f"{group}.{name}"] = requested[name]
-        return found
+                        state.setdefault(key, {})[f"{group}.{name}"] = requested[name]
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in wanted.items():
             interface = node.device(key).interface
             groups = dict.fromkeys(setting.partition(".")[0] for setting in settings)
             groups_read = {group: self.read_group(interface, group)[0] for group in groups}
-            found[key] = {}
+            state[key] = {}
             for setting in settings:
                 group, _dot, name = setting.partition(".")
-                found[key][setting] = groups_read[group].get(name)
-        return found
+                state[key][setting] = groups_read[group].get(name)
+        return state
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         group, _dot, name = change.setting.partition(".")
@@ -134,7 +134,7 @@ class Ethtool(Resource):
             if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6, or a driver without the group
                 return {}, {}
             raise
-        parts = {one[0]: one[1] for one in replies[0]["attrs"]} if replies else {}
+        parts = {attribute[0]: attribute[1] for attribute in replies[0]["attrs"]} if replies else {}
         if group in _NUMBERS:
             values = {name: parts[name] for name in _NUMBERS[group] if name in parts}
             return values, {name: parts[f"{name} max"] for name in values if f"{name} max" in parts}

@@ -30,20 +30,20 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
     If there is only one column, it is `next`. Values are as printed: `True(1)`, `ETH(2)`, `16`.
     """
-    found: dict[str, dict[str, str]] = {}
+    settings: dict[str, dict[str, str]] = {}
     columns: list[str] = []
     for line in text.splitlines():
         header = _COLUMNS.match(line)
         if header:
-            columns = [one.lower() for one in re.sub(r"Next Boot", "Next", header.group(1)).split()]
+            columns = [column.lower() for column in re.sub(r"Next Boot", "Next", header.group(1)).split()]
             continue
         row = _ROW.match(line)
         if not columns or not row:
             continue
         cells = row.group(2).split()
         if len(cells) == len(columns):
-            found[row.group(1)] = dict(zip(columns, cells))
-    return found
+            settings[row.group(1)] = dict(zip(columns, cells))
+    return settings
 
 
 def number_or_name(value: object) -> str:
@@ -70,7 +70,7 @@ class Firmware(Resource):
         self._tables: dict[str, dict[str, dict[str, str]]] = {}
 
     def wanted(self, node: Node) -> State:
-        found = {key: dict(one["firmware"]) for key, one in node.settings.items() if one.get("firmware")}
+        found = {key: dict(settings["firmware"]) for key, settings in node.settings.items() if settings.get("firmware")}
         return t.cast("State", found)
 
     def _table(self, address: str, refresh: bool = False) -> dict[str, dict[str, str]]:
@@ -81,14 +81,14 @@ class Firmware(Resource):
         return self._tables[address]
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in wanted.items():
             device = node.devices.get(key)
             if device is None or device.address is None or device.vendor_id != _NVIDIA or device.physfn:
                 continue
             table = self._table(key, refresh=True)
-            found[key] = {name: table.get(name, {}).get("next") for name in settings}
-        return found
+            state[key] = {name: table.get(name, {}).get("next") for name in settings}
+        return state
 
     def same(self, setting: str, before: object, after: object) -> bool:
         if before is None or after is None:

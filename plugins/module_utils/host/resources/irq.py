@@ -38,12 +38,12 @@ class Irq(Resource):
         self._managed: set[str] = set()
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             mode = settings.get("irq_affinity")
             if mode:
-                found[key] = {"irq_affinity": {mode: self._local_cpus(node, key)}}
-        return found
+                state[key] = {"irq_affinity": {mode: self._local_cpus(node, key)}}
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
         return {key: {"irq_affinity": self._current(key)} for key in wanted}
@@ -78,12 +78,12 @@ class Irq(Resource):
 
     def _current(self, key: str) -> dict[str, str]:
         """The CPUs of each of a device's interrupts, without those that the kernel manages itself."""
-        found = {}
+        cpus_by_irq = {}
         for irq in self.system.names(f"{_DEVICES}/{key}/msi_irqs"):
             cpus = self.system.text(_path(irq))
             if cpus and (self.system.mode(_path(irq)) or 0) & 0o200:
-                found[irq] = cpus
-        return found
+                cpus_by_irq[irq] = cpus
+        return cpus_by_irq
 
     def _local_cpus(self, node: Node, key: str) -> str:
         """The CPUs of the device's NUMA node, as a list such as `0-15,32-47`. Raises HostError."""
@@ -102,7 +102,7 @@ class Irq(Resource):
         """The command line of irqbalance; None if it does not run."""
         for process in self.system.names("/proc"):
             if process.isdigit() and self.system.text(f"/proc/{process}/comm") == "irqbalance":
-                return [one for one in (self.system.content(f"/proc/{process}/cmdline") or "").split("\0") if one]
+                return [word for word in (self.system.content(f"/proc/{process}/cmdline") or "").split("\0") if word]
         return None
 
 

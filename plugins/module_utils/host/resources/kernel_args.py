@@ -54,9 +54,9 @@ class KernelArgs(Resource):
         if all(node.general.get(name) is None for name in _SETTINGS):
             return {}
         present = list(node.general.get("kernel_args") or [])
-        for one in _iommu(self.system, node.general.get("iommu")) or []:
-            if not any(key(one) == key(other) for other in present):
-                present.append(one)
+        for argument in _iommu(self.system, node.general.get("iommu")) or []:
+            if not any(key(argument) == key(other) for other in present):
+                present.append(argument)
         return {NODE: {"kernel_args": _value(present, node.general.get("kernel_args_absent") or [])}}
 
     def read(self, node: Node, wanted: State) -> State:
@@ -70,8 +70,8 @@ class KernelArgs(Resource):
         for line in lines:
             relevant = site.relevant(line)
             if relevant != site.ordered():
-                still_absent = [item for item in absent if not any(matches(item, one) for one in line)]
-                still_present = [one for one in relevant if one in site.present]
+                still_absent = [item for item in absent if not any(matches(item, argument) for argument in line)]
+                still_present = [argument for argument in relevant if argument in site.present]
                 if still_present == list(site.present) and still_absent == absent:
                     still_present = []  # all are present, but there are others with the same name
                 return {NODE: {"kernel_args": _value(still_present, still_absent)}}
@@ -79,16 +79,22 @@ class KernelArgs(Resource):
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         wanted = _arguments(change.after)
-        for one in (*wanted.present, *wanted.absent):
-            if not _PORTABLE.match(one) or not key(one):
+        for argument in (*wanted.present, *wanted.absent):
+            if not _PORTABLE.match(argument) or not key(argument):
                 fix = "write arguments with blanks, quotes, $, # or backslashes to the boot loader's own configuration"
-                return Refusal(NODE, change.setting, f"{one!r} is not an argument that every boot loader supports", fix)
-            if key(one) in _PROTECTED:
-                return Refusal(NODE, change.setting, f"{one}: the node would not boot with another {key(one)}")
-        for one in wanted.present:
-            if any(matches(item, one) for item in wanted.absent):
                 return Refusal(
-                    NODE, change.setting, f"{one} is set by kernel_args or iommu, but removed by kernel_args_absent"
+                    NODE, change.setting, f"{argument!r} is not an argument that every boot loader supports", fix
+                )
+            if key(argument) in _PROTECTED:
+                return Refusal(
+                    NODE, change.setting, f"{argument}: the node would not boot with another {key(argument)}"
+                )
+        for argument in wanted.present:
+            if any(matches(item, argument) for item in wanted.absent):
+                return Refusal(
+                    NODE,
+                    change.setting,
+                    f"{argument} is set by kernel_args or iommu, but removed by kernel_args_absent",
                 )
         iommu = node.general.get("iommu")
         if iommu is not None and _iommu(self.system, iommu) is None:
@@ -127,8 +133,10 @@ class KernelArgs(Resource):
 
     def after_reboot(self, change: Change) -> str:
         running = self.running()
-        removed = [one for one in (change.before or {}).get("present", []) if one not in change.after["present"]]
-        removed = [one for one in removed if any(equal(one, other) for other in running)]
+        removed = [
+            argument for argument in (change.before or {}).get("present", []) if argument not in change.after["present"]
+        ]
+        removed = [argument for argument in removed if any(equal(argument, other) for other in running)]
         return f"kernel arguments are removed at the next boot: {', '.join(removed)}" if removed else ""
 
     def apply(self, node: Node, change: Change) -> None:
@@ -156,8 +164,8 @@ def _difference(wanted: Arguments, arguments: t.Sequence[str]) -> list[str]:
     relevant = wanted.relevant(arguments)
     if relevant == wanted.ordered():
         return []
-    missing = [f"+{one}" for one in wanted.present if one not in relevant]
-    extra = [f"-{one}" for one in relevant if one not in wanted.present]
+    missing = [f"+{argument}" for argument in wanted.present if argument not in relevant]
+    extra = [f"-{argument}" for argument in relevant if argument not in wanted.present]
     return missing + extra or [f"order of {' '.join(wanted.ordered())}"]
 
 

@@ -46,20 +46,20 @@ class KernelModules(Resource):
 
     def wanted(self, node: Node) -> State:
         modules, options = node.general.get("kernel_modules"), node.general.get("module_options")
-        found: dict[str, object] = {}
+        settings: dict[str, object] = {}
         if options is not None:  # before modules are loaded, as they read their options then
             stored = self._options()
             for module, text in options.items():
-                found[_OF_MODULE.format(_kernel_name(module))] = " ".join(text.split()) or None
+                settings[_OF_MODULE.format(_kernel_name(module))] = " ".join(text.split()) or None
             for module in stored:
-                found.setdefault(_OF_MODULE.format(module), None)
+                settings.setdefault(_OF_MODULE.format(module), None)
         if modules is not None:
             for module in modules:
-                found[_LOADED.format(_kernel_name(module))] = True
-                found[_AT_BOOT.format(_kernel_name(module))] = True
+                settings[_LOADED.format(_kernel_name(module))] = True
+                settings[_AT_BOOT.format(_kernel_name(module))] = True
             for module in self._at_boot():
-                found.setdefault(_AT_BOOT.format(module), None)
-        return {NODE: found} if found else {}
+                settings.setdefault(_AT_BOOT.format(module), None)
+        return {NODE: settings} if settings else {}
 
     def _at_boot(self) -> list[str]:
         """The modules that the site loads at boot."""
@@ -74,24 +74,24 @@ class KernelModules(Resource):
     def _booted_since(self) -> bool:
         """Whether the node was booted after the site's options were written."""
         text = self.system.content(OPTIONS) or ""
-        written = [line[8:].strip() for line in text.splitlines() if line.startswith("#: boot ")]
-        return bool(written) and written[0] != self._boot_id()
+        boot_ids = [line[8:].strip() for line in text.splitlines() if line.startswith("#: boot ")]
+        return bool(boot_ids) and boot_ids[0] != self._boot_id()
 
     def _boot_id(self) -> str:
         return self.system.text("/proc/sys/kernel/random/boot_id") or "unknown"
 
     def read(self, node: Node, wanted: State) -> State:
         at_boot, options = self._at_boot(), self._options()
-        found: dict[str, object] = {}
+        current: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             module = _module(setting)
             if setting.startswith("options of "):
-                found[setting] = options.get(module)
+                current[setting] = options.get(module)
             elif setting.endswith(" at boot"):
-                found[setting] = True if module in at_boot else None
+                current[setting] = True if module in at_boot else None
             else:
-                found[setting] = self.system.exists(f"/sys/module/{module}")
-        return {NODE: found}
+                current[setting] = self.system.exists(f"/sys/module/{module}")
+        return {NODE: current}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         module = _module(change.setting)
@@ -100,15 +100,15 @@ class KernelModules(Resource):
         if change.after is None:
             return None
         if change.setting.startswith("options"):
-            invalid = [one for one in change.after.split() if not _OPTION.match(one)]
+            invalid = [option for option in change.after.split() if not _OPTION.match(option)]
             if invalid:
                 return Refusal(NODE, change.setting, f"{invalid[0]!r} is not an option of the form name=value")
             if self.system.exists(f"/sys/module/{module}") and not self._is_loaded(module):
-                arguments = ", ".join(f"{module}.{one}" for one in change.after.split())
+                arguments = ", ".join(f"{module}.{option}" for option in change.after.split())
                 fix = f"kernel_args: [{arguments}]"
                 return Refusal(NODE, change.setting, "it is built into this kernel, where options have no effect", fix)
-            for other in self._other_files(module):
-                return Refusal(NODE, change.setting, f"{other} has options for it as well", "remove them there")
+            for path in self._other_files(module):
+                return Refusal(NODE, change.setting, f"{path} has options for it as well", "remove them there")
         elif change.setting == _LOADED.format(module):
             try:
                 self.system.query(["modprobe", "--show-depends", module], f"find the module {module}")
@@ -165,8 +165,8 @@ class KernelModules(Resource):
             self._write_options(change, step)
         elif change.setting.endswith(" at boot"):
             module = _module(change.setting)
-            modules = [one for one in self._at_boot() if one != module] + ([module] if change.after else [])
-            text = _HEADER + "".join(f"{one}\n" for one in modules) if modules else None
+            modules = [name for name in self._at_boot() if name != module] + ([module] if change.after else [])
+            text = _HEADER + "".join(f"{name}\n" for name in modules) if modules else None
             self.system.install(LOAD, text, step)
         else:
             module = _module(change.setting)
@@ -182,7 +182,7 @@ class KernelModules(Resource):
         lines = [
             _HEADER,
             f"#: boot {self._boot_id()}\n",
-            *(f"options {one} {options[one]}\n" for one in sorted(options)),
+            *(f"options {name} {options[name]}\n" for name in sorted(options)),
         ]
         self.system.install(OPTIONS, "".join(lines) if options else None, step)
         rebuild_initramfs(self.system, module)

@@ -71,10 +71,10 @@ class Kubelet(Resource):
         """The value of an option of the running kubelet; None if it is not set. The last one counts."""
         value = None
         arguments = self.arguments()
-        for index, one in enumerate(arguments):
-            if one.startswith(f"--{name}="):
-                value = one.partition("=")[2]
-            elif one == f"--{name}" and index + 1 < len(arguments):
+        for index, argument in enumerate(arguments):
+            if argument.startswith(f"--{name}="):
+                value = argument.partition("=")[2]
+            elif argument == f"--{name}" and index + 1 < len(arguments):
                 value = arguments[index + 1]
         return value
 
@@ -125,7 +125,9 @@ class Kubelet(Resource):
         if override:
             return Refusal(NODE, "kubelet", override, "remove it there")
         for name in sorted(fields):
-            option = "".join(f"-{one.lower()}" if one.isupper() else one for one in name).replace("-c-p-us", "-cpus")
+            option = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).replace(
+                "-c-p-us", "-cpus"
+            )
             if self.option(option) is not None:
                 return Refusal(
                     NODE, "kubelet", f"its command line contains --{option}, which takes precedence", "remove it there"
@@ -147,14 +149,14 @@ class Kubelet(Resource):
     def _changed_states(self, change: Change) -> list[str]:
         """The state files that kubelet would not accept after the change."""
         before, after = _fields(change.before), _fields(change.after)
-        found = []
-        for file, (policy, others) in _STATES.items():
+        paths = []
+        for file, (policy, fields) in _STATES.items():
             # if this file sets no policy, another file may set one
             same_policy = before.get(policy) == after.get(policy)
             without_policy = str(after.get(policy)).lower() == "none" and policy in after
-            if not same_policy or not without_policy and any(before.get(one) != after.get(one) for one in others):
-                found.append(f"{self.root()}/{file}")
-        return found
+            if not same_policy or not without_policy and any(before.get(field) != after.get(field) for field in fields):
+                paths.append(f"{self.root()}/{file}")
+        return paths
 
     def interrupts(self, node: Node, change: Change) -> str:
         if self._changed_states(change):

@@ -61,36 +61,36 @@ class Memlock(Resource):
         """The node's units with their main processes; 0 for a unit that does not run. Raises HostError."""
         if self._units is None:
             argv = ["systemctl", "show", "--property=Id,LoadState,MainPID", *UNITS]
-            found: dict[str, int] = {}
+            processes: dict[str, int] = {}
             for block in self.system.query(argv, "list the container runtimes").split("\n\n"):
                 values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
                 if values.get("LoadState") == "loaded":
-                    found[values["Id"]] = int(values.get("MainPID") or 0)
-            self._units = found
+                    processes[values["Id"]] = int(values.get("MainPID") or 0)
+            self._units = processes
         return self._units
 
     def wanted(self, node: Node) -> State:
         unlimited = node.general.get("memlock_unlimited")
         if unlimited is None:
             return {}
-        found: dict[str, object] = {}
+        settings: dict[str, object] = {}
         if self.system.exists(LOGINS.rpartition("/")[0]):  # otherwise PAM does not set limits of logins
-            found[_LOGINS_SETTING] = _LOGIN_LIMITS if unlimited else None
+            settings[_LOGINS_SETTING] = _LOGIN_LIMITS if unlimited else None
         for unit, process in self.units().items():
-            found[_AT_START.format(unit)] = _DROP_IN if unlimited else None
+            settings[_AT_START.format(unit)] = _DROP_IN if unlimited else None
             if unlimited and process:
-                found[_NOW.format(unit)] = [_UNLIMITED, _UNLIMITED]
-        return {NODE: found} if found else {}
+                settings[_NOW.format(unit)] = [_UNLIMITED, _UNLIMITED]
+        return {NODE: settings} if settings else {}
 
     def read(self, node: Node, wanted: State) -> State:
-        found: dict[str, object] = {}
+        current: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             if setting.endswith(" now"):
                 process = self.units().get(setting.split()[2])
-                found[setting] = limits(self.system.content(f"/proc/{process}/limits") or "") if process else None
+                current[setting] = limits(self.system.content(f"/proc/{process}/limits") or "") if process else None
             else:
-                found[setting] = self.system.content(_path(setting))
-        return {NODE: found}
+                current[setting] = self.system.content(_path(setting))
+        return {NODE: current}
 
     def apply(self, node: Node, change: Change) -> None:
         step = f"set the {change.setting}"
@@ -99,7 +99,7 @@ class Memlock(Resource):
         elif change.setting.endswith(" now"):
             process = self.units().get(change.setting.split()[2])
             if process and change.after:
-                soft, hard = (resource.RLIM_INFINITY if one == _UNLIMITED else int(one) for one in change.after)
+                soft, hard = (resource.RLIM_INFINITY if value == _UNLIMITED else int(value) for value in change.after)
                 fix = "it may have been restarted: run again"
                 limit = (soft, hard)
                 self.system.request_change(step, lambda: resource.prlimit(process, resource.RLIMIT_MEMLOCK, limit), fix)

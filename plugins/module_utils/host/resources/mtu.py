@@ -24,19 +24,21 @@ class Mtu(Resource):
     name = "mtu"
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             if "mtu" in settings:
                 mtu = settings["mtu"]
-                found[key] = {**owner.mtu_settings(self.system, node.device(key).interface, mtu), "mtu": mtu}
-        return found
+                state[key] = {**owner.mtu_settings(self.system, node.device(key).interface, mtu), "mtu": mtu}
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in wanted.items():
-            found[key] = {one: owner.read(self.system, one) for one in settings if owner.is_manager_setting(one)}
-            found[key]["mtu"] = self.system.integer(_path(node.device(key).interface))
-        return found
+            state[key] = {
+                setting: owner.read(self.system, setting) for setting in settings if owner.is_manager_setting(setting)
+            }
+            state[key]["mtu"] = self.system.integer(_path(node.device(key).interface))
+        return state
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         refusals: list[Refusal] = []
@@ -44,12 +46,16 @@ class Mtu(Resource):
             refusals = self._refusals(node)
         else:
             wanted = {
-                key: {one: value for one, value in settings.items() if not owner.is_orphaned(self.system, one)}
+                key: {
+                    setting: value for setting, value in settings.items() if not owner.is_orphaned(self.system, setting)
+                }
                 for key, settings in wanted.items()
             }
         plan = super().plan(node, wanted)
         plan.refusals += refusals
-        raised = {one.device: one.after > (one.before or 0) for one in plan.changes if one.setting == "mtu"}
+        raised = {
+            change.device: change.after > (change.before or 0) for change in plan.changes if change.setting == "mtu"
+        }
 
         def rank(change: Change) -> int:
             is_vf = bool(node.device(change.device).physfn)

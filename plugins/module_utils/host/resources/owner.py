@@ -61,7 +61,7 @@ def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
 
     With `continued`, a backslash joins a line with the next, as in systemd's files (systemd.syntax(7)).
     """
-    found = []
+    lines = []
     section = continued_line = ""
     for raw in (*text.split("\n"), ""):
         line = raw.strip()
@@ -72,11 +72,11 @@ def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
             continued_line = f"{line[:-1]} "
         elif line.startswith("[") and line.endswith("]"):
             section = line[1:-1]
-            found.append((section, "", ""))
+            lines.append((section, "", ""))
         elif "=" in line:
             key, _equals, value = line.partition("=")
-            found.append((section, key.strip(), value.strip()))
-    return found
+            lines.append((section, key.strip(), value.strip()))
+    return lines
 
 
 def parse_mtu(text: str) -> int | str | None:
@@ -114,14 +114,14 @@ def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, object]:
 
     A value is the MTU, or None if the collection's file is no longer needed. Raises HostError.
     """
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for manager in managers(system, interface):
         differs = _mtu(system, manager)[0] not in (None, mtu)
         if manager.program == NETWORK_MANAGER:
-            found.update({_MTU_IN + manager.file: mtu} if differs else {})
+            settings.update({_MTU_IN + manager.file: mtu} if differs else {})
         elif differs or system.exists(_drop_in(manager)):
-            found[_MTU_IN + _drop_in(manager)] = mtu if differs else None
-    return found
+            settings[_MTU_IN + _drop_in(manager)] = mtu if differs else None
+    return settings
 
 
 def is_manager_setting(setting: str) -> bool:
@@ -159,15 +159,17 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
             if system.exists("/run/udev/control"):
                 system.command(["udevadm", "control", "--reload"], step)
         elif any(
-            system.text(f"/proc/{one}/comm") == "systemd-network" for one in system.names("/proc") if one.isdigit()
+            system.text(f"/proc/{process}/comm") == "systemd-network"
+            for process in system.names("/proc")
+            if process.isdigit()
         ):
             system.command(["networkctl", "reload"], step)  # without the check above, this would start networkd
-            values = [_mtu(system, one)[0] for one in managers(system, interface) if _drop_in(one) == path]
+            values = [_mtu(system, manager)[0] for manager in managers(system, interface) if _drop_in(manager) == path]
             _wait_for_mtu(system, interface, values[0] if value is None and values else value, step)
         return
     lines = entries(_text(system, path))
     profile = next((text for section, key, text in lines if (section, key) == ("connection", "uuid")), "")
-    section = next((_SECTIONS[one[0]] for one in lines if one[0] in _SECTIONS), "")
+    section = next((_SECTIONS[line[0]] for line in lines if line[0] in _SECTIONS), "")
     if not profile or not section:
         raise HostError(step, "it is no longer a profile with a UUID and an MTU", "look at 'nmcli connection show'")
     properties = [f"{section}.mtu", str(value or 0)]
@@ -194,7 +196,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, requeste
 
     `requested` are all interfaces that get this MTU. Raises HostError.
     """
-    found = []
+    refusals = []
     for manager in managers(system, interface):
         message = fix = ""
         value, source = _mtu(system, manager)
@@ -218,17 +220,17 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, requeste
             fix = f"write MTUBytes={mtu} there, or remove the line"
         if not fix:
             others = [
-                one
-                for one in system.names("/sys/class/net")
-                if one not in requested and manager in managers(system, one)
+                name
+                for name in system.names("/sys/class/net")
+                if name not in requested and manager in managers(system, name)
             ]
             if others:
                 names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
                 message = f"{manager.program} sets {value} again, because of {source}, which is for {names} too"
                 fix = f"give {interface} a separate file, or request {mtu} for them too"
         if fix:
-            found.append(Refusal(device, "mtu", message, fix))
-    return found
+            refusals.append(Refusal(device, "mtu", message, fix))
+    return refusals
 
 
 def vfs_refusals(system: System, device: str, interface: str, number: int) -> list[Refusal]:
@@ -254,10 +256,10 @@ def vfs_refusals(system: System, device: str, interface: str, number: int) -> li
 
 def _vfs_of_link(system: System, file: str) -> int | str | None:
     """The number of VFs that a .link file creates; None if it does not set a number."""
-    lines = [one for path in _files(system, file) for one in entries(_text(system, path), True)]
-    count = [value for section, key, value in lines if (section, key) == ("Link", "SR-IOVVirtualFunctions")]
-    if count and count[-1]:
-        return _number(count[-1])
+    lines = [line for path in _files(system, file) for line in entries(_text(system, path), True)]
+    counts = [value for section, key, value in lines if (section, key) == ("Link", "SR-IOVVirtualFunctions")]
+    if counts and counts[-1]:
+        return _number(counts[-1])
     functions = [value for section, key, value in lines if (section, key) == ("SR-IOV", "VirtualFunction")]
     numbers = [int(value) + 1 for value in functions if re.fullmatch(r"\d{1,10}", value, re.ASCII)]
     return max(numbers) if numbers else None
@@ -270,8 +272,8 @@ def _vfs_of_netplan(system: System, name: str) -> int | str | None:
     count = system.query(["netplan", "get", f"ethernets.{path}.virtual-function-count"], step).strip()
     if count not in ("", "null"):
         return _number(count)
-    named = re.compile(rf"""^\s+link:\s*["']?{re.escape(name)}["']?\s*$""", re.MULTILINE)
-    return len(named.findall(system.query(["netplan", "get", "ethernets"], step))) or None
+    link_line = re.compile(rf"""^\s+link:\s*["']?{re.escape(name)}["']?\s*$""", re.MULTILINE)
+    return len(link_line.findall(system.query(["netplan", "get", "ethernets"], step))) or None
 
 
 def _mtu(system: System, manager: Manager) -> tuple[int | str | None, str]:
@@ -299,7 +301,7 @@ def _drop_in(manager: Manager) -> str:
 def _files(system: System, file: str) -> list[str]:
     """A systemd file and its drop-ins, in the order in which they are applied."""
     drop_ins: dict[str, str] = {}
-    for folder in (f"{one}/{file.rpartition('/')[2]}.d" for one in _FOLDERS):
+    for folder in (f"{parent}/{file.rpartition('/')[2]}.d" for parent in _FOLDERS):
         for name in system.names(folder):
             if name.endswith(".conf"):
                 drop_ins.setdefault(name, f"{folder}/{name}")
@@ -310,8 +312,8 @@ def _keyfile(system: System, profile: str) -> str:
     """The keyfile of the NetworkManager profile with a UUID; empty if there is none."""
     for folder in _PROFILES:
         for name in system.names(folder):
-            found = {one[:2]: one[2] for one in entries(_text(system, f"{folder}/{name}"))}
-            recorded_uuid = found.get(("connection", "uuid"))
+            values = {line[:2]: line[2] for line in entries(_text(system, f"{folder}/{name}"))}
+            recorded_uuid = values.get(("connection", "uuid"))
             if recorded_uuid == profile or (not recorded_uuid and profile == _computed_uuid(name)):
                 return f"{folder}/{name}"
     return ""
@@ -325,7 +327,9 @@ def _computed_uuid(name: str) -> str:
 
 def _yaml(system: System, name: str) -> str:
     """The netplan files that contain a name, joined by `or`; the main folder if there is none."""
-    paths = [f"{folder}/{one}" for folder in _NETPLAN_FOLDERS for one in system.names(folder) if one.endswith(".yaml")]
+    paths = [
+        f"{folder}/{file}" for folder in _NETPLAN_FOLDERS for file in system.names(folder) if file.endswith(".yaml")
+    ]
     return " or ".join(path for path in paths if name in _text(system, path)) or _NETPLAN_FOLDERS[0]
 
 

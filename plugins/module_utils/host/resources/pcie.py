@@ -58,11 +58,11 @@ class Pcie(Resource):
     settings = ("max_read_request_bytes", "relaxed_ordering")
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             requested: t.Mapping[str, object] = settings
-            found[key] = {name: requested[name] for name in self.settings if requested.get(name) is not None}
-        return {key: values for key, values in found.items() if values}
+            state[key] = {name: requested[name] for name in self.settings if requested.get(name) is not None}
+        return {key: values for key, values in state.items() if values}
 
     def _register(self, address: str) -> int | None:
         """The offset of the Device Control register; None if it cannot be found."""
@@ -70,18 +70,18 @@ class Pcie(Resource):
         return None if capability is None else capability + _DEVICE_CONTROL
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for key in wanted:
             register = self._register(key)
             word = None if register is None else _word(self.system, key, register)
             if word is None or word == 0xFFFF:
                 continue
             code = (word & _READ_REQUEST_MASK) >> _READ_REQUEST_SHIFT
-            found[key] = {
+            state[key] = {
                 "max_read_request_bytes": _SIZES[code] if code < len(_SIZES) else None,
                 "relaxed_ordering": bool(word & _RELAXED_ORDERING),
             }
-        return found
+        return state
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
@@ -123,7 +123,7 @@ class AcsForGpudirect(Resource):
             return {}
         if node.general["acs"] != "gpudirect":
             raise HostError("set ACS", f"{node.general['acs']!r} is not a known profile", "use gpudirect")
-        found: dict[str, object] = {}
+        settings: dict[str, object] = {}
         for port, bits in ports(self._facts(node)).items():
             registers = self._registers(port)
             if registers is None:
@@ -131,12 +131,12 @@ class AcsForGpudirect(Resource):
             _offset, capable, enabled = registers
             mask = sum(1 << ACS_NAMES.index(name) for name in bits)
             value = sum(1 << ACS_NAMES.index(name) for name, on in bits.items() if on)
-            found[_setting(port)] = _names((enabled & ~mask | value) & capable)
-        return {NODE: found or {"acs": "gpudirect"}}
+            settings[_setting(port)] = _names((enabled & ~mask | value) & capable)
+        return {NODE: settings or {"acs": "gpudirect"}}
 
     def _facts(self, node: Node) -> NodeFacts:
         """The node's facts, with vital product data if it is needed to pair NICs and data-direct functions."""
-        if any(one["kind"] == "data_direct" for one in node.facts["functions"].values()):
+        if any(function["kind"] == "data_direct" for function in node.facts["functions"].values()):
             facts: NodeFacts = as_dict(probe(self.system.reader.root, with_gids=False))
             return facts
         return node.facts
@@ -159,12 +159,12 @@ class AcsForGpudirect(Resource):
         return None
 
     def read(self, node: Node, wanted: State) -> State:
-        found: dict[str, object] = {}
+        current: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             registers = self._registers(setting.rpartition(" ")[2]) if " " in setting else None
             if registers is not None:
-                found[setting] = _names(registers[2])
-        return {NODE: found}
+                current[setting] = _names(registers[2])
+        return {NODE: current}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.setting == "acs":
@@ -215,8 +215,8 @@ def _unknown_board(facts: NodeFacts) -> str:
     roots = {tuple(functions[address]["bridges"][:1]) for address in data_direct}
     for gpu in facts["gpus"]:
         bridges = functions[gpu["address"]]["bridges"]
-        upstream = [functions[one] for one in bridges if one in functions]
-        if any(one["vendor_id"] == "15b3" for one in upstream) and tuple(bridges[:1]) not in roots:
+        upstream = [functions[bridge] for bridge in bridges if bridge in functions]
+        if any(function["vendor_id"] == "15b3" for function in upstream) and tuple(bridges[:1]) not in roots:
             return f"GPU {gpu['address']} is below a switch of a NIC, without a data-direct function"
     return ""
 
@@ -230,7 +230,7 @@ def ports(facts: NodeFacts) -> dict[str, dict[str, bool]]:
     kernel-boot/rdma_topo).
     """
     functions = facts["functions"]
-    found: dict[str, dict[str, bool]] = {}
+    controls: dict[str, dict[str, bool]] = {}
     for gpu in facts["gpus"]:
         nearest = gpu["nearest_nics"]
         if nearest["level"] not in ("PIX", "PXB"):
@@ -238,17 +238,17 @@ def ports(facts: NodeFacts) -> dict[str, dict[str, bool]]:
         for nic in nearest["devices"]:
             end = nearest["via"].get(nic, nic)
             paths = [functions[address]["bridges"] for address in (gpu["address"], end)]
-            common = [one for one, other in zip(*paths) if one == other]
+            common = [bridge for bridge, other in zip(*paths) if bridge == other]
             if not common:
                 continue
             below = [bridges[len(common) : len(common) + 1] for bridges in paths]
             if end == nic:
-                for one in (*below[0], *below[1]):
-                    found[one] = {"RR": False, "CR": False}
+                for port in (*below[0], *below[1]):
+                    controls[port] = {"RR": False, "CR": False}
                 continue
-            for one in below[0]:
-                found[one] = {"SV": True, "RR": True, "CR": False, "UF": True}
-            for one in below[1]:
-                found[one] = {"SV": True, "RR": False, "CR": True, "UF": True}
-            found[common[0]] = {"SV": False, "RR": True, "CR": True, "UF": True}
-    return dict(sorted(found.items()))
+            for port in below[0]:
+                controls[port] = {"SV": True, "RR": True, "CR": False, "UF": True}
+            for port in below[1]:
+                controls[port] = {"SV": True, "RR": False, "CR": True, "UF": True}
+            controls[common[0]] = {"SV": False, "RR": True, "CR": True, "UF": True}
+    return dict(sorted(controls.items()))

@@ -51,21 +51,21 @@ class RailRoutes(Resource):
     network = True
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             requested = settings.get("rail_routes")
             if requested:
                 addresses = self._addresses(node, key)
                 table = f"table {requested['table']}"
-                found[key] = {
+                state[key] = {
                     f"{table} rules": _rules(addresses, requested),
                     f"{table} routes": _routes(addresses, requested),
                 }
-        return found
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
         return {
-            key: {setting: [one.value for one in self._current(node, key, setting)] for setting in settings}
+            key: {setting: [entry.value for entry in self._current(node, key, setting)] for setting in settings}
             for key, settings in wanted.items()
         }
 
@@ -73,13 +73,15 @@ class RailRoutes(Resource):
         """The current entries of a setting (`table NUMBER rules`, `table NUMBER routes`)."""
         _unused, table, kind = setting.split()
         if kind == "rules":
-            return _sorted(one for one in self._all_rules() if one.table == int(table))
+            return _sorted(entry for entry in self._all_rules() if entry.table == int(table))
         interface_index = index(self.system, node.device(key).interface)
-        return _sorted(one for one in self._all_routes() if one.table == int(table) and one.out == interface_index)
+        return _sorted(
+            entry for entry in self._all_routes() if entry.table == int(table) and entry.out == interface_index
+        )
 
     def from_stored(self, setting: str, value: object) -> object:
         kind = SourceRule if setting.endswith(" rules") else RailRoute
-        return [kind.parse(str(one)) for one in value] if isinstance(value, list) else value
+        return [kind.parse(str(text)) for text in value] if isinstance(value, list) else value
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
@@ -97,7 +99,9 @@ class RailRoutes(Resource):
 
             interface_index = index(self.system, interface)
             foreign = [
-                one for one in entries if one.table == table and not (one.plain and one.out in (0, interface_index))
+                entry
+                for entry in entries
+                if entry.table == table and not (entry.plain and entry.out in (0, interface_index))
             ]
             addresses = self._addresses(node, key)
             if table in _RESERVED_TABLES:
@@ -113,7 +117,7 @@ class RailRoutes(Resource):
             elif not self._up(interface):
                 refuse(f"{interface} is down, and does not accept routes", "bring it up first")
             for gateway in _gateways(requested) if addresses else ():
-                if not any(gateway in one.network for one in addresses):
+                if not any(gateway in address.network for address in addresses):
                     refuse(f"the gateway {gateway} is not in a network of {interface}", "look at its addresses")
         return plan
 
@@ -122,20 +126,22 @@ class RailRoutes(Resource):
         _unused, number, kind = change.setting.split()
         table, out = int(number), index(self.system, device.interface)
         netlink = self.system.socket("IPRoute")
-        current = [one.value for one in self._current(node, change.device, change.setting)]
+        current = [entry.value for entry in self._current(node, change.device, change.setting)]
 
-        def request(verb: str, one: SourceRule | RailRoute) -> None:
-            step = f"{verb} the {kind[:-1]} '{one}' of table {table} for {device}"
-            if isinstance(one, SourceRule):
-                self.system.request_change(step, lambda: netlink.rule(verb, **one.message(table)))
+        def request(verb: str, value: SourceRule | RailRoute) -> None:
+            step = f"{verb} the {kind[:-1]} '{value}' of table {table} for {device}"
+            if isinstance(value, SourceRule):
+                self.system.request_change(step, lambda: netlink.rule(verb, **value.message(table)))
             else:
-                self.system.request_change(step, lambda: netlink.route(verb, **one.message(table, out)))
+                self.system.request_change(step, lambda: netlink.route(verb, **value.message(table, out)))
 
-        # a default route needs the route to its gateway, so it is added after that one, and removed before it
-        for one in sorted((one for one in current if one not in change.after), key=lambda one: not _has_gateway(one)):
-            request("remove", one)
-        for one in sorted((one for one in change.after if one not in current), key=_has_gateway):
-            request("add", one)
+        # a default route needs the route to its gateway, so it is added after that route and removed before it
+        for value in sorted(
+            (value for value in current if value not in change.after), key=lambda value: not _has_gateway(value)
+        ):
+            request("remove", value)
+        for value in sorted((value for value in change.after if value not in current), key=_has_gateway):
+            request("add", value)
 
     def _up(self, interface: str) -> bool:
         try:
@@ -146,25 +152,27 @@ class RailRoutes(Resource):
     def _addresses(self, node: Node, key: str) -> list[Interface]:
         """The permanent global addresses of a NIC, from which packets are sent."""
         interface_index = index(self.system, node.device(key).interface)
-        found: list[Interface] = []
-        for one in self.system.dump("list the addresses", self.system.socket("IPRoute").get_addr):
-            flags = one["flags"] | (one.get_attr("IFA_FLAGS") or 0)
-            raw = one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")
-            if one["index"] == interface_index and one["scope"] == _SCOPE_UNIVERSE and raw:
-                address = ipaddress.ip_interface(f"{raw}/{one['prefixlen']}")
+        addresses: list[Interface] = []
+        for message in self.system.dump("list the addresses", self.system.socket("IPRoute").get_addr):
+            flags = message["flags"] | (message.get_attr("IFA_FLAGS") or 0)
+            raw = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+            if message["index"] == interface_index and message["scope"] == _SCOPE_UNIVERSE and raw:
+                address = ipaddress.ip_interface(f"{raw}/{message['prefixlen']}")
                 if address.version == 4 or not flags & _TEMPORARY_OR_TENTATIVE:
-                    found.append(address)
-        return sorted(found, key=lambda one: (one.version, int(one.ip)))
+                    addresses.append(address)
+        return sorted(addresses, key=lambda interface: (interface.version, int(interface.ip)))
 
     def _all_rules(self) -> list[_Entry]:
-        message = self.system.dump("list the rules", self.system.socket("IPRoute").get_rules)
+        messages = self.system.dump("list the rules", self.system.socket("IPRoute").get_rules)
         return [
-            _rule(one) for one in message if one["family"] in _ADDRESS_FAMILIES and one["action"] == _ACTION_TO_TABLE
+            _rule(message)
+            for message in messages
+            if message["family"] in _ADDRESS_FAMILIES and message["action"] == _ACTION_TO_TABLE
         ]
 
     def _all_routes(self) -> list[_Entry]:
-        message = self.system.dump("list the routes", self.system.socket("IPRoute").get_routes)
-        return [_route(one) for one in message if one["family"] in _ADDRESS_FAMILIES]
+        messages = self.system.dump("list the routes", self.system.socket("IPRoute").get_routes)
+        return [_route(message) for message in messages if message["family"] in _ADDRESS_FAMILIES]
 
 
 @dataclass(frozen=True)
@@ -250,33 +258,33 @@ class _Entry(t.NamedTuple):
 
 
 def _sorted(entries: t.Iterable[_Entry]) -> list[_Entry]:
-    return sorted(entries, key=lambda one: (str(one.value), one[1:]))
+    return sorted(entries, key=lambda entry: (str(entry.value), entry[1:]))
 
 
-def _has_gateway(one: SourceRule | RailRoute) -> bool:
+def _has_gateway(value: SourceRule | RailRoute) -> bool:
     """Whether a rule or route is a route through a gateway."""
-    return isinstance(one, RailRoute) and one.gateway is not None
+    return isinstance(value, RailRoute) and value.gateway is not None
 
 
 def _gateways(settings: RailRoutesSettings) -> list[Address]:
     gateways = settings.get("gateway") or []
-    return [ipaddress.ip_address(one) for one in ([gateways] if isinstance(gateways, str) else gateways)]
+    return [ipaddress.ip_address(gateway) for gateway in ([gateways] if isinstance(gateways, str) else gateways)]
 
 
 def _rules(addresses: t.Sequence[Interface], settings: RailRoutesSettings) -> list[SourceRule]:
     priority = settings.get("priority", 1000)
-    return sorted((SourceRule(ipaddress.ip_network(one.ip), priority) for one in addresses), key=str)
+    return sorted((SourceRule(ipaddress.ip_network(address.ip), priority) for address in addresses), key=str)
 
 
 def _routes(addresses: t.Sequence[Interface], settings: RailRoutesSettings) -> list[RailRoute]:
-    found: dict[Network | Address, RailRoute] = {}
-    for one in addresses:
-        metric = _IPV6_METRIC if one.version == 6 else 0
-        found.setdefault(one.network, RailRoute(one.network, None, one.ip, metric))
+    routes: dict[Network | Address, RailRoute] = {}
+    for address in addresses:
+        metric = _IPV6_METRIC if address.version == 6 else 0
+        routes.setdefault(address.network, RailRoute(address.network, None, address.ip, metric))
         for gateway in _gateways(settings):
-            if gateway in one.network:
-                found.setdefault(gateway, RailRoute(None, gateway, one.ip, metric))
-    return sorted(found.values(), key=str)
+            if gateway in address.network:
+                routes.setdefault(gateway, RailRoute(None, gateway, address.ip, metric))
+    return sorted(routes.values(), key=str)
 
 
 def _rule(message: Message) -> _Entry:
@@ -313,4 +321,4 @@ def _network(family: int, address: str | None, length: int) -> Network:
 
 
 def _has_only(names: set[str], message: Message) -> bool:
-    return all(one[0] in names for one in message["attrs"])
+    return all(attribute[0] in names for attribute in message["attrs"])

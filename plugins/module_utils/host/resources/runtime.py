@@ -31,7 +31,7 @@ _NRI = "io.containerd.nri.v1.nri"
 
 def values(dump: str) -> dict[str, str]:
     """The settings of `containerd config dump` as `TABLE:KEY`, without quotes. A list is returned as text."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     table = ""
     for line in dump.splitlines():
         header = _TABLE.match(line)
@@ -40,8 +40,8 @@ def values(dump: str) -> dict[str, str]:
             continue
         pair = _KEY.match(line)
         if pair:
-            found[f"{table}:{pair.group(1)}"] = pair.group(2).strip("'\"")
-    return found
+            settings[f"{table}:{pair.group(1)}"] = pair.group(2).strip("'\"")
+    return settings
 
 
 def with_key(text: str, plugin: str, key: str, value: str) -> str:
@@ -83,7 +83,7 @@ class Runtime(Resource):
 
     def _program(self, name: str) -> str | None:
         """The path of an installed program; None if it is not installed."""
-        return next((f"{one}/{name}" for one in _BINARIES if self.system.exists(f"{one}/{name}")), None)
+        return next((f"{folder}/{name}" for folder in _BINARIES if self.system.exists(f"{folder}/{name}")), None)
 
     def _version(self, containerd: str) -> tuple[int, int]:
         step = "find the version of containerd"
@@ -100,7 +100,7 @@ class Runtime(Resource):
         cdi, nri = node.general.get("runtime_cdi"), node.general.get("runtime_nri")
         if cdi is None and nri is None:
             return {}
-        found: dict[str, object] = {}
+        contents: dict[str, object] = {}
         containerd = self._program("containerd")
         if containerd:
             is_containerd_1 = self._version(containerd) < (2, 0)
@@ -117,15 +117,15 @@ class Runtime(Resource):
             path = CONTAINERD_CONFIG if is_containerd_1 or not self._imports() else CONTAINERD_DROP_IN
             text = self.system.content(path)
             if not changes:
-                found[path] = text
+                contents[path] = text
             else:
                 text = text or (f"{_HEADER}version = 3\n" if path == CONTAINERD_DROP_IN else "version = 2\n")
                 for plugin, key, value in changes:
                     text = with_key(text, plugin, key, value)
-                found[path] = text
+                contents[path] = text
         if self._program("crio") and nri is not None:  # CDI is always on in CRI-O
-            found[CRIO_DROP_IN] = f"{_HEADER}[crio.nri]\nenable_nri = {str(bool(nri)).lower()}\n"
-        return {NODE: found or {"runtime": "containerd or crio"}}
+            contents[CRIO_DROP_IN] = f"{_HEADER}[crio.nri]\nenable_nri = {str(bool(nri)).lower()}\n"
+        return {NODE: contents or {"runtime": "containerd or crio"}}
 
     def _imports(self) -> bool:
         """Whether containerd 2 reads drop-ins. Its default imports only apply if it has no configuration file."""
@@ -133,7 +133,7 @@ class Runtime(Resource):
         return text is None or "/etc/containerd/conf.d/" in values(text).get(":imports", "")
 
     def read(self, node: Node, wanted: State) -> State:
-        paths = [one for one in wanted.get(NODE, {}) if one.startswith("/")]
+        paths = [path for path in wanted.get(NODE, {}) if path.startswith("/")]
         return {NODE: {path: self.system.content(path) for path in paths}}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -170,9 +170,11 @@ class Runtime(Resource):
             after = values(self._dump(containerd))
             expected = (":imports", ":version", f"plugins.{_NRI}:disable")
             unexpected = [
-                one
-                for one in sorted({*before, *after})
-                if before.get(one) != after.get(one) and one not in expected and not one.endswith(":enable_cdi")
+                setting
+                for setting in sorted({*before, *after})
+                if before.get(setting) != after.get(setting)
+                and setting not in expected
+                and not setting.endswith(":enable_cdi")
             ]
             if unexpected:
                 fix = "set runtime_cdi and runtime_nri in containerd's own file by hand"
@@ -181,9 +183,9 @@ class Runtime(Resource):
                 )
             after_in_file = values(change.after or "")
             unchanged = [
-                one
-                for one in sorted(after_in_file)
-                if "plugins." in one and before_in_file.get(one) != after_in_file[one] != after.get(one)
+                setting
+                for setting in sorted(after_in_file)
+                if "plugins." in setting and before_in_file.get(setting) != after_in_file[setting] != after.get(setting)
             ]
             if unchanged:
                 fix = "containerd is too old for this setting, or another file in its imports overrides it"

@@ -37,12 +37,12 @@ def _name(key: str) -> str:
 
 def parse(text: str) -> dict[str, str]:
     """The settings of a sysctl.d file, as systemd-sysctl reads them."""
-    found = {}
+    settings = {}
     for line in text.splitlines():
         key, equals, value = line.strip().partition("=")
         if equals and key[:1] not in ("#", ";", ""):
-            found[_name(key.strip().lstrip("-").strip())] = value.strip()
-    return found
+            settings[_name(key.strip().lstrip("-").strip())] = value.strip()
+    return settings
 
 
 class Sysctl(Resource):
@@ -60,12 +60,12 @@ class Sysctl(Resource):
         requested = node.general.get("sysctl")
         if requested is None:
             return {}
-        found: dict[str, object] = {}
+        settings: dict[str, object] = {}
         for key, value in requested.items():
-            found[_name(key)] = found[_name(key) + _AT_BOOT] = _text(value)
+            settings[_name(key)] = settings[_name(key) + _AT_BOOT] = _text(value)
         for key in self._stored():
-            found.setdefault(key + _AT_BOOT, None)
-        return {NODE: found} if found else {}
+            settings.setdefault(key + _AT_BOOT, None)
+        return {NODE: settings} if settings else {}
 
     def _stored(self) -> dict[str, str]:
         """The settings in this collection's file."""
@@ -73,14 +73,14 @@ class Sysctl(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         settings = self._stored()
-        found: dict[str, object] = {}
+        current: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             if setting.endswith(_AT_BOOT):
-                found[setting] = settings.get(setting[: -len(_AT_BOOT)])
+                current[setting] = settings.get(setting[: -len(_AT_BOOT)])
             else:
                 value = self.system.text(_path(setting))
-                found[setting] = None if value is None else _text(value)
-        return {NODE: found}
+                current[setting] = None if value is None else _text(value)
+        return {NODE: current}
 
     def same(self, setting: str, before: object, after: object) -> bool:
         return before == after if before is None or after is None else _text(before) == _text(after)

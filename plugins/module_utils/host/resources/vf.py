@@ -76,24 +76,24 @@ class Vf(Resource):
     name = "vf"
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             for number, requested in per_vf(self.system, key, settings).items():
                 values = _normalized(f"{key} vf {number}", requested)
                 if values:
-                    found[f"{key} vf {number}"] = {name: values[name] for name in SETTINGS if name in values}
-        return found
+                    state[f"{key} vf {number}"] = {name: values[name] for name in SETTINGS if name in values}
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
-        read_before: dict[str, dict[int, dict[str, object]]] = {}
+        state: State = {}
+        settings_by_pf: dict[str, dict[int, dict[str, object]]] = {}
         for name in wanted:
             key, number = split_name(name)
-            if key not in read_before:
+            if key not in settings_by_pf:
                 vfs_exist = number_of_vfs(self.system, key) and not will_be_recreated(self.system, node, key)
-                read_before[key] = read(self.system, node.device(key).interface) if vfs_exist else {}
-            found[name] = dict(read_before[key].get(number, {}))
-        return found
+                settings_by_pf[key] = read(self.system, node.device(key).interface) if vfs_exist else {}
+            state[name] = dict(settings_by_pf[key].get(number, {}))
+        return state
 
     def from_stored(self, setting: str, value: object) -> object:
         if value is None or setting not in ("vlan", "rate"):
@@ -121,9 +121,9 @@ class Vf(Resource):
         infiniband = device.link_layer == "infiniband"
         if infiniband != change.setting.endswith("guid") and (infiniband or change.setting.endswith("guid")):
             if change.setting in ("mac", "vlan", "spoof_check", "node_guid", "port_guid"):
-                other = "node_guid and port_guid" if infiniband else "mac"
+                alternative = "node_guid and port_guid" if infiniband else "mac"
                 return refusal(
-                    f"a VF of {device.link_layer or 'this link layer'} does not have this setting", f"use {other}"
+                    f"a VF of {device.link_layer or 'this link layer'} does not have this setting", f"use {alternative}"
                 )
         if number >= number_of_vfs(self.system, key) or will_be_recreated(self.system, node, key):
             return None  # the VF does not exist yet
@@ -178,11 +178,11 @@ class Vf(Resource):
 def _normalized(name: str, settings: VfSettings) -> dict[str, object]:
     """A site's settings of a VF as settings of the state, normalized as the kernel reports them. Raises HostError."""
     values: t.Mapping[str, object] = settings
-    found: dict[str, object] = {
+    normalized: dict[str, object] = {
         setting: bool(values[setting]) for setting in ("trust", "spoof_check") if setting in values
     }
     if "link_state" in settings:
-        found["link_state"] = settings["link_state"]
+        normalized["link_state"] = settings["link_state"]
     for setting, length in (("mac", 6), ("node_guid", 8), ("port_guid", 8)):
         if setting in values:
             digits = re.sub(r"[:.-]", "", str(values[setting])).lower()
@@ -192,14 +192,14 @@ def _normalized(name: str, settings: VfSettings) -> dict[str, object]:
                     f"{values[setting]!r} is not {_KINDS[setting]}",
                     f"write {length} bytes: 02:00:...",
                 )
-            found[setting] = ":".join(digits[start : start + 2] for start in range(0, 2 * length, 2))
+            normalized[setting] = ":".join(digits[start : start + 2] for start in range(0, 2 * length, 2))
     if "vlan" in settings:
-        found["vlan"] = Vlan(settings["vlan"], settings.get("qos", 0), settings.get("vlan_protocol", _VLAN))
+        normalized["vlan"] = Vlan(settings["vlan"], settings.get("qos", 0), settings.get("vlan_protocol", _VLAN))
     elif "qos" in settings or "vlan_protocol" in settings:
         raise HostError(f"set the VLAN of {name}", "qos and vlan_protocol need a VLAN", "set vlan, or 0 for none")
     if "min_rate" in settings or "max_rate" in settings:
-        found["rate"] = Rate(settings.get("min_rate", 0), settings.get("max_rate", 0))
-    return found
+        normalized["rate"] = Rate(settings.get("min_rate", 0), settings.get("max_rate", 0))
+    return normalized
 
 
 def send(system: System, interface: str, number: int, setting: str, value: t.Any, step: str) -> None:
@@ -239,9 +239,9 @@ def read(system: System, interface: str) -> dict[int, dict[str, object]]:
 def decoded(link: Message) -> dict[int, dict[str, object]]:
     """What `read` returns, from the kernel's reply (`messages.Link`)."""
     vfs = link.get_attr("IFLA_VFINFO_LIST")
-    found: dict[int, dict[str, object]] = {}
+    states: dict[int, dict[str, object]] = {}
     for info in vfs.get_attrs("vf") if vfs else ():
-        parts = {one[0]: one[1] for one in info["attrs"]}
+        parts = {attribute[0]: attribute[1] for attribute in info["attrs"]}
         if "mac" not in parts:
             continue
         state: dict[str, object] = {}
@@ -250,8 +250,8 @@ def decoded(link: Message) -> dict[int, dict[str, object]]:
         entries = [parts["vlan"]] if "vlan" in parts else []
         entries += parts["vlans"].get_attrs("vlan") if "vlans" in parts else []
         names = {code: name for name, code in _PROTOCOLS.items()}
-        for one in entries:
-            state["vlan"] = Vlan(one["vlan"], one["qos"], names.get(one.get("protocol"), _VLAN))
+        for entry in entries:
+            state["vlan"] = Vlan(entry["vlan"], entry["qos"], names.get(entry.get("protocol"), _VLAN))
         if "rate" in parts:
             state["rate"] = Rate(parts["rate"]["low"], parts["rate"]["high"])
         for name in ("spoof_check", "trust"):
@@ -262,8 +262,8 @@ def decoded(link: Message) -> dict[int, dict[str, object]]:
         for name in ("node_guid", "port_guid"):
             if name in parts:
                 state[name] = _hexadecimal(parts[name]["guid"].to_bytes(8, "big"))
-        found[parts["mac"]["vf"]] = state
-    return found
+        states[parts["mac"]["vf"]] = state
+    return states
 
 
 def _hexadecimal(raw: bytes) -> str:

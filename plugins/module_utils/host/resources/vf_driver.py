@@ -36,20 +36,20 @@ class VfDriver(Resource):
     recreates_devices = True
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             for number, requested in per_vf(self.system, key, settings).items():
                 if requested.get("driver"):
-                    found[f"{key} vf {number}"] = {"driver": requested["driver"]}
-        return found
+                    state[f"{key} vf {number}"] = {"driver": requested["driver"]}
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for name in wanted:
             key, number = split_name(name)
             vf = None if will_be_recreated(self.system, node, key) else address(self.system, key, number)
-            found[name] = {"driver": (self.system.link(f"{_DEVICES}/{vf}/driver") or NONE) if vf else None}
-        return found
+            state[name] = {"driver": (self.system.link(f"{_DEVICES}/{vf}/driver") or NONE) if vf else None}
+        return state
 
     def same(self, setting: str, before: object, after: object) -> bool:
         if after == NATIVE:
@@ -78,9 +78,9 @@ class VfDriver(Resource):
 
     def _is_available(self, node: Node, driver: str) -> bool:
         """Whether a driver is loaded, or will be loaded by this run."""
-        requested = (str(one) for one in node.general.get("kernel_modules") or ())
+        requested = (str(module) for module in node.general.get("kernel_modules") or ())
         return self.system.exists(f"{_DRIVERS}/{driver}") or driver.replace("-", "_") in [
-            one.replace("-", "_") for one in requested
+            module.replace("-", "_") for module in requested
         ]
 
     def _vfio_problem(self, vf: str, driver: str) -> tuple[str, str]:
@@ -149,10 +149,10 @@ class VfDriver(Resource):
 
 def vf_states(system: System, node: Node, key: str) -> dict[str, object]:
     """Drivers and settings of a PF's VFs, for `Resource.side_effects`. Raises HostError."""
-    found: dict[str, object] = {}
+    states: dict[str, object] = {}
     count = number_of_vfs(system, key)
     if not count:
-        return found
+        return states
     settings: dict[int, dict[str, object]] = {}
     reason = ""
     try:
@@ -161,13 +161,13 @@ def vf_states(system: System, node: Node, key: str) -> dict[str, object]:
         reason = str(error)
     for number in range(count):
         driver = system.link(f"{_DEVICES}/{key}/virtfn{number}/driver") or NONE
-        found[f"driver of VF {number}"] = driver
+        states[f"driver of VF {number}"] = driver
         if reason:
-            found[f"settings of VF {number}"] = Unread(reason)
+            states[f"settings of VF {number}"] = Unread(reason)
         for name in SETTINGS:
             if name in settings.get(number, {}):
-                found[f"{name} of VF {number}"] = settings[number][name]
-    return found
+                states[f"{name} of VF {number}"] = settings[number][name]
+    return states
 
 
 def restore_vf_states(system: System, node: Node, key: str, wanted: SideEffects) -> None:

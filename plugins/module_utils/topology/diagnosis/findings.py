@@ -202,7 +202,7 @@ def _numa(node: _Node) -> t.Iterator[Finding]:
 
 def _numa_conflicts(node: _Node) -> t.Iterator[tuple[str, str]]:
     """Functions for which the kernel reports a NUMA node that contradicts other facts; each with the contradiction."""
-    sets = {one.id: cpuset.from_list(one.cpus or "") or 0 for one in node.topology.numa_nodes}
+    sets = {numa_node.id: cpuset.from_list(numa_node.cpus or "") or 0 for numa_node in node.topology.numa_nodes}
     by_root: dict[str, dict[int, str]] = {}
     for function in node.devices:
         local = cpuset.from_list(function.local_cpus or "") or 0
@@ -239,7 +239,10 @@ def _iommu(node: _Node) -> t.Iterator[Finding]:
         summary="The IOMMU translates the DMA of GPUs or NICs, which slows or breaks GPUDirect",
         action="Boot with iommu=pt (and intel_iommu=on if VFs are passed to virtual machines).",
         devices=[function.address for function in translated],
-        evidence=[f"{one.address}: IOMMU group {one.iommu_group} type {one.iommu_group_type}" for one in translated[:8]]
+        evidence=[
+            f"{function.address}: IOMMU group {function.iommu_group} type {function.iommu_group_type}"
+            for function in translated[:8]
+        ]
         + [f"kernel arguments: {' '.join(system.iommu_arguments) or 'none about the IOMMU'}"],
     )
 
@@ -357,16 +360,21 @@ def _drivers(node: _Node) -> t.Iterator[Finding]:
     topology = node.topology
     if topology.source.kind != "sysfs":
         return
-    without = [one for one in node.devices if one.driver is None and one.kind != "data_direct"]
-    if not without:
+    without_driver = [
+        function for function in node.devices if function.driver is None and function.kind != "data_direct"
+    ]
+    if not without_driver:
         return
     yield Finding(
         id="no-driver",
         severity="info",
-        summary=f"No driver is bound to {_names([one.address for one in without])}",
+        summary=f"No driver is bound to {_names([function.address for function in without_driver])}",
         action="Install or load the driver to use the device on this system.",
-        devices=[one.address for one in without],
-        evidence=[f"{one.address}: {one.name or one.kind} {one.vendor_id}:{one.device_id}" for one in without[:8]],
+        devices=[function.address for function in without_driver],
+        evidence=[
+            f"{function.address}: {function.name or function.kind} {function.vendor_id}:{function.device_id}"
+            for function in without_driver[:8]
+        ],
     )
 
 
@@ -375,29 +383,34 @@ def _displays(node: _Node) -> t.Iterator[Finding]:
     topology = node.topology
     if topology.source.kind == "nccl_xml":
         return  # the file itself says which functions are GPUs
-    functions = [one for one in topology.functions.values() if one.physfn is None]
-    counted = [one for one in functions if ids.is_unlisted_gpu(one)]
-    without_vendor = [one for one in functions if (one.class_code or "")[:2] == "03" and one.vendor_id is None]
+    functions = [function for function in topology.functions.values() if function.physfn is None]
+    counted = [function for function in functions if ids.is_unlisted_gpu(function)]
+    without_vendor = [
+        function for function in functions if (function.class_code or "")[:2] == "03" and function.vendor_id is None
+    ]
     if counted:
         yield Finding(
             id="display-unlisted",
             severity="warning",
-            summary=f"{_names([one.address for one in counted])}: display controller of a vendor that is not "
+            summary=f"{_names([function.address for function in counted])}: display controller of a vendor that is not "
             "listed here, counted as a GPU",
             action="Nothing to do for a GPU. Report the identifiers if it is the graphics of a management "
             "processor: pairs and rails are then wrong.",
-            devices=[one.address for one in counted],
-            evidence=[f"{one.address}: class {one.class_code}, {one.vendor_id}:{one.device_id}" for one in counted],
+            devices=[function.address for function in counted],
+            evidence=[
+                f"{function.address}: class {function.class_code}, {function.vendor_id}:{function.device_id}"
+                for function in counted
+            ],
         )
     if without_vendor and topology.source.kind == "sysfs":
         yield Finding(
             id="display-unlisted",
             severity="warning",
-            summary=f"{_names([one.address for one in without_vendor])}: display controller without a readable vendor, "
-            "not counted as a GPU",
+            summary=f"{_names([function.address for function in without_vendor])}: display controller without a "
+            "readable vendor, not counted as a GPU",
             action="Check why the identifiers could not be read: a GPU may be missing here.",
-            devices=[one.address for one in without_vendor],
-            evidence=[f"{one.address}: class {one.class_code}, no vendor" for one in without_vendor],
+            devices=[function.address for function in without_vendor],
+            evidence=[f"{function.address}: class {function.class_code}, no vendor" for function in without_vendor],
         )
 
 

@@ -57,26 +57,28 @@ def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]
             yield from _link(lower, lower.link, upper, upper.link, users[address])
 
 
-def _link(lower: PciFunction, link: Link, upper: PciFunction, other: Link, users: list[str]) -> t.Iterator[Finding]:
-    """Findings on one link: `lower` reports it as `link`, the port above as `other`."""
-    best_speed, best_width = _common_maximum(link, other)
+def _link(
+    lower: PciFunction, link: Link, upper: PciFunction, upper_link: Link, users: list[str]
+) -> t.Iterator[Finding]:
+    """Findings on one link: `lower` reports it as `link`, the port above as `upper_link`."""
+    best_speed, best_width = _common_maximum(link, upper_link)
     slow = bool(link.speed_gts and best_speed and link.speed_gts < best_speed)
     narrow = bool(link.width and best_width and link.width < best_width)
-    ours, theirs = (payload_rate(one.max_speed_gts, one.max_width) for one in (link, other))
-    limited = ours and theirs and theirs < ours and lower.kind != "bridge"
+    own_rate, slot_rate = (payload_rate(end.max_speed_gts, end.max_width) for end in (link, upper_link))
+    limited = own_rate and slot_rate and slot_rate < own_rate and lower.kind != "bridge"
     if not (slow or narrow or limited):
         return
-    name, now = lower.name or lower.kind, _text(link.speed_gts, link.width)
+    name, current = lower.name or lower.kind, _text(link.speed_gts, link.width)
     evidence = [
-        f"{lower.address}: {now}, can do {_text(link.max_speed_gts, link.max_width)}",
-        f"{upper.address} above it can do {_text(other.max_speed_gts, other.max_width)}",
+        f"{lower.address}: {current}, can do {_text(link.max_speed_gts, link.max_width)}",
+        f"{upper.address} above it can do {_text(upper_link.max_speed_gts, upper_link.max_width)}",
     ]
     if slow or narrow:
         idle = not narrow and lower.kind in ACCELERATORS
         yield Finding(
             id="link-degraded",
             severity="info" if idle else "error" if narrow else "warning",
-            summary=f"The PCIe link of {name} {lower.address} runs at {now}, both ends can do "
+            summary=f"The PCIe link of {name} {lower.address} runs at {current}, both ends can do "
             f"{_text(best_speed, best_width)}",
             action="An idle GPU lowers its link speed to save power: check again under load."
             if idle
@@ -89,7 +91,7 @@ def _link(lower: PciFunction, link: Link, upper: PciFunction, other: Link, users
         yield Finding(
             id="link-limited-by-slot",
             severity="info",
-            summary=f"{name} {lower.address} could do {ours:.1f} GB/s, its slot {theirs:.1f}",
+            summary=f"{name} {lower.address} could do {own_rate:.1f} GB/s, its slot {slot_rate:.1f}",
             action="Move the card to a wider or newer slot if its full rate is needed.",
             devices=[lower.address],
             evidence=evidence,

@@ -23,7 +23,7 @@ def finish(topology: Topology, stated: list[Override], models: dict[str, str]) -
     for device in topology.rdma_devices:
         device.ports.sort(key=lambda port: port.port)
         device.interfaces = sorted({interface for port in device.ports for interface in port.interfaces})
-    carriers = {one.address for one in topology.interfaces if one.address and one.kind != "usb"}
+    carriers = {interface.address for interface in topology.interfaces if interface.address and interface.kind != "usb"}
     carriers |= {device.address for device in topology.rdma_devices if device.address}
     for address in carriers:
         if topology.functions[address].kind == "other":

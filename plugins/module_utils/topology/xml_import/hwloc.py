@@ -249,7 +249,7 @@ class Hwloc:
         elif kind == "openfabrics":
             topology.rdma_devices.append(_rdma_device(name, address, values))
         elif kind == "block" and address and name.startswith("nvme"):
-            nvme = next((one for one in topology.nvme if one.address == address), None)
+            nvme = next((nvme for nvme in topology.nvme if nvme.address == address), None)
             if nvme is None:
                 nvme = Nvme(address=address, model=values.get("Model"), serial=values.get("SerialNumber"))
                 topology.nvme.append(nvme)
@@ -263,9 +263,17 @@ class Hwloc:
     def _join_interfaces(self) -> None:
         """Set the interface of each RDMA port: the only one of the card, or the one with the same port number."""
         for device in self._topology.rdma_devices:
-            siblings = [one for one in self._topology.interfaces if one.address and one.address == device.address]
+            siblings = [
+                interface
+                for interface in self._topology.interfaces
+                if interface.address and interface.address == device.address
+            ]
             for port in device.ports:
-                port.interfaces = [one.name for one in siblings if len(siblings) == 1 or one.dev_port == port.port - 1]
+                port.interfaces = [
+                    interface.name
+                    for interface in siblings
+                    if len(siblings) == 1 or interface.dev_port == port.port - 1
+                ]
 
 
 def _rdma_device(name: str, address: str | None, values: dict[str, str]) -> RdmaDevice:

@@ -134,7 +134,7 @@ class Nccl:
             if cpus is None:
                 raise element.wrong("affinity", "a CPU mask such as 00000000,0000ffff")
         text = None if cpus is None else cpuset.to_list(cpus)
-        node = next((one for one in topology.numa_nodes if one.id == number), None)
+        node = next((node for node in topology.numa_nodes if node.id == number), None)
         if node is None:  # a dump may contain a node twice, the second time for bonded networks
             topology.numa_nodes.append(NumaNode(id=number, cpus=text))
         elif None not in (node.cpus, text) and node.cpus != text:
@@ -246,15 +246,15 @@ class Nccl:
                 device = self._rdma_device(name)
                 device.address = device.address or address
                 device.sys_image_guid = device.sys_image_guid or self._guid(child)
-                if port and all(one.port != port for one in device.ports):
+                if port and all(known_port.port != port for known_port in device.ports):
                     device.ports.append(RdmaPort(port=port, rate_gbps=speed / 1000 if speed else None))
-            elif port == 0 and all(one.name != name for one in topology.interfaces):
+            elif port == 0 and all(interface.name != name for interface in topology.interfaces):
                 interface = Interface(name=name, kind=interface_kind(function), address=address, speed_mbps=speed)
                 topology.interfaces.append(interface)
 
     def _rdma_device(self, name: str) -> RdmaDevice:
         devices = self._topology.rdma_devices
-        device = next((one for one in devices if one.name == name), None)
+        device = next((device for device in devices if device.name == name), None)
         if device is None:
             device = RdmaDevice(name=name)
             devices.append(device)
