@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure the collection, each figure against a peer, a floor or a limit in the same run.
+"""Measure the collection. Each figure is compared with another program, a lower bound or a limit, in the same run.
 
 Prints a table and writes docs/bench/latest.jsonl, one object a line: name, value, unit, against, method, date.
 Needs lstopo (Debian: hwloc-nox) for the comparison with hwloc; without it that figure is left out, with the reason.
@@ -51,30 +51,30 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "docs" / "bench" / "latest.jsonl"
 
 
-def _processor_seconds() -> float:
-    """CPU seconds of this process and of all children that it has waited for; other work does not count."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of all children that it has waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _interleaved(
     rounds: int, burst: int = 1, clock: t.Callable[[], float] = time.perf_counter, **actions: t.Callable[[], object]
 ) -> dict[str, float]:
-    """The median seconds of each action, run in turns so that noise affects all equally. The first round warms up.
+    """The median seconds of each action, run in turns so that noise affects all equally. A first round is not counted.
 
-    With `burst`, each turn runs the action that often and takes the fastest run, so that cold caches after another
-    action do not count.
+    In each turn the action runs `burst` times and the fastest run counts, so that caches that another action left cold
+    do not matter.
     """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(rounds + 1):
         for name, action in actions.items():
-            taken = []
+            burst_seconds = []
             for _repeat in range(burst):
                 start = clock()
                 action()
-                taken.append(clock() - start)
+                burst_seconds.append(clock() - start)
             if turn:
-                times[name].append(min(taken))
+                times[name].append(min(burst_seconds))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -95,7 +95,7 @@ def probe_against_lstopo(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     seconds = _interleaved(
         15,
         burst=3,
-        clock=_processor_seconds,
+        clock=_cpu_seconds,
         probe=lambda: probe(str(root), only_relevant=True, diagnose=diagnose),
         lstopo=lambda: subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL),
     )
@@ -111,24 +111,26 @@ def probe_against_lstopo(trees: Path) -> t.Iterator[dict[str, t.Any]]:
 
 def cost_per_function(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     roots = {size: str(build(synthetic(size), trees / f"synthetic-{size}")) for size in (10, 100, 1000, 5000)}
-    floor = {size: _interleaved(3, read=lambda root=root: _read_once(root))["read"] for size, root in roots.items()}
+    baseline = {
+        size: _interleaved(3, read=lambda root=root: _read_class_files(root))["read"] for size, root in roots.items()
+    }
     for size, root in roots.items():
         seconds = _interleaved(3, probe=lambda root=root: probe(root, diagnose=diagnose))["probe"]
         yield {
             "name": f"probe_us_per_function_{size}",
             "value": round(seconds / size * 1e6, 1),
             "unit": "us",
-            "against": f"reading each function's class file alone, {floor[size] / size * 1e6:.1f} us a function "
-            f"(ratio {seconds / floor[size]:.1f})",
+            "against": f"reading each function's class file alone, {baseline[size] / size * 1e6:.1f} us a function "
+            f"(ratio {seconds / baseline[size]:.1f})",
             "method": "whole probe in process, median of 3, divided by the PCI functions of the tree",
         }
 
 
-def _read_once(root: str) -> None:
+def _read_class_files(root: str) -> None:
     folder = f"{root}/sys/bus/pci/devices"
     for name in os.listdir(folder):
-        with open(f"{folder}/{name}/class", "rb") as handle:
-            handle.read()
+        with open(f"{folder}/{name}/class", "rb") as file:
+            file.read()
 
 
 def module_against_ping(trees: Path) -> t.Iterator[dict[str, t.Any]]:
@@ -157,7 +159,7 @@ def module_against_ping(trees: Path) -> t.Iterator[dict[str, t.Any]]:
             return lambda: subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
         runs = {name: run(command) for name, command in plays.items()}
-        seconds = _interleaved(3, clock=_processor_seconds, **runs)
+        seconds = _interleaved(3, clock=_cpu_seconds, **runs)
     ping = (seconds["ping"] - seconds["nothing"]) / count
     module = (seconds["topology_info"] - seconds["nothing"]) / count
     yield {
@@ -181,7 +183,7 @@ def probe_of_each_machine(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         seconds = _interleaved(
             5,
             burst=3,
-            clock=_processor_seconds,
+            clock=_cpu_seconds,
             probe=lambda root=root: probe(root, only_relevant=True, diagnose=diagnose),
             lstopo=lambda environment=environment: subprocess.run(
                 [lstopo, "--of", "xml", "--whole-io"],
@@ -204,7 +206,7 @@ def probe_of_each_machine(trees: Path) -> t.Iterator[dict[str, t.Any]]:
 
 
 def _hosts(trees: Path, count: int) -> tuple[list[dict[str, t.Any]], dict[str, dict[str, t.Any]]]:
-    """The facts of each example machine, and those of a site of such machines with GUIDs of their own."""
+    """The facts of each example machine, and of a site of `count` such machines, each with other GUIDs."""
     facts = []
     for name in description.names():
         topology = probe(str(build(name, trees / name)), diagnose=diagnose)
@@ -226,9 +228,9 @@ def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     request = Request(facts=hosts, play=set(hosts), inventory=set(hosts), now="2026-01-01T00:00:00Z")
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        for host, one in hosts.items():
-            Path(folder, f"{host}.json").write_text(json.dumps(one), encoding="utf-8")
-        floor = time.perf_counter() - start
+        for host, host_facts in hosts.items():
+            Path(folder, f"{host}.json").write_text(json.dumps(host_facts), encoding="utf-8")
+        baseline = time.perf_counter() - start
         for name in ("new", "unchanged"):
             start = time.perf_counter()
             Site(f"{folder}/report", Pages([templates], "Site"), "Site").update(request)
@@ -237,29 +239,30 @@ def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
                 "name": f"site_report_1000_nodes_{name}",
                 "value": round(seconds, 1),
                 "unit": "s",
-                "against": f"writing the same facts as {count} JSON files, {floor:.1f} s (ratio {seconds / floor:.1f})",
+                "against": f"writing the same facts as {count} JSON files, {baseline:.1f} s "
+                f"(ratio {seconds / baseline:.1f})",
                 "method": f"{count} nodes of {len(facts)} shapes, rendering and files, one run",
             }
         size = Path(folder, "report", "index.html").stat().st_size
-        whole = sum(len(json.dumps(one)) for one in hosts.values())
+        facts_size = sum(len(json.dumps(host_facts)) for host_facts in hosts.values())
         yield {
             "name": "site_report_1000_nodes_index",
             "value": round(size / 1e6, 2),
             "unit": "MB",
-            "against": f"the facts of all nodes, {whole / 1e6:.0f} MB as JSON",
+            "against": f"the facts of all nodes, {facts_size / 1e6:.0f} MB as JSON",
             "method": "size of index.html",
         }
 
 
-def _once(action: t.Callable[[], t.Any]) -> tuple[t.Any, float, float]:
-    """The result of an action, its wall-clock seconds, and its CPU seconds, which other work hardly affects."""
-    start, processor = time.perf_counter(), time.process_time()
+def _timed(action: t.Callable[[], t.Any]) -> tuple[t.Any, float, float]:
+    """The result of an action, its wall-clock seconds and its CPU seconds. Other work hardly affects the latter."""
+    start, cpu_start = time.perf_counter(), time.process_time()
     result = action()
-    return result, time.perf_counter() - start, time.process_time() - processor
+    return result, time.perf_counter() - start, time.process_time() - cpu_start
 
 
 def claims_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
-    """Compile, check and try 1,000 templates on 1,000 nodes, against a server-side dry run of the same objects."""
+    """Compile and check 1,000 templates and try them on 1,000 nodes, compared with a server-side dry run."""
     count = 1000
     hosts = _hosts(trees, count)[1]
     templates = [
@@ -281,10 +284,10 @@ def claims_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
     ]
     drivers = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
     variables = {"dra_claims_drivers": drivers, "dra_claims_templates": templates}
-    site, *whole = _once(lambda: compile_site(variables, hosts))
-    _same, *alone = _once(lambda: compile_site(variables))
+    site, *with_nodes = _timed(lambda: compile_site(variables, hosts))
+    _site, *without_nodes = _timed(lambda: compile_site(variables))
     engine = Engine()
-    problems, *checks = _once(lambda: [problem for item in site.objects for problem in validate(item, cel=engine)])
+    problems, *checks = _timed(lambda: [problem for item in site.objects for problem in validate(item, cel=engine)])
     assert not problems
     try:
         plane = ControlPlane(scheduler=False, controller_manager=False)
@@ -295,24 +298,24 @@ def claims_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
         plane.add_namespace("bench")
         start = time.perf_counter()
         for item in site.objects:
-            where = "deviceclasses" if item["kind"] == "DeviceClass" else "namespaces/bench/resourceclaimtemplates"
-            plane.expect("POST", f"/apis/resource.k8s.io/v1/{where}?dryRun=All&fieldValidation=Strict", item)
-        server = time.perf_counter() - start
-    each = server / len(site.objects) * 1000
-    against = f"a server-side dry run of the same {len(site.objects)} objects, {each:.2f} ms each"
+            path = "deviceclasses" if item["kind"] == "DeviceClass" else "namespaces/bench/resourceclaimtemplates"
+            plane.expect("POST", f"/apis/resource.k8s.io/v1/{path}?dryRun=All&fieldValidation=Strict", item)
+        server_seconds = time.perf_counter() - start
+    ms_per_object = server_seconds / len(site.objects) * 1000
+    against = f"a server-side dry run of the same {len(site.objects)} objects, {ms_per_object:.2f} ms each"
     method = f"{count} different templates of 2 to 8 devices, one process, one run; the server on loopback, one client"
-    for name, (seconds, processor), what in (
+    for name, (seconds, cpu_seconds), work in (
         ("claims_1000_validate", checks, "the offline check alone, with CEL"),
-        ("claims_1000_compile", alone, "compiled and checked, without nodes"),
-        ("claims_1000_compile_1000_nodes", whole, f"compiled, checked and tried on {count} nodes of 13 shapes"),
+        ("claims_1000_compile", without_nodes, "compiled and checked, without nodes"),
+        ("claims_1000_compile_1000_nodes", with_nodes, f"compiled, checked and tried on {count} nodes of 13 shapes"),
     ):
         yield {
             "name": f"{name}_vs_server_dry_run",
-            "value": round(seconds / server, 3),
+            "value": round(seconds / server_seconds, 3),
             "unit": "ratio",
             "against": f"{against} (ours {seconds / count * 1000:.2f} ms a template, {seconds:.1f} s in all, "
-            f"{processor:.1f} s of CPU)",
-            "method": f"{what}; {method}",
+            f"{cpu_seconds:.1f} s of CPU)",
+            "method": f"{work}; {method}",
         }
 
 

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure the driver beside DRANET, on one node with one kubelet, containerd and control plane.
+"""Compare the driver with DRANET, on one node with one kubelet, containerd and control plane.
 
     python -m tests.bench.dranet SETTING [SETTING ...] [--rounds N] [--samples FILE]
 
 runs settings, as root, and prints their figures as JSON, one a line. Only one of the two drivers runs at a time: each
-would react to the other's changes of interfaces. A block is one start of one driver: a pod that warms up, then a few
-rounds. Blocks come in pairs, one of each driver in random order, and the confidence interval resamples these pairs.
+would react to the other's changes of interfaces. In a block, one driver is started, serves one pod as a warm-up, and
+then a few measured rounds. Blocks come in pairs, one of each driver in random order, and the confidence interval
+resamples these pairs.
 Both drivers have the same interfaces, the same configuration and the same pods.
 
 It has more than 500 lines because settings, blocks and statistics are parts of one experiment.
@@ -33,15 +34,15 @@ import typing as t
 import urllib.request
 from pathlib import Path
 
-from tests.bench.driver import REPOSITORY, Figures, LeftOut, Object, _child, load
+from tests.bench.driver import REPOSITORY, Figures, LeftOut, Object, child_figures, load_at_end, resident_mib
 
 DRANET = "dra.net"
-OURS = "lanewise.dev"
+LANEWISE = "lanewise.dev"
 #: Replaces DRANET's default, which leaves out veth interfaces: DRANET publishes the rails only.
 FILTER = '"dra.net/ifName" in attributes && attributes["dra.net/ifName"].StringValue.matches("^rail[0-9]+$")'
 RAILS = 30
 #: Rounds of one driver between two starts.
-BLOCK = 3
+ROUNDS_PER_BLOCK = 3
 #: Additional connections and processes of a busy node.
 CONNECTIONS, PROCESSES = 2000, 1500
 SEED = 1
@@ -64,35 +65,40 @@ SETTINGS = {
     "thirty-busy": Setting(30, True, "30_at_once_busy_node"),
 }
 
-#: By driver, then by pair of blocks: the samples of each figure.
+#: For each driver, the samples of each quantity in each block.
 Samples = dict[str, list[dict[str, list[float]]]]
 
+#: The samples of one quantity in each block.
+Blocks = t.Sequence[t.Sequence[float]]
 
-def interval(ours: t.Sequence[t.Sequence[float]], theirs: t.Sequence[t.Sequence[float]]) -> tuple[float, float, float]:
-    """The ratio of the medians, and the bounds of its 95 % confidence interval, from 2,000 resamples. Each draws as
-    many pairs of blocks as there are, and from each block as many samples as it has."""
-    chance = random.Random(SEED)
+
+def ratio_of_medians(lanewise_blocks: Blocks, dranet_blocks: Blocks) -> tuple[float, float, float]:
+    """The ratio of the medians, and the bounds of its 95 % confidence interval, from 2,000 resamples.
+
+    Each resample draws as many pairs of blocks as there are, and from each block as many samples as it has.
+    """
+    rng = random.Random(SEED)
 
     def ratio(pairs: t.Iterable[tuple[t.Sequence[float], t.Sequence[float]]]) -> float:
-        ones, others = zip(*pairs, strict=True)
-        return statistics.median(sum(map(list, ones), [])) / statistics.median(sum(map(list, others), []))
+        dividends, divisors = zip(*pairs, strict=True)
+        return statistics.median(sum(map(list, dividends), [])) / statistics.median(sum(map(list, divisors), []))
 
-    pairs = list(zip(ours, theirs, strict=True))
-    drawn = sorted(
+    pairs = list(zip(lanewise_blocks, dranet_blocks, strict=True))
+    resampled = sorted(
         ratio(
-            (chance.choices(one, k=len(one)), chance.choices(other, k=len(other)))
-            for one, other in chance.choices(pairs, k=len(pairs))
+            (rng.choices(lanewise, k=len(lanewise)), rng.choices(dranet, k=len(dranet)))
+            for lanewise, dranet in rng.choices(pairs, k=len(pairs))
         )
-        for _turn in range(2000)
+        for _resample in range(2000)
     )
-    return ratio(pairs), drawn[49], drawn[1949]
+    return ratio(pairs), resampled[49], resampled[1949]
 
 
 # the node
 
 
 class Dranet:
-    """DRANET on the node, as its manifest starts it, with the rights of an administrator."""
+    """DRANET on the node, with the options of its manifest and the rights of an administrator."""
 
     name = DRANET
 
@@ -109,7 +115,7 @@ class Dranet:
     def stop(self) -> None:
         self.plane.stop("dranet")
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             with urllib.request.urlopen("http://127.0.0.1:9177/healthz", timeout=5):
                 return True
@@ -119,17 +125,17 @@ class Dranet:
     def metrics(self) -> str:
         return _get("http://127.0.0.1:9177/metrics")
 
-    attach = ("dranet_driver_nri_plugin_requests_latency_seconds", {"method": "RunPodSandbox"})
+    attach_metric = ("dranet_driver_nri_plugin_requests_latency_seconds", {"method": "RunPodSandbox"})
 
     @property
     def pid(self) -> int:
         return int(self.plane.pids["dranet"])
 
 
-class Ours:
+class Lanewise:
     """The driver of this collection."""
 
-    name = OURS
+    name = LANEWISE
 
     def __init__(self, node: t.Any) -> None:
         from ansible_collections.lanewise.dra.tests.cluster.driver import Driver
@@ -144,13 +150,13 @@ class Ours:
     def stop(self) -> None:
         self.driver.stop()
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return not self.driver.reasons()
 
     def metrics(self) -> str:
         return _get("http://127.0.0.1:9178/metrics")
 
-    attach = ("lanewise_operation_seconds", {"operation": "attach"})
+    attach_metric = ("lanewise_operation_seconds", {"operation": "attach"})
 
     @property
     def pid(self) -> int:
@@ -158,8 +164,8 @@ class Ours:
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return str(response.read().decode())
 
 
 def _busy_seconds() -> float:
@@ -170,12 +176,12 @@ def _busy_seconds() -> float:
 
 def _sum_and_count(text: str, name: str, labels: t.Mapping[str, str]) -> tuple[float, int]:
     """Sum and count of a histogram in Prometheus' text format, over all series that have these labels."""
-    found = {"sum": 0.0, "count": 0.0}
+    totals = {"sum": 0.0, "count": 0.0}
     for line in text.splitlines():
-        for part in found:
+        for part in totals:
             if line.startswith(f"{name}_{part}{{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
-                found[part] += float(line.rsplit(" ", 1)[1])
-    return found["sum"], int(found["count"])
+                totals[part] += float(line.rsplit(" ", 1)[1])
+    return totals["sum"], int(totals["count"])
 
 
 class Bench:
@@ -190,151 +196,160 @@ class Bench:
             ip(f"link add rail{number} type veth peer name wire{number} netns switch")
             ip(f"-n switch link set wire{number} up")
             ip(f"link set rail{number} up")
-        self.drivers: dict[str, t.Any] = {OURS: Ours(node), DRANET: Dranet(node)}
-        self._classes()
+        self.drivers: dict[str, t.Any] = {LANEWISE: Lanewise(node), DRANET: Dranet(node)}
+        self._create_classes_and_templates()
         self._kubelet = ssl.create_default_context()
         self._kubelet.check_hostname = False
         self._kubelet.verify_mode = ssl.CERT_NONE
         self._kubelet.load_cert_chain(self.plane.authority.issue("bench", "system:masters"))
         self._number = 0
 
-    def _classes(self) -> None:
+    def _create_classes_and_templates(self) -> None:
         from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 
         addresses = {"name": "net1", "addresses": ["203.0.113.2/28"]}
-        for driver, short, config in (
-            (OURS, "ours", parameters(addresses)),
+        for driver, name, config in (
+            (LANEWISE, "lanewise", parameters(addresses)),
             (DRANET, "dranet", {"interface": addresses}),
         ):
-            named = f'device.driver == "{driver}"'
-            domain = {OURS: "lanewise.dev", DRANET: "dra.net"}[driver]
-            rail = f'device.attributes["{domain}"].ifName.startsWith("rail")'
-            selectors = [{"cel": {"expression": one}} for one in (named, rail)]
-            body = {"metadata": {"name": short}, "spec": {"selectors": selectors}}
-            self.plane.expect("POST", "/apis/resource.k8s.io/v1/deviceclasses", body)
+            of_driver = f'device.driver == "{driver}"'
+            is_rail = f'device.attributes["{driver}"].ifName.startsWith("rail")'
+            selectors = [{"cel": {"expression": expression}} for expression in (of_driver, is_rail)]
+            device_class = {"metadata": {"name": name}, "spec": {"selectors": selectors}}
+            self.plane.expect("POST", "/apis/resource.k8s.io/v1/deviceclasses", device_class)
             devices = {
-                "requests": [{"name": "nic", "exactly": {"deviceClassName": short}}],
+                "requests": [{"name": "nic", "exactly": {"deviceClassName": name}}],
                 "config": [{"opaque": {"driver": driver, "parameters": config}}],
             }
-            made = {"metadata": {"name": short}, "spec": {"spec": {"devices": devices}}}
-            self.plane.expect("POST", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", made)
+            template = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
+            self.plane.expect("POST", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates", template)
 
-    def published(self, driver: str) -> dict[str, int]:
-        """The MTU of each device that a driver publishes."""
+    def published_mtus(self, driver: str) -> dict[str, int]:
+        """The MTU of each interface that a driver publishes."""
         items = self.plane.expect("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-        devices = [one for item in items if item["spec"]["driver"] == driver for one in item["spec"].get("devices", ())]
-        domain = {OURS: "lanewise.dev", DRANET: "dra.net"}[driver]
+        slices = [item["spec"] for item in items if item["spec"]["driver"] == driver]
+        devices = [device for spec in slices for device in spec.get("devices", ())]
 
         def value(device: Object, name: str) -> t.Any:
             attributes = device["attributes"]
-            found = attributes.get(f"{domain}/{name}") or attributes.get(name) or {}
-            return next(iter(found.values()), None)
+            attribute = attributes.get(f"{driver}/{name}") or attributes.get(name) or {}
+            return next(iter(attribute.values()), None)
 
-        return {str(value(one, "ifName")): int(value(one, "mtu") or 0) for one in devices}
+        return {str(value(device, "ifName")): int(value(device, "mtu") or 0) for device in devices}
 
     @contextlib.contextmanager
-    def running(self, driver: str) -> t.Iterator[None]:
-        """Run one driver during the block. It starts when its devices can be allocated and one pod has warmed it up."""
-        one = self.drivers[driver]
-        one.start()
+    def running(self, name: str) -> t.Iterator[None]:
+        """Run one driver during the `with` block, which begins after the driver has published and served one pod."""
+        driver = self.drivers[name]
+        driver.start()
         try:
-            self.plane.wait_for(one.ready, f"{driver} to be ready", 120)
+            self.plane.wait_for(driver.is_ready, f"{name} to be ready", 120)
             rails = {f"rail{number}" for number in range(RAILS)}
-            self.plane.wait_for(lambda: rails <= set(self.published(driver)), f"the devices of {driver}", 60)
-            self.pods(driver, 1)
+            self.plane.wait_for(lambda: rails <= set(self.published_mtus(name)), f"the devices of {name}", 60)
+            self.run_pods(name, 1)
             yield
         finally:
-            one.stop()
+            driver.stop()
 
-    def prepared(self, driver: str, method: str = "NodePrepareResources") -> tuple[float, int]:
-        """The seconds of all calls of `method` that kubelet has made, by its own clock, and their number."""
+    def kubelet_calls(self, driver: str, method: str) -> tuple[float, int]:
+        """The seconds of all calls of `method` that kubelet has made, by kubelet's own clock, and their number."""
         from ansible_collections.lanewise.dra.tests.cluster.node import ADDRESS
 
         connection = http.client.HTTPSConnection(ADDRESS, 10250, timeout=30, context=self._kubelet)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
         connection.close()
-        whole = {"sum": 0.0, "count": 0.0}
+        totals = {"sum": 0.0, "count": 0.0}
         for line in text.splitlines():
             if "dra_grpc_operations_duration_seconds_" in line and f'driver_name="{driver}"' in line and method in line:
-                for part in whole:
+                for part in totals:
                     if f"_{part}{{" in line:
-                        whole[part] += float(line.rsplit(" ", 1)[1])
-        return whole["sum"], int(whole["count"])
+                        totals[part] += float(line.rsplit(" ", 1)[1])
+        return totals["sum"], int(totals["count"])
 
-    def attached(self, driver: str) -> tuple[float, int]:
-        one = self.drivers[driver]
-        return _sum_and_count(one.metrics(), *one.attach)
+    def attach_calls(self, name: str) -> tuple[float, int]:
+        """The seconds of all attaches of a driver, by its own clock, and their number."""
+        driver = self.drivers[name]
+        return _sum_and_count(driver.metrics(), *driver.attach_metric)
 
-    def processor(self, driver: str) -> float:
-        """Seconds of CPU time that a driver's process has used so far."""
+    def calls(self, driver: str) -> list[tuple[float, int]]:
+        """Seconds and number of all calls of prepare, unprepare and attach so far."""
+        prepare, unprepare = (
+            self.kubelet_calls(driver, method) for method in ("NodePrepareResources", "NodeUnprepareResources")
+        )
+        return [prepare, unprepare, self.attach_calls(driver)]
+
+    def cpu_seconds(self, driver: str) -> float:
+        """CPU seconds that a driver's process has used so far."""
         fields = Path(f"/proc/{self.drivers[driver].pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def round(self, driver: str, count: int) -> dict[str, float]:
-        """Start pods at once, end them, and return the measurements."""
-        before = [self.prepared(driver), self.prepared(driver, "NodeUnprepareResources"), self.attached(driver)]
-        used = self.processor(driver)
-        taken, busy_seconds = self.pods(driver, count)
+    def run_round(self, driver: str, count: int) -> dict[str, float]:
+        """Start this many pods at once, delete them, and return the measured quantities."""
+        calls_before, cpu_before = self.calls(driver), self.cpu_seconds(driver)
+        ready_seconds, machine_seconds = self.run_pods(driver, count)
         # kubelet counts a call when the call ends, which is before the pod is gone
-        after = [self.prepared(driver), self.prepared(driver, "NodeUnprepareResources"), self.attached(driver)]
-        found = {"pod_ready": taken, "cpu_a_pod": (self.processor(driver) - used) / count}
-        found["machine_cpu"] = busy_seconds / count
-        for name, (seconds, calls), (earlier, made) in zip(("prepare", "unprepare", "attach"), after, before):
-            if calls > made:
-                found[name] = (seconds - earlier) / (calls - made)
-        return found
+        calls_after = self.calls(driver)
+        quantities = {
+            "pod_ready": ready_seconds,
+            "cpu_a_pod": (self.cpu_seconds(driver) - cpu_before) / count,
+            "machine_cpu": machine_seconds / count,
+        }
+        for name, (seconds, calls), (seconds_before, number_before) in zip(
+            ("prepare", "unprepare", "attach"), calls_after, calls_before
+        ):
+            if calls > number_before:
+                quantities[name] = (seconds - seconds_before) / (calls - number_before)
+        return quantities
 
-    def pods(self, driver: str, count: int) -> tuple[float, float]:
-        """Seconds from creating the first of these pods until all are Ready, and the CPU time of all processes of the
-        machine in that time. When it returns, the pods are gone."""
-        short = {OURS: "ours", DRANET: "dranet"}[driver]
+    def run_pods(self, driver: str, count: int) -> tuple[float, float]:
+        """Create pods, wait until all are Ready, delete them, and wait until they are gone.
+
+        Returns the seconds from creating the first pod until all are Ready, and the CPU seconds of all processes of the
+        machine in that time.
+        """
+        template = {LANEWISE: "lanewise", DRANET: "dranet"}[driver]
         self._number += 1
-        names = [f"{short}-{self._number}-{index}" for index in range(count)]
+        names = [f"{template}-{self._number}-{index}" for index in range(count)]
         program = 'trap "exit 0" TERM; sleep infinity & wait'
         watch = _Watch(self.plane, set(names))
         try:
             start, busy_before = time.perf_counter(), _busy_seconds()
             for name in names:
-                claim = {"name": "net", "resourceClaimTemplateName": short}
+                claim = {"name": "net", "resourceClaimTemplateName": template}
                 pod = self.node.pod(name, resourceClaims=[claim])
                 pod["spec"]["containers"][0]["command"] = ["/usr/bin/sh", "-c", program]
                 pod["spec"]["terminationGracePeriodSeconds"] = 5
                 self.plane.expect("POST", "/api/v1/namespaces/default/pods", pod)
             watch.wait_ready(120)
-            taken, busy_seconds = time.perf_counter() - start, _busy_seconds() - busy_before
+            ready_seconds, machine_seconds = time.perf_counter() - start, _busy_seconds() - busy_before
             for name in names:
                 self.plane.expect("DELETE", f"/api/v1/namespaces/default/pods/{name}")
             watch.wait_gone(120)
         finally:
             watch.close()
         path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
-        self.plane.wait_for(lambda: not self.plane.expect("GET", path)["items"], "the claims to go", 60)
-        return taken, busy_seconds
+        self.plane.wait_for(lambda: not self.plane.expect("GET", path)["items"], "the claims to be deleted", 60)
+        return ready_seconds, machine_seconds
 
-    def republish(self, driver: str, number: int) -> float:
-        """Seconds from a change of an interface's MTU until its slice says so."""
+    def change_mtu(self, driver: str, number: int) -> float:
+        """Change the MTU of an interface. Returns the seconds until the driver has published the new MTU."""
         from ansible_collections.lanewise.dra.tests.cluster.node import ip
 
         name = f"rail{number % RAILS}"
         # DRANET publishes an interface only some seconds after it came back from a pod
-        before = self.plane.wait_for(lambda: self.published(driver).get(name), f"{name} to be published", 90)
-        wanted = 1400 if before != 1400 else 1450
-        time.sleep(2.5)  # both drivers look for changes at most this often
+        old_mtu = self.plane.wait_for(lambda: self.published_mtus(driver).get(name), f"{name} to be published", 90)
+        new_mtu = 1400 if old_mtu != 1400 else 1450
+        time.sleep(2.5)  # neither driver looks for changes more often than this
         start = time.perf_counter()
-        ip(f"link set {name} mtu {wanted}")
-        while self.published(driver).get(name) != wanted:
+        ip(f"link set {name} mtu {new_mtu}")
+        while self.published_mtus(driver).get(name) != new_mtu:
             if time.perf_counter() - start > 90:
                 raise LeftOut(f"{driver} does not publish a change of {name}")
             time.sleep(0.005)
-        taken = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         ip(f"link set {name} mtu 1500")
-        return taken
-
-    def resident(self, driver: str) -> float:
-        """The resident memory of a driver's process in MiB."""
-        status = Path(f"/proc/{self.drivers[driver].pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        return seconds
 
 
 class _Watch:
@@ -346,17 +361,17 @@ class _Watch:
         self._gone: set[str] = set()
         self._failed = ""
         self._changed = threading.Condition()
-        listed = plane.expect("GET", "/api/v1/namespaces/default/pods")["metadata"]["resourceVersion"]
+        version = plane.expect("GET", "/api/v1/namespaces/default/pods")["metadata"]["resourceVersion"]
         tls = ssl.create_default_context(cafile=str(plane.authority.certificate))
         tls.load_cert_chain(plane.authority.issue("system:admin", "system:masters"))
         self._connection = http.client.HTTPSConnection("127.0.0.1", plane.ports["kube-apiserver"], context=tls)
-        self._connection.request("GET", f"/api/v1/namespaces/default/pods?watch=1&resourceVersion={listed}")
-        self._answer = self._connection.getresponse()
+        self._connection.request("GET", f"/api/v1/namespaces/default/pods?watch=1&resourceVersion={version}")
+        self._response = self._connection.getresponse()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException, AttributeError):
-            while line := self._answer.readline():
+            while line := self._response.readline():
                 event = json.loads(line)
                 pod = event["object"]
                 name, status = pod["metadata"]["name"], pod.get("status", {})
@@ -375,10 +390,10 @@ class _Watch:
     def wait_gone(self, seconds: float) -> None:
         self._wait(lambda: self._names <= self._gone, seconds, "gone")
 
-    def _wait(self, done: t.Callable[[], bool], seconds: float, what: str) -> None:
+    def _wait(self, condition: t.Callable[[], bool], seconds: float, state: str) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: done() or self._failed, seconds) or self._failed:
-                raise LeftOut(self._failed or f"pods are not {what} after {seconds:.0f} s")
+            if not self._changed.wait_for(lambda: condition() or self._failed, seconds) or self._failed:
+                raise LeftOut(self._failed or f"pods are not {state} after {seconds:.0f} s")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -388,8 +403,8 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def busy(node: t.Any) -> t.Iterator[None]:
-    """A node with many TCP connections and processes."""
+def busy_node() -> t.Iterator[None]:
+    """Keep many TCP connections and processes on the node during the `with` block."""
     import resource
 
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -397,7 +412,7 @@ def busy(node: t.Any) -> t.Iterator[None]:
     connections: list[socket.socket] = []
     script = f"for i in $(seq {PROCESSES}); do sleep infinity & done; wait"
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        for _turn in range(CONNECTIONS // 2):  # both ends of a connection are on this node
+        for _pair in range(CONNECTIONS // 2):  # both ends of a connection are on this node
             connections.append(socket.create_connection(listener.getsockname()))
             connections.append(listener.accept()[0])
     processes = subprocess.Popen(["sh", "-c", script], start_new_session=True)
@@ -407,8 +422,8 @@ def busy(node: t.Any) -> t.Iterator[None]:
     finally:
         os.killpg(processes.pid, 9)
         processes.wait()
-        for one in connections:
-            one.close()
+        for connection in connections:
+            connection.close()
 
 
 # figures
@@ -416,44 +431,44 @@ def busy(node: t.Any) -> t.Iterator[None]:
 
 def measure(bench: Bench, setting: Setting, rounds: int) -> Samples:
     """Samples of both drivers, in pairs of blocks of random order."""
-    chance = random.Random()
-    found: Samples = {OURS: [], DRANET: []}
-    for _pair in range(-(-rounds // BLOCK)):
-        for driver in chance.sample((OURS, DRANET), 2):
-            samples: dict[str, list[float]] = {}
+    samples: Samples = {LANEWISE: [], DRANET: []}
+    for _pair in range(-(-rounds // ROUNDS_PER_BLOCK)):
+        for driver in random.sample((LANEWISE, DRANET), 2):
+            block: dict[str, list[float]] = {}
             with bench.running(driver):
-                for _round in range(BLOCK):
-                    for name, value in bench.round(driver, setting.pods).items():
-                        samples.setdefault(name, []).append(value)
-                samples["rss"] = [bench.resident(driver)]
-            found[driver].append(samples)
-    return found
+                for _round in range(ROUNDS_PER_BLOCK):
+                    for name, value in bench.run_round(driver, setting.pods).items():
+                        block.setdefault(name, []).append(value)
+                block["rss"] = [resident_mib(bench.drivers[driver].pid)]
+            samples[driver].append(block)
+    return samples
 
 
-def republishing(bench: Bench, rounds: int) -> Samples:
-    found: Samples = {OURS: [], DRANET: []}
-    for pair in range(-(-rounds // (2 * BLOCK))):
-        for driver in random.sample((OURS, DRANET), 2):
+def measure_republishing(bench: Bench, rounds: int) -> Samples:
+    samples: Samples = {LANEWISE: [], DRANET: []}
+    changes = 2 * ROUNDS_PER_BLOCK
+    for pair in range(-(-rounds // changes)):
+        for driver in random.sample((LANEWISE, DRANET), 2):
             with bench.running(driver):
-                taken = [bench.republish(driver, pair * BLOCK + turn) for turn in range(2 * BLOCK)]
-            found[driver].append({"republish": taken})
-    return found
+                seconds = [bench.change_mtu(driver, pair * ROUNDS_PER_BLOCK + change) for change in range(changes)]
+            samples[driver].append({"republish": seconds})
+    return samples
 
 
-def compared(name: str, quantity: str, samples: Samples, method: str) -> Object:
-    """A figure: the ratio of the medians."""
-    ours, theirs = ([block[quantity] for block in samples[driver]] for driver in (OURS, DRANET))
-    ratio, low, high = interval(ours, theirs)
+def comparison(name: str, quantity: str, samples: Samples, method: str) -> Object:
+    """A figure: the ratio of the medians of a quantity."""
+    lanewise, dranet = ([block[quantity] for block in samples[driver]] for driver in (LANEWISE, DRANET))
+    ratio, low, high = ratio_of_medians(lanewise, dranet)
     unit, factor = ("MiB", 1.0) if quantity == "rss" else ("ms", 1000.0)
-    one, other = (statistics.median(sum(blocks, [])) * factor for blocks in (ours, theirs))
+    lanewise_median, dranet_median = (statistics.median(sum(blocks, [])) * factor for blocks in (lanewise, dranet))
     return {
         "name": f"driver_vs_dranet_{name}",
         "value": round(ratio, 3),
         "unit": "ratio",
-        "against": f"DRANET 1.4.0, {other:.1f} {unit} (ours {one:.1f} {unit})",
+        "against": f"DRANET 1.4.0, {dranet_median:.1f} {unit} (ours {lanewise_median:.1f} {unit})",
         "confidence_95": [round(low, 3), round(high, 3)],
-        "method": f"{method}; {sum(map(len, ours))} rounds each in {len(ours)} pairs of blocks of shuffled order, "
-        f"medians, bootstrap of the pairs; {load()}",
+        "method": f"{method}; {sum(map(len, lanewise))} rounds each in {len(lanewise)} pairs of blocks of shuffled "
+        f"order, medians, bootstrap of the pairs; {load_at_end()}",
     }
 
 
@@ -465,73 +480,78 @@ _ATTACH = (
 )
 
 
-def figures(title: str, setting: Setting, samples: Samples) -> Figures:
+def setting_figures(name: str, setting: Setting, samples: Samples) -> Figures:
     """The figures of one setting."""
-    node = f", on a node with {CONNECTIONS} TCP connections and {PROCESSES} processes more" if setting.busy else ""
-    yield compared(f"pod_ready_{setting.ending}", "pod_ready", samples, f"{setting.pods} at once{node}: {_READY}")
+    load = f"{CONNECTIONS} TCP connections and {PROCESSES} processes"
+    node = f", on a node with {load} of other programs" if setting.busy else ""
+    yield comparison(f"pod_ready_{setting.ending}", "pod_ready", samples, f"{setting.pods} at once{node}: {_READY}")
     if setting.pods == 1:
-        yield compared("prepare_busy_node" if setting.busy else "prepare_p50", "prepare", samples, f"{_PREPARE}{node}")
+        yield comparison(
+            "prepare_busy_node" if setting.busy else "prepare_p50", "prepare", samples, f"{_PREPARE}{node}"
+        )
     else:
-        yield compared(f"prepare_{setting.ending}", "prepare", samples, f"{setting.pods} at once{node}: {_PREPARE}")
-    yield compared(
+        yield comparison(f"prepare_{setting.ending}", "prepare", samples, f"{setting.pods} at once{node}: {_PREPARE}")
+    yield comparison(
         f"cpu_a_pod_{setting.ending}", "cpu_a_pod", samples, f"{setting.pods} at once{node}: the process' CPU"
     )
-    yield compared(
+    yield comparison(
         f"machine_cpu_a_pod_{setting.ending}",
         "machine_cpu",
         samples,
         f"{setting.pods} at once{node}: CPU time of all processes of the machine until all pods are Ready",
     )
-    if title == "alone":
-        yield compared("attach_p50", "attach", samples, _ATTACH)
-        yield compared("unprepare_p50", "unprepare", samples, "NodeUnprepareResources by kubelet's own clock")
-        yield compared("rss", "rss", samples, "VmRSS at the end of each block")
+    if name == "alone":
+        yield comparison("attach_p50", "attach", samples, _ATTACH)
+        yield comparison("unprepare_p50", "unprepare", samples, "NodeUnprepareResources by kubelet's own clock")
+        yield comparison("rss", "rss", samples, "VmRSS at the end of each block")
 
 
-def inside(titles: t.Sequence[str], rounds: int, kept: Path | None) -> Figures:
+def measure_settings(names: t.Sequence[str], rounds: int, samples_file: Path | None) -> Figures:
+    """Measure settings inside the namespaces of a sandbox."""
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
     from ansible_collections.lanewise.dra.tests.cluster.node import Node
 
     with ControlPlane() as plane, Node(plane) as node:
         bench = Bench(node)
-        for title in titles:
-            if title == "republish":
-                samples = republishing(bench, rounds)
+        for name in names:
+            if name == "republish":
+                samples = measure_republishing(bench, rounds)
             else:
-                with busy(node) if SETTINGS[title].busy else contextlib.nullcontext():
-                    samples = measure(bench, SETTINGS[title], rounds)
-            samples = _more(samples, title, kept)
-            if title == "republish":
-                reported = "from a change of an interface's MTU to the slice that says so"
-                yield compared("republish", "republish", samples, reported)
+                with busy_node() if SETTINGS[name].busy else contextlib.nullcontext():
+                    samples = measure(bench, SETTINGS[name], rounds)
+            samples = _with_earlier_samples(samples, name, samples_file)
+            if name == "republish":
+                method = "from a change of an interface's MTU to the slice that says so"
+                yield comparison("republish", "republish", samples, method)
             else:
-                yield from figures(title, SETTINGS[title], samples)
+                yield from setting_figures(name, SETTINGS[name], samples)
 
 
-def _more(samples: Samples, title: str, kept: Path | None) -> Samples:
-    """These samples, after those of earlier runs in the file `kept`, if it is given. They are added to the file."""
-    if kept is None:
+def _with_earlier_samples(samples: Samples, name: str, file: Path | None) -> Samples:
+    """Add these samples of a setting to the file. Returns all its samples in the file, or the same without a file."""
+    if file is None:
         return samples
-    earlier: dict[str, Samples] = json.loads(kept.read_text()) if kept.exists() else {}
-    old = earlier.get(title, {OURS: [], DRANET: []})
-    earlier[title] = {driver: [*old[driver], *samples[driver]] for driver in samples}
-    kept.write_text(json.dumps(earlier))
-    return earlier[title]
+    content: dict[str, Samples] = json.loads(file.read_text()) if file.exists() else {}
+    earlier = content.get(name, {LANEWISE: [], DRANET: []})
+    content[name] = {driver: [*earlier[driver], *samples[driver]] for driver in samples}
+    file.write_text(json.dumps(content))
+    return content[name]
 
 
 def all_settings() -> Figures:
     """All settings, for tests.bench, each on a separate node."""
     if os.geteuid():
         raise LeftOut("only root can create the namespaces of a node")
-    for title in [*SETTINGS, "republish"]:
-        yield from _sandboxed([title], 30, None)
+    for name in [*SETTINGS, "republish"]:
+        yield from _in_sandbox([name], 30, None)
 
 
-def _sandboxed(titles: t.Sequence[str], rounds: int, kept: Path | None) -> Figures:
+def _in_sandbox(names: t.Sequence[str], rounds: int, samples_file: Path | None) -> Figures:
+    """Run this program again in the namespaces of a sandbox."""
     sandbox = REPOSITORY / "tests" / "cluster" / "sandbox.py"
-    more = [f"--samples={kept}"] if kept else []
-    command = [sys.executable, "-m", "tests.bench.dranet", *titles, f"--rounds={rounds}", *more, "--inside"]
-    return _child([sys.executable, str(sandbox), *command], seconds=1800.0 * len(titles))
+    options = [f"--samples={samples_file}"] if samples_file else []
+    command = [sys.executable, "-m", "tests.bench.dranet", *names, f"--rounds={rounds}", *options, "--inside"]
+    return child_figures([sys.executable, str(sandbox), *command], seconds=1800.0 * len(names))
 
 
 def main() -> None:
@@ -540,13 +560,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--samples", type=Path, help="file with samples of earlier runs; those of this run are added")
     parser.add_argument("--inside", action="store_true", help="already in the namespaces of a sandbox")
-    given = parser.parse_args()
-    run = inside if given.inside else _sandboxed
+    arguments = parser.parse_args()
+    run = measure_settings if arguments.inside else _in_sandbox
     try:
-        for one in run(given.settings, given.rounds, given.samples and given.samples.resolve()):
-            print(json.dumps(one), flush=True)
-    except LeftOut as why:
-        print(f"left out: {why}", flush=True)
+        for figure in run(arguments.settings, arguments.rounds, arguments.samples and arguments.samples.resolve()):
+            print(json.dumps(figure), flush=True)
+    except LeftOut as error:
+        print(f"left out: {error}", flush=True)
         sys.exit(1)
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure the driver, each figure against its floor in the same run.
+"""Measure the driver. Each figure is compared with a lower bound that is measured in the same run.
 
     python -m tests.bench.driver PART
 
@@ -29,6 +29,8 @@ from pathlib import Path
 import tomllib
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
+from tests.bench.figures import Figures
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = {
     "": "driver",
@@ -39,20 +41,20 @@ PACKAGE = {
 #: Seconds for one part.
 TIMEOUT = 900
 
-Figures = t.Iterator[Object]
-
 
 def interleaved(rounds: int, **actions: t.Callable[[], object]) -> dict[str, list[float]]:
-    """The seconds of each action, run in turns so that noise affects all equally. The first round warms up. An action
-    may return its own seconds (a float) if only a part of it is to be measured."""
+    """The seconds of each action, run in turns so that noise affects all equally. A first round is not counted.
+
+    An action may return the seconds itself (a float) if only a part of it is to be measured.
+    """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(rounds + 1):
         for name, action in actions.items():
             start = time.perf_counter()
-            own = action()
-            taken = own if isinstance(own, float) else time.perf_counter() - start
+            result = action()
+            seconds = result if isinstance(result, float) else time.perf_counter() - start
             if turn:
-                times[name].append(taken)
+                times[name].append(seconds)
     return times
 
 
@@ -60,24 +62,24 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-def load() -> str:
+def load_at_end() -> str:
     return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs at the end"
 
 
 def figure(name: str, value: float, unit: str, against: str, method: str) -> Object:
     rounded = round(value, 3 if value < 10 else 1)
-    return {"name": name, "value": rounded, "unit": unit, "against": against, "method": f"{method}; {load()}"}
+    return {"name": name, "value": rounded, "unit": unit, "against": against, "method": f"{method}; {load_at_end()}"}
 
 
-def median_and_p99(name: str, taken: list[float], against: t.Callable[[float], str], method: str) -> Figures:
+def median_and_p99(name: str, seconds: list[float], against: t.Callable[[float], str], method: str) -> Figures:
     """The median and the 99th percentile, in milliseconds."""
     for share, title in ((0.5, "p50"), (0.99, "p99")):
-        yield figure(f"{name}_{title}_ms", percentile(taken, share) * 1000, "ms", against(share), method)
+        yield figure(f"{name}_{title}_ms", percentile(seconds, share) * 1000, "ms", against(share), method)
 
 
 # the process
 
-_EMPTY = """
+_EMPTY_SERVER = """
 import sys, threading
 from concurrent.futures import ThreadPoolExecutor
 import grpc
@@ -102,14 +104,17 @@ def _wait_for_answer(socket: Path) -> None:
         channel.unary_unary(f"/{_SERVICE}/{_METHOD}")(b"", wait_for_ready=True, timeout=60)
 
 
-def _resident(pid: int) -> float:
-    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
-    return int(line.split()[1]) / 1024
+def resident_mib(pid: int) -> float:
+    """The resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def _run_once(command: list[str], socket: Path, settled: float) -> tuple[float, float]:
-    """Seconds from a program's start until it answers, and its resident MiB `settled` seconds later. The first run
-    compiles its modules, as installing a wheel does."""
+def _run_once(command: list[str], socket: Path, delay: float) -> tuple[float, float]:
+    """Seconds from a program's start until it answers, and its resident MiB `delay` seconds later.
+
+    The first run also compiles the program's modules, as installing a wheel does.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(socket.parents[1] / "compiled")
     start = time.perf_counter()
@@ -117,8 +122,8 @@ def _run_once(command: list[str], socket: Path, settled: float) -> tuple[float, 
     try:
         _wait_for_answer(socket)
         seconds = time.perf_counter() - start
-        time.sleep(settled)
-        return seconds, _resident(child.pid)
+        time.sleep(delay)
+        return seconds, resident_mib(child.pid)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -141,36 +146,38 @@ def process(folder: Path) -> Figures:
             }
         )
     )
-    given = {"kubeconfig": str(kubeconfig), "token_file": str(token), "renew_token": False, "metrics_address": ""}
-    settings.write_text(json.dumps(given))
+    content = {"kubeconfig": str(kubeconfig), "token_file": str(token), "renew_token": False, "metrics_address": ""}
+    settings.write_text(json.dumps(content))
     options = [f"--{name}-dir={folder / name}" for name in ("plugin", "registry", "run", "cdi")]
     driver = [sys.executable, "-m", "lanewise_driver.cli", f"--settings={settings}", f"--root={machine}", *options]
     (folder / "empty").mkdir()
     empty_socket = folder / "empty" / "empty.sock"
-    empty = [sys.executable, "-c", _EMPTY, str(empty_socket), _SERVICE, _METHOD]
-    found: dict[str, list[tuple[float, float]]] = {"driver": [], "empty": []}
+    empty = [sys.executable, "-c", _EMPTY_SERVER, str(empty_socket), _SERVICE, _METHOD]
+    measured: dict[str, list[tuple[float, float]]] = {"driver": [], "empty": []}
     for turn in range(6):
         for name, command, socket in (
             ("driver", [*driver, "run"], folder / "registry" / "lanewise.dev-reg.sock"),
             ("empty", empty, empty_socket),
         ):
-            once = _run_once(command, socket, 3.0)
-            found[name] += [once] if turn else []
-    ours, floor = ([statistics.median(part) for part in zip(*found[name])] for name in ("driver", "empty"))
+            result = _run_once(command, socket, 3.0)
+            measured[name] += [result] if turn else []
+    medians = {name: [statistics.median(values) for values in zip(*results)] for name, results in measured.items()}
+    seconds, resident = medians["driver"]
+    empty_seconds, empty_resident = medians["empty"]
     method = "5 interleaved runs, medians; the tree of an HGX H100, without an API server"
     against = "the same Python with grpcio and protobuf and an empty server on a Unix socket"
     yield figure(
         "driver_cold_start_s",
-        ours[0],
+        seconds,
         "s",
-        f"{against}, {floor[0]:.2f} s (ratio {ours[0] / floor[0]:.1f})",
+        f"{against}, {empty_seconds:.2f} s (ratio {seconds / empty_seconds:.1f})",
         f"from exec to the answer to kubelet's first call; {method}",
     )
     yield figure(
         "driver_rss_mib",
-        ours[1],
+        resident,
         "MiB",
-        f"{against}, {floor[1]:.1f} MiB (ratio {ours[1] / floor[1]:.1f})",
+        f"{against}, {empty_resident:.1f} MiB (ratio {resident / empty_resident:.1f})",
         f"VmRSS 3 s after that; {method}",
     )
 
@@ -185,14 +192,16 @@ def hook(folder: Path) -> Figures:
     from lanewise_driver.hook.install import install_hook
     from lanewise_driver.hook.server import HookServer
 
-    class Done:
+    class IdleService:
+        """A service that has nothing to attach."""
+
         def attach(self, request: object) -> None:
             pass
 
     paths = under(folder, hook_python=Path(sys.executable))
     paths.make()
     install_hook(paths)
-    server = HookServer(paths, t.cast(t.Any, Done()), Metrics())
+    server = HookServer(paths, t.cast(t.Any, IdleService()), Metrics())
     server.start()
     container = subprocess.Popen(["sleep", "infinity"])
     command = cdi.hook_command(paths, "00000000-0000-4000-8000-000000000000")
@@ -202,18 +211,18 @@ def hook(folder: Path) -> Figures:
         subprocess.run(words, input=state.encode(), check=True)
 
     try:
-        bare = [command[2], "-I", "-S", "-c", "pass"]
-        taken = interleaved(40, hook=lambda: run(*command), bare=lambda: run(*bare))
+        bare_python = [command[2], "-I", "-S", "-c", "pass"]
+        seconds = interleaved(40, hook=lambda: run(*command), python=lambda: run(*bare_python))
     finally:
         container.kill()
         container.wait()
         server.stop(1)
-    ours, floor = (statistics.median(taken[name]) * 1000 for name in ("hook", "bare"))
+    hook_ms, python_ms = (statistics.median(seconds[name]) * 1000 for name in ("hook", "python"))
     yield figure(
         "driver_hook_ms",
-        ours,
+        hook_ms,
         "ms",
-        f"python -I -S -c pass, {floor:.1f} ms (ratio {ours / floor:.2f})",
+        f"python -I -S -c pass, {python_ms:.1f} ms (ratio {hook_ms / python_ms:.2f})",
         "what each container waits for beside the attach itself: the program and an answer of done; 40 interleaved "
         "runs, medians",
     )
@@ -229,10 +238,12 @@ def vfs(folder: Path) -> Figures:
     from lanewise_driver.topology.model import as_dict
     from lanewise_driver.topology.probe import probe
 
-    taken: dict[int, dict[str, float]] = {}
+    medians: dict[int, dict[str, float]] = {}
     for count in (1, 16, 256):
-        each = min(count, 16)
-        cards = {f"{port + 1:02x}.0 spr-root-port": {"00.0 cx7-eth": {"vfs": each}} for port in range(count // each)}
+        per_pf = min(count, 16)
+        cards = {
+            f"{port + 1:02x}.0 spr-root-port": {"00.0 cx7-eth": {"vfs": per_pf}} for port in range(count // per_pf)
+        }
         description = {
             "name": f"vfs-{count}",
             "summary": "VFs",
@@ -244,20 +255,20 @@ def vfs(folder: Path) -> Figures:
         facts = as_dict(probe(tree))
         assert sum(1 for nic in facts["nics"] if nic["physfn"]) == count
 
-        def published(facts: Object = facts) -> None:
-            made = publish.publication(facts)
-            assert slices.slices(made, "node", "lanewise.dev")
+        def make_slices(facts: Object = facts) -> None:
+            publication = publish.publication(facts)
+            assert slices.slices(publication, "node", "lanewise.dev")
 
-        times = interleaved(9, publish=published, probe=lambda tree=tree: as_dict(probe(tree)))  # type: ignore[misc]
-        taken[count] = {name: statistics.median(values) for name, values in times.items()}
-    reported = ", ".join(f"{count}: {one['publish'] * 1000:.2f} ms" for count, one in taken.items())
-    probes = ", ".join(f"{count}: {one['probe'] * 1000:.0f} ms" for count, one in taken.items())
-    each = {count: one["publish"] / count for count, one in taken.items()}
+        times = interleaved(9, publish=make_slices, probe=lambda tree=tree: as_dict(probe(tree)))  # type: ignore[misc]
+        medians[count] = {name: statistics.median(values) for name, values in times.items()}
+    publishing = ", ".join(f"{count}: {times['publish'] * 1000:.2f} ms" for count, times in medians.items())
+    probing = ", ".join(f"{count}: {times['probe'] * 1000:.0f} ms" for count, times in medians.items())
+    per_vf = {count: times["publish"] / count for count, times in medians.items()}
     yield figure(
         "driver_cost_of_vfs",
-        each[256] / each[16],
+        per_vf[256] / per_vf[16],
         "ratio",
-        f"the cost of each of 16 VFs; in all, with their PFs: {reported} (the probe before it: {probes})",
+        f"the cost of each of 16 VFs; in all, with their PFs: {publishing} (the probe before it: {probing})",
         "what each of 256 VFs costs from facts to ResourceSlices; 16 VFs a PF; 9 interleaved rounds, medians",
     )
 
@@ -274,8 +285,8 @@ def sysctls(folder: Path) -> Figures:
     if not path.exists():
         raise LeftOut("the kernel has no IPv6")
 
-    def spent(read: t.Callable[[int], bytes]) -> float:
-        """Seconds of CPU time of one read."""
+    def cpu_seconds(read: t.Callable[[int], bytes]) -> float:
+        """CPU seconds of one read."""
         time.sleep(0.001)
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -285,18 +296,22 @@ def sysctls(folder: Path) -> Figures:
         finally:
             os.close(descriptor)
 
-    others = "while ip link add one type veth peer name two && ip link del one; do :; done"
-    with subprocess.Popen(["unshare", "--net", "sh", "-c", others], start_new_session=True) as busy:
+    script = "while ip link add one type veth peer name two && ip link del one; do :; done"
+    with subprocess.Popen(["unshare", "--net", "sh", "-c", script], start_new_session=True) as rtnl_holder:
         try:
-            taken = interleaved(2000, plain=lambda: spent(lambda one: os.read(one, 4096)), ours=lambda: spent(aio.read))
+            seconds = interleaved(
+                2000,
+                plain=lambda: cpu_seconds(lambda descriptor: os.read(descriptor, 4096)),
+                asynchronous=lambda: cpu_seconds(aio.read),
+            )
         finally:
-            os.killpg(busy.pid, signal.SIGKILL)
-    plain, ours = (statistics.fmean(taken[name]) * 1e6 for name in ("plain", "ours"))
+            os.killpg(rtnl_holder.pid, signal.SIGKILL)
+    plain, asynchronous = (statistics.fmean(seconds[name]) * 1e6 for name in ("plain", "asynchronous"))
     yield figure(
         "driver_sysctl_read_under_rtnl",
-        ours / plain,
+        asynchronous / plain,
         "ratio",
-        f"read(2) of the same file, {plain:.0f} us (ours {ours:.0f} us)",
+        f"read(2) of the same file, {plain:.0f} us (ours {asynchronous:.0f} us)",
         "CPU time of reading addr_gen_mode by asynchronous I/O, while another process creates and deletes veths, which "
         "holds RTNL; 2,000 interleaved rounds, means",
     )
@@ -314,9 +329,9 @@ def shares(folder: Path) -> Figures:
 
 
 def shares_inside(folder: Path) -> Figures:
-    from tests.bench.shares import shares_inside as inside
+    from tests.bench import shares as shares_bench
 
-    return inside(folder)
+    return shares_bench.shares_inside(folder)
 
 
 def _in_namespaces(part: str) -> Figures:
@@ -324,13 +339,13 @@ def _in_namespaces(part: str) -> Figures:
         raise LeftOut("only root can create network namespaces")
     script = 'mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && exec "$@"'
     enter = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh"]
-    return _child([*enter, sys.executable, "-m", "tests.bench.driver", part])
+    return child_figures([*enter, sys.executable, "-m", "tests.bench.driver", part])
 
 
 def claims_inside(folder: Path) -> Figures:
-    from tests.bench.claims import claims_inside as inside
+    from tests.bench import claims as claims_bench
 
-    return inside(folder)
+    return claims_bench.claims_inside(folder)
 
 
 # pods: a kubelet and a container runtime
@@ -340,7 +355,7 @@ def pods(folder: Path) -> Figures:
     if os.geteuid():
         raise LeftOut("only root can create the namespaces of a node")
     sandbox = REPOSITORY / "tests" / "cluster" / "sandbox.py"
-    return _child([sys.executable, str(sandbox), sys.executable, "-m", "tests.bench.driver", "pods-inside"])
+    return child_figures([sys.executable, str(sandbox), sys.executable, "-m", "tests.bench.driver", "pods-inside"])
 
 
 def pods_inside(folder: Path) -> Figures:
@@ -363,24 +378,26 @@ def pods_inside(folder: Path) -> Figures:
         template = {"metadata": {"name": "one"}, "spec": {"spec": {"devices": devices}}}
         plane.expect("POST", f"{API}/namespaces/default/resourceclaimtemplates", template)
 
-        def pod(name: str, **spec: t.Any) -> float:
+        def run_pod(name: str, **spec: t.Any) -> float:
             start = time.perf_counter()
-            made = node.pod(name, **spec)
-            made["spec"].pop("nodeName", None)  # the scheduler places both pods
-            node.run_pod(made, 120)
-            taken = time.perf_counter() - start
+            pod = node.pod(name, **spec)
+            pod["spec"].pop("nodeName", None)  # the scheduler places both pods
+            node.run_pod(pod, 120)
+            seconds = time.perf_counter() - start
             node.delete_pod(name, 120)
-            return taken
+            return seconds
 
-        claim = [{"name": "net", "resourceClaimTemplateName": "one"}]
-        taken = interleaved(8, without=lambda: pod("without"), with_=lambda: pod("with", resourceClaims=claim))
+        pod_claims = [{"name": "net", "resourceClaimTemplateName": "one"}]
+        seconds = interleaved(
+            8, without=lambda: run_pod("without"), with_claim=lambda: run_pod("with", resourceClaims=pod_claims)
+        )
         driver.stop()
-        floor, ours = (statistics.median(taken[name]) for name in ("without", "with_"))
+        without, with_claim = (statistics.median(seconds[name]) for name in ("without", "with_claim"))
         yield figure(
             "pod_with_claim_vs_without",
-            ours / floor,
+            with_claim / without,
             "ratio",
-            f"a pod of the same image without a claim, {floor:.2f} s (with one {ours:.2f} s)",
+            f"a pod of the same image without a claim, {without:.2f} s (with one {with_claim:.2f} s)",
             "from creating the pod to Ready, with scheduler, kubelet and containerd; the claim is from a template; "
             "8 interleaved rounds, medians",
         )
@@ -415,11 +432,12 @@ PARTS: dict[str, t.Callable[[Path], Figures]] = {
 }
 #: Seconds for a part that takes longer than TIMEOUT.
 _TIMEOUTS = {"dranet": 10800.0}
-_INNER = {"claims-inside": claims_inside, "shares-inside": shares_inside, "pods-inside": pods_inside}
+#: What parts of the same name run inside the namespaces that they create.
+_PARTS_INSIDE = {"claims-inside": claims_inside, "shares-inside": shares_inside, "pods-inside": pods_inside}
 
 
-def _child(command: list[str], seconds: float = TIMEOUT) -> Figures:
-    """The figures that a program prints. It and all its children end with this process or when the time is up."""
+def child_figures(command: list[str], seconds: float = TIMEOUT) -> Figures:
+    """The figures that a program prints. It is killed when this process ends, or after `seconds`."""
     done = subprocess.run(
         ["setpriv", "--pdeathsig", "KILL", *command],
         stdout=subprocess.PIPE,
@@ -430,9 +448,9 @@ def _child(command: list[str], seconds: float = TIMEOUT) -> Figures:
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
     if done.returncode or not lines:
-        reported = [line for line in done.stdout.splitlines() if line.startswith("left out: ")]
+        reasons = [line for line in done.stdout.splitlines() if line.startswith("left out: ")]
         status = f"it ended with status {done.returncode}"
-        raise LeftOut(reported[-1].removeprefix("left out: ") if reported else status)
+        raise LeftOut(reasons[-1].removeprefix("left out: ") if reasons else status)
     for line in lines:
         yield json.loads(line)
 
@@ -448,10 +466,10 @@ def _package(folder: Path) -> str:
         for path in (REPOSITORY / source).iterdir():
             (package / path.name).symlink_to(path)
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    about = package.parent / f"lanewise_driver-{project['version']}.dist-info"
-    about.mkdir()
+    dist_info = package.parent / f"lanewise_driver-{project['version']}.dist-info"
+    dist_info.mkdir()
     lines = ("Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {project['version']}")
-    (about / "METADATA").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (dist_info / "METADATA").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(package.parent)
 
 
@@ -474,9 +492,9 @@ def driver(trees: Path) -> Figures:
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in folders if path.startswith("/"))
         for part in PARTS:
             try:
-                yield from _child([python, "-m", "tests.bench.driver", part], _TIMEOUTS.get(part, TIMEOUT))
-            except (LeftOut, subprocess.TimeoutExpired) as why:
-                print(f"driver: {part} left out: {why}", file=sys.stderr)
+                yield from child_figures([python, "-m", "tests.bench.driver", part], _TIMEOUTS.get(part, TIMEOUT))
+            except (LeftOut, subprocess.TimeoutExpired) as error:
+                print(f"driver: {part} left out: {error}", file=sys.stderr)
 
 
 def main() -> None:
@@ -485,10 +503,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=memory, prefix="lb") as folder:
         part = sys.argv[1]
         try:
-            for one in (PARTS.get(part) or _INNER[part])(Path(folder)):
-                print(json.dumps(one), flush=True)
-        except LeftOut as why:
-            print(f"left out: {why}", flush=True)
+            for result in (PARTS.get(part) or _PARTS_INSIDE[part])(Path(folder)):
+                print(json.dumps(result), flush=True)
+        except LeftOut as error:
+            print(f"left out: {error}", flush=True)
             sys.exit(1)
         except Exception as error:
             if type(error).__name__ != "Missing":

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure how long a job waits for its devices: with a compiled claim, with a plain one, and without a queue."""
+"""Measure how long a job waits for its devices: for an aligned pair, for a plain claim, and without a queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import random
 import statistics
 import sys
 import time
-import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
@@ -18,11 +17,13 @@ from ansible_collections.lanewise.dra.tests.cluster.queue_site import QueueSite,
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
 from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
 
+from tests.bench.figures import Figures
+
 ROUNDS = 25
 SEED = 20261124
 TEAM = "bench"
 _PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
-#: A template that only names the same classes.
+#: A claim template with the same device classes and no alignment.
 _PLAIN = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaimTemplate",
@@ -31,18 +32,17 @@ _PLAIN = {
         "spec": {
             "devices": {
                 "requests": [
-                    {"name": one["name"], "exactly": {"deviceClassName": one["kind"], "count": 1}} for one in _PAIR
+                    {"name": device["name"], "exactly": {"deviceClassName": device["kind"], "count": 1}}
+                    for device in _PAIR
                 ]
             }
         }
     },
 }
 
-Figures = t.Iterator[dict[str, t.Any]]
-
 
 class _Bench:
-    """One node of eight pairs, and a team that is guaranteed all of them."""
+    """A cluster with a node of eight pairs, and a team that is guaranteed all of them."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -53,14 +53,14 @@ class _Bench:
             "queues_teams": [{"name": TEAM, "namespaces": [TEAM], "guaranteed": {"gpus": 8, "nics": 8}}],
         }
         pair = {"name": "pair", "namespace": TEAM, "align": "pcie_root", "devices": _PAIR}
-        made = site.compile(queues, {"dra_claims_templates": [pair]})
-        self.queueing.configure(made.configuration)
-        site.apply_queues(made)
+        compiled = site.compile(queues, {"dra_claims_templates": [pair]})
+        self.queueing.configure(compiled.configuration)
+        site.apply_queues(compiled)
         site.apply(_PLAIN)
         self.number = 0
 
-    def seconds(self, template: str, queue: str) -> float:
-        """From the request that creates a Job until its pod runs with its devices."""
+    def run_job(self, template: str, queue: str) -> float:
+        """The seconds from the request that creates a Job until its pod runs with its devices."""
         self.number += 1
         name = f"job-{self.number}"
         job = self.queueing.job(name, queue, template)
@@ -70,42 +70,42 @@ class _Bench:
             if time.perf_counter() - start > 60:
                 raise RuntimeError(f"{name} does not run after 60 s")
             time.sleep(0.005)
-        took = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         self.queueing.remove(TEAM, name)
-        return took
+        return seconds
 
 
 def queues(trees: Path) -> Figures:
-    forms = {"compiled": ("pair", TEAM), "plain": ("plain", TEAM), "none": ("pair", "")}
-    found: dict[str, list[float]] = {form: [] for form in forms}
-    chance = random.Random(SEED)
+    jobs = {"pair": ("pair", TEAM), "plain": ("plain", TEAM), "no queue": ("pair", "")}  # claim template and queue
+    seconds: dict[str, list[float]] = {job: [] for job in jobs}
+    rng = random.Random(SEED)
     try:
         with ControlPlane() as plane:
             bench = _Bench(plane)
             for turn in range(ROUNDS + 1):
-                for form in chance.sample(list(forms), len(forms)):
-                    took = bench.seconds(*forms[form])
-                    if turn:  # the first one warms up
-                        found[form].append(took)
+                for job in rng.sample(list(jobs), len(jobs)):
+                    job_seconds = bench.run_job(*jobs[job])
+                    if turn:  # the first turn is a warm-up
+                        seconds[job].append(job_seconds)
             version = plane.version
     except Missing as missing:
         print(f"queue_submit_vs_plain left out: {missing}", file=sys.stderr)
         return
-    middle = {form: 1000 * statistics.median(times) for form, times in found.items()}
+    ms = {job: 1000 * statistics.median(values) for job, values in seconds.items()}
     method = (
         f"from the creation of a Job until its pod runs with devices, medians of {ROUNDS} rounds in turns; "
         f"Kueue 0.19.2, Kubernetes {version}; the node has no machine, so nothing prepares the devices; the team has "
         "all that it needs"
     )
-    for name, form, what in (
+    for name, job, description in (
         ("queue_submit_vs_plain", "plain", "a claim of two plain device classes in the same queue"),
-        ("queue_submit_vs_no_queue", "none", "the same claim without a queue"),
+        ("queue_submit_vs_no_queue", "no queue", "the same claim without a queue"),
     ):
-        ratios = [ours / theirs for ours, theirs in zip(found["compiled"], found[form])]
+        ratios = [pair / other for pair, other in zip(seconds["pair"], seconds[job])]
         yield {
             "name": name,
             "value": round(statistics.median(ratios), 2),
             "unit": "ratio",
-            "against": f"{what}, {middle[form]:.0f} ms (aligned pair in the queue {middle['compiled']:.0f} ms)",
+            "against": f"{description}, {ms[job]:.0f} ms (aligned pair in the queue {ms['pair']:.0f} ms)",
             "method": method,
         }

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure shares of a NIC by macvlan: how well guarantees hold, and how much CPU time classes cost."""
+"""Measure shares of a NIC by macvlan: whether pods get their guaranteed rates, and the CPU time of traffic classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.bench.driver import Figures, figure, interleaved
 
 if t.TYPE_CHECKING:
-    from ansible_collections.lanewise.dra.tests.driver.shares_world import SharesWorld
+    from ansible_collections.lanewise.dra.tests.driver.shares_node import SharesNode
     from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
 
 ADDRESS = "10.9.0.1"
@@ -24,29 +24,29 @@ _TRAFFIC = "TCP over a veth, MTU 9000, sender and receiver on this machine"
 
 
 def shares_inside(folder: Path) -> Figures:
-    from ansible_collections.lanewise.dra.tests.driver.claims_world import ip
-    from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC, SharesWorld
+    from ansible_collections.lanewise.dra.tests.driver.claims_node import ip
+    from ansible_collections.lanewise.dra.tests.driver.shares_node import NIC, SharesNode
 
-    world = SharesWorld(folder)
+    node = SharesNode(folder)
     for name in (NIC, "far"):
         ip("link", "set", name, "mtu", "9000")
     ip("address", "add", f"{ADDRESS}/16", "dev", "far")
-    yield from _guarantees(world)
-    yield from _attach(world)
-    yield from _cost(world)
+    yield from _measure_guarantees(node)
+    yield from _measure_attach(node)
+    yield from _measure_cost(node)
 
 
 @contextlib.contextmanager
-def _pods(world: SharesWorld, *amounts: str) -> t.Iterator[Traffic]:
+def _pods(node: SharesNode, *amounts: str) -> t.Iterator[Traffic]:
     """A pod for each amount: with a share of that size, or with a plain macvlan child if the amount is empty."""
-    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
+    from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox
     from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
 
-    service, pods = world.service(), [Sandbox() for _each in amounts]
+    service, pods = node.service(), [Sandbox() for _amount in amounts]
     claims = []
     for number, (amount, pod) in enumerate(zip(amounts, pods)):
-        claims.append(_claim(world, f"pod-{number}", amount, f"10.9.1.{1 + number}/16"))
-        world.attach(service, claims[-1], pod)
+        claims.append(_claim(node, f"pod-{number}", amount, f"10.9.1.{1 + number}/16"))
+        node.attach(service, claims[-1], pod)
     with Traffic(ADDRESS, [pod.path for pod in pods]) as traffic:
         yield traffic
     for claim, pod in zip(claims, pods):
@@ -54,64 +54,64 @@ def _pods(world: SharesWorld, *amounts: str) -> t.Iterator[Traffic]:
         pod.end()
 
 
-def _claim(world: SharesWorld, name: str, amount: str, address: str) -> t.Any:
-    from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC
+def _claim(node: SharesNode, name: str, amount: str, address: str) -> t.Any:
+    from ansible_collections.lanewise.dra.tests.driver.shares_node import NIC
 
     if amount:
-        return world.allocate(name, amount, addresses=[address])
+        return node.allocate(name, amount, addresses=[address])
     child = {"type": "macvlan", "mode": "private"}
-    return world.allocate(name, "", f"net-{NIC}", addresses=[address], child=child)
+    return node.allocate(name, "", f"net-{NIC}", addresses=[address], child=child)
 
 
-def _rates_per_second(world: SharesWorld, limited: bool) -> list[list[float]]:
-    """What arrives from each of two pods that send as fast as they can, in bit/s, for each of five seconds."""
-    with _pods(world, "700M", "200M") as traffic:
+def _rates_per_second(node: SharesNode, limited: bool) -> list[list[float]]:
+    """The bit/s that arrive from each of two pods, which send as fast as they can, in each of five seconds."""
+    with _pods(node, "700M", "200M") as traffic:
         if not limited:
-            _widen()
+            _raise_limits()
         traffic.send(0, 1)
         traffic.rates(1)
-        return [traffic.rates(1) for _round in range(5)]
+        return [traffic.rates(1) for _second in range(5)]
 
 
-def _guarantees(world: SharesWorld) -> Figures:
-    """How well guarantees hold. Without limits the same pods show how much the machine can send."""
-    found, unlimited = [], []
+def _measure_guarantees(node: SharesNode) -> Figures:
+    """How far two pods stay below their guaranteed rates. Without limits they show how much the machine can send."""
+    limited, unlimited = [], []
     for _round in range(4):
-        found += _rates_per_second(world, limited=True)
-        unlimited += _rates_per_second(world, limited=False)
-    errors = [max(1 - one[0] / 700e6, 1 - one[1] / 200e6, 0.0) for one in found]
-    got = [statistics.median(one[number] for one in found) / 1e6 for number in range(2)]
-    bad = sum(error > 0.05 for error in errors)
-    most, nice = statistics.median(map(sum, unlimited)) / 1e6, os.getpriority(os.PRIO_PROCESS, 0)
+        limited += _rates_per_second(node, limited=True)
+        unlimited += _rates_per_second(node, limited=False)
+    errors = [max(1 - first / 700e6, 1 - second / 200e6, 0.0) for first, second in limited]
+    medians = [statistics.median(rates) / 1e6 for rates in zip(*limited)]
+    exceeded = sum(error > 0.05 for error in errors)
+    total, nice = statistics.median(map(sum, unlimited)) / 1e6, os.getpriority(os.PRIO_PROCESS, 0)
     yield figure(
         "share_guarantee_error",
         statistics.median(errors),
         "ratio",
-        f"0.05 at most; {bad} of {len(errors)} seconds exceed it, the worst one has {max(errors):.3f}; medians "
-        f"{got[0]:.0f} and {got[1]:.0f} Mbit/s; without limits both send {most:.0f} Mbit/s",
+        f"0.05 at most; {exceeded} of {len(errors)} seconds exceed it, the worst one has {max(errors):.3f}; medians "
+        f"{medians[0]:.0f} and {medians[1]:.0f} Mbit/s; without limits both send {total:.0f} Mbit/s",
         "shares of 700 and 200 of 1,000 Mbit/s, both busy, what arrives below the guarantee; median of 20 seconds, in "
         f"turns with classes that do not limit; {_TRAFFIC}; nice {nice}",
     )
 
 
-def _attach(world: SharesWorld) -> Figures:
-    from ansible_collections.lanewise.dra.tests.driver.answers import attach
-    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
+def _measure_attach(node: SharesNode) -> Figures:
+    from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox
+    from ansible_collections.lanewise.dra.tests.driver.fake_cluster import attach_with_retries
 
-    service, pod = world.service(), Sandbox()
+    service, pod = node.service(), Sandbox()
 
-    def once(amount: str) -> float:
-        claim = _claim(world, "pod", amount, "10.9.1.1/16")
+    def attach_once(amount: str) -> float:
+        claim = _claim(node, "pod", amount, "10.9.1.1/16")
         service.prepare(claim)
         start = time.perf_counter()
-        attach(service, world.request(claim, pod))
-        taken = time.perf_counter() - start
+        attach_with_retries(service, node.request(claim, pod))
+        seconds = time.perf_counter() - start
         service.unprepare(claim)
-        return taken
+        return seconds
 
-    taken = interleaved(40, share=lambda: once("100M"), child=lambda: once(""))
+    seconds = interleaved(40, share=lambda: attach_once("100M"), child=lambda: attach_once(""))
     pod.end()
-    share, child = (statistics.median(taken[name]) * 1000 for name in ("share", "child"))
+    share, child = (statistics.median(seconds[name]) * 1000 for name in ("share", "child"))
     yield figure(
         "share_attach_p50_ms",
         share,
@@ -121,56 +121,57 @@ def _attach(world: SharesWorld) -> Figures:
     )
 
 
-def _processor_seconds(pid: int) -> float:
-    """CPU seconds of the sender and the receiver, including interrupts during their time."""
+def _cpu_seconds(pid: int) -> float:
+    """CPU seconds of a process and its children, including interrupts during their time."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    words = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in [str(pid), *children]]
-    return sum(int(one[11]) + int(one[12]) for one in words) / os.sysconf("SC_CLK_TCK")
+    stats = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split() for process in [str(pid), *children]]
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
-def _widen() -> None:
-    """Give the classes of shares 100 Gbit/s, ten times what a veth reports as its speed."""
-    from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC
+def _raise_limits() -> None:
+    """Raise the classes of shares to 100 Gbit/s, ten times the speed that a veth reports, so that none limits."""
+    from ansible_collections.lanewise.dra.tests.driver.shares_node import NIC
     from lanewise_driver.kernel import htb, links
     from lanewise_driver.kernel.netlink import Netlink
 
     with Netlink() as connection:
         link = links.get(connection, name=NIC)
         assert link
-        found = htb.read(connection, link.index)
-        wide = {minor: htb.Class(one.mac, 50 * 10**9, 100 * 10**9) for minor, one in found.items()}
-        htb.divide(connection, link.index, 100 * 10**9, wide)
+        old = htb.read(connection, link.index)
+        raised = {minor: htb.Class(share.mac, 50 * 10**9, 100 * 10**9) for minor, share in old.items()}
+        htb.divide(connection, link.index, 100 * 10**9, raised)
 
 
-def _cost(world: SharesWorld) -> Figures:
+def _measure_cost(node: SharesNode) -> Figures:
     """The same traffic at full speed, with a class that does not limit it and without a class."""
     rates: dict[str, list[float]] = {"500M": [], "": []}
-    used: dict[str, list[float]] = {"500M": [], "": []}
+    cpu_per_gbit: dict[str, list[float]] = {"500M": [], "": []}
     for _round in range(5):
         for amount in rates:
-            with _pods(world, amount) as traffic:
+            with _pods(node, amount) as traffic:
                 if amount:
-                    _widen()
+                    _raise_limits()
                 traffic.send(0)
                 traffic.rates(0.5)
-                before = _processor_seconds(traffic.pid)
+                before = _cpu_seconds(traffic.pid)
                 (rate,) = traffic.rates(2)
                 rates[amount].append(rate / 1e9)
-                used[amount].append((_processor_seconds(traffic.pid) - before) / (rate * 2 / 1e9))
-    cost, plain = (statistics.median(used[name]) for name in ("500M", ""))
+                cpu_per_gbit[amount].append((_cpu_seconds(traffic.pid) - before) / (rate * 2 / 1e9))
+    with_class, plain = (statistics.median(cpu_per_gbit[amount]) for amount in ("500M", ""))
     method = f"one pod sends as fast as it can; 5 interleaved rounds of 2 s, median; {_TRAFFIC}"
     yield figure(
         "share_cpu_ratio",
-        cost / plain,
+        with_class / plain,
         "ratio",
-        f"a macvlan child without classes, {plain * 1000:.0f} ms of CPU per Gbit (with a class {cost * 1000:.0f} ms)",
+        f"a macvlan child without classes, {plain * 1000:.0f} ms of CPU per Gbit "
+        f"(with a class {with_class * 1000:.0f} ms)",
         f"{method}; a class of 50 of 100 Gbit/s, which does not limit it",
     )
-    most, free = (statistics.median(rates[name]) for name in ("500M", ""))
+    with_class, plain = (statistics.median(rates[amount]) for amount in ("500M", ""))
     yield figure(
         "share_highest_gbps",
-        most,
+        with_class,
         "Gbit/s",
-        f"a macvlan child without classes, {free:.1f} Gbit/s (ratio {most / free:.2f})",
+        f"a macvlan child without classes, {plain:.1f} Gbit/s (ratio {with_class / plain:.2f})",
         f"{method}; what one class of 50 of 100 Gbit/s carries here",
     )

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure a run of the site playbook that finds nothing to change, on many hosts, against ping, by CPU time."""
+"""Measure the CPU time of a run of the site playbook that finds nothing to change, on many hosts, against ping."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import typing as t
 from pathlib import Path
 
 import yaml
 
+from tests.bench.figures import Figures
 from tests.machines.builder import build
 
 MACHINE = "hgx-h100"
@@ -27,8 +27,6 @@ FORKS = 10
 REPOSITORY = Path(__file__).absolute().parents[2]
 CLAIMS = REPOSITORY / "inventories/example/group_vars/all/claims.yml"
 
-Figures = t.Iterator[dict[str, t.Any]]
-
 
 def site_of_many_hosts(trees: Path) -> Figures:
     playbook = shutil.which("ansible-playbook")
@@ -36,15 +34,15 @@ def site_of_many_hosts(trees: Path) -> Figures:
         print("site_noop left out: no ansible-playbook on the path", file=sys.stderr)
         return
     root = build(MACHINE, trees / f"site-{MACHINE}")
-    with tempfile.TemporaryDirectory() as name:
-        yield from _measured(_Runs(playbook, root, Path(name)))
+    with tempfile.TemporaryDirectory() as folder:
+        yield from _figures(_Runner(playbook, root, Path(folder)))
 
 
-class _Runs:
-    """Runs of playbooks on hosts that are all one machine, below `root`."""
+class _Runner:
+    """Runs playbooks on hosts that all have the files of the same machine, below `root`."""
 
-    def __init__(self, playbook: str, root: Path, folder: Path) -> None:
-        self.playbook, self.folder = playbook, folder
+    def __init__(self, program: str, root: Path, folder: Path) -> None:
+        self.program, self.folder = program, folder
         self.variables = {
             **yaml.safe_load(CLAIMS.read_text(encoding="utf-8")),
             "ansible_connection": "local",
@@ -58,10 +56,10 @@ class _Runs:
         self.ping = folder / "ping.yml"
         tasks = [{"ansible.builtin.ping": {}}]
         self.ping.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-        places = ("-e", f"site_report_dest={folder}/report", "-e", f"site_claims_dest={folder}/kubernetes")
-        self.site = ("playbooks/site.yml", *places)
+        destinations = ("-e", f"site_report_dest={folder}/report", "-e", f"site_claims_dest={folder}/kubernetes")
+        self.site = ("playbooks/site.yml", *destinations)
 
-    def run(self, hosts: int, play: str, *more: str) -> tuple[float, float, str]:
+    def run(self, hosts: int, playbook: str, *options: str) -> tuple[float, float, str]:
         """CPU seconds of all processes, the resident memory of the largest of them in MiB, and the output."""
         inventory = self.folder / f"{hosts}.json"
         names = {f"node-{number:03}": {} for number in range(hosts)}
@@ -69,32 +67,32 @@ class _Runs:
         environment = {**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_FORKS": str(FORKS), "ANSIBLE_NOCOLOR": "1"}
         output = self.folder / "output"
         with open(output, "wb") as stream:
-            command = [self.playbook, "-i", str(inventory), play, *more]
+            command = [self.program, "-i", str(inventory), playbook, *options]
             process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=stream)
             _pid, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         text = output.read_text(encoding="utf-8")
         if process.returncode:
-            raise RuntimeError(f"{play} ended with {process.returncode}:\n{text[-3000:]}")
+            raise RuntimeError(f"{playbook} ended with {process.returncode}:\n{text[-3000:]}")
         return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, text
 
 
-def _measured(runs: _Runs) -> Figures:
+def _figures(runner: _Runner) -> Figures:
     seconds: dict[tuple[str, int], float] = {}
     memory: dict[tuple[str, int], float] = {}
     for hosts in HOSTS:
-        shutil.rmtree(runs.folder / "report", ignore_errors=True)
-        runs.run(hosts, *runs.site)  # writes the report and the manifests
+        shutil.rmtree(runner.folder / "report", ignore_errors=True)
+        runner.run(hosts, *runner.site)  # writes the report and the manifests
         # ping before and after, so that both are measured under the same conditions
-        before, _memory, _text = runs.run(hosts, str(runs.ping))
-        seconds["site", hosts], memory["site", hosts], text = runs.run(hosts, *runs.site, "--check")
-        after, memory["ping", hosts], _text = runs.run(hosts, str(runs.ping))
+        before, _memory, _text = runner.run(hosts, str(runner.ping))
+        seconds["site", hosts], memory["site", hosts], text = runner.run(hosts, *runner.site, "--check")
+        after, memory["ping", hosts], _text = runner.run(hosts, str(runner.ping))
         seconds["ping", hosts] = statistics.mean((before, after))
-        changed = sum(int(found) for found in re.findall(r"changed=(\d+)", text))
+        changed = sum(int(number) for number in re.findall(r"changed=(\d+)", text))
         if changed:
             raise RuntimeError(f"{changed} tasks of the second run changed something, which should change nothing")
-    _seconds, _memory, text = runs.run(1, *runs.site, "--check", "-vvv")
-    trips = len(re.findall(r"^<node-000> EXEC ", text, re.MULTILINE))
+    _seconds, _memory, text = runner.run(1, *runner.site, "--check", "-vvv")
+    commands = len(re.findall(r"^<node-000> EXEC ", text, re.MULTILINE))
     few, many = HOSTS
     load = f"{FORKS} forks; load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs at the end"
     yield {
@@ -109,7 +107,7 @@ def _measured(runs: _Runs) -> Figures:
     }
     yield {
         "name": "site_noop_commands_a_host",
-        "value": trips,
+        "value": commands,
         "unit": "commands",
         "against": "ansible.builtin.ping, 1",
         "method": "commands that the connection plugin runs on one host for the same run, pipelining on",
@@ -122,5 +120,5 @@ def _measured(runs: _Runs) -> Figures:
             "unit": "MiB",
             "against": f"{memory[play, few]:.0f} MiB for {few} hosts, {memory[play, many]:.0f} MiB for {many}",
             "method": "the resident memory of the largest process on the controller, ansible-playbook or one that it "
-            "starts: what each host more adds",
+            "starts: what each additional host adds",
         }

@@ -25,6 +25,8 @@ from ansible_collections.lanewise.dra.tests.cluster.queue_site import DRIVERS, Q
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing, pod_template
 from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
 
+from tests.bench.figures import Figures
+
 ROUNDS = 5
 NAMESPACE, NODE, COUNT = "swap-bench", "pairs", 8
 _API, _RULES = "resource.k8s.io/v1", "/apis/resource.k8s.io/v1/devicetaintrules"
@@ -45,108 +47,109 @@ _SWAP = {
     "swap_count": COUNT,
 }
 
-Figures = t.Iterator[dict[str, t.Any]]
-
 
 class _Bench:
-    """A node of eight pairs, all of them in use by pods of the low tier, and eight pods of the high tier that wait."""
+    """A node of eight pairs. All are in use by pods of the low tier, and as many pods of the high tier wait."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane = plane
-        self.queueing = Queueing(plane)  # its pods run on nodes without a machine; Kueue itself does nothing here
+        self.queueing = Queueing(plane)  # used because it runs pods on nodes without a machine; no job uses Kueue
         self.site = QueueSite(self.queueing, {NODE: machine("hgx-h100")})
         for item in compile_site(_CLAIMS, t.cast(t.Any, self.site.nodes)).objects:
             if item["kind"] in ("DeviceClass", "ResourceClaimTemplate"):
                 self.site.apply(item)
         self.playbooks = Playbooks(plane, folder)
-        self.pods_at = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        self.pods_path = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
-    def _pods(self, tier: str) -> None:
+    def _create_pods(self, tier: str) -> None:
         for number in range(COUNT):
             pod = {"metadata": {"name": f"{tier}-{number}"}, "spec": pod_template(f"pair-{tier}")["spec"]}
-            self.plane.expect("POST", self.pods_at, pod)
+            self.plane.expect("POST", self.pods_path, pod)
 
-    def _running(self, tier: str) -> int:
+    def _count_running(self, tier: str) -> int:
         pods = self.queueing.pods(NAMESPACE)
-        names = [one["metadata"]["name"] for one in pods if one["status"].get("phase") == "Running"]
+        names = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
         return sum(name.startswith(tier) for name in names)
 
     def _fill(self) -> None:
-        self._pods("batch")
-        self.plane.wait_for(lambda: self._running("batch") == COUNT, "pods of the low tier", 120)
-        self._pods("gold")
+        self._create_pods("batch")
+        self.plane.wait_for(lambda: self._count_running("batch") == COUNT, "pods of the low tier", 120)
+        self._create_pods("gold")
         time.sleep(2)  # until the scheduler has tried them and its first backoff is over
 
-    def _seconds(self, start: float, playbook: subprocess.Popen[str] | None = None) -> float:
-        while self._running("gold") < COUNT:
+    def _wait_for_gold(self, start: float, playbook: subprocess.Popen[str] | None = None) -> float:
+        """Wait until all pods of the high tier run. Returns the seconds since `start`."""
+        while self._count_running("gold") < COUNT:
             if playbook and playbook.poll():
                 raise RuntimeError(playbook.communicate()[0])
             if time.perf_counter() - start > 120:
-                raise RuntimeError(f"{self._running('gold')} pods of the high tier run after 120 s")
+                raise RuntimeError(f"{self._count_running('gold')} pods of the high tier run after 120 s")
             time.sleep(0.02)
         return time.perf_counter() - start
 
     def _clear(self) -> None:
-        self.plane.expect("DELETE", f"{self.pods_at}?gracePeriodSeconds=0")
+        self.plane.expect("DELETE", f"{self.pods_path}?gracePeriodSeconds=0")
         self.plane.wait_for(
             lambda: not self.queueing.pods(NAMESPACE) and not self.site.allocated(NAMESPACE), "devices to be free", 120
         )
 
-    def playbook(self) -> tuple[float, float]:
+    def swap_by_playbook(self) -> tuple[float, float]:
         """Seconds from the start of the playbook until all pods of the high tier run, and until the playbook ends."""
         self._fill()
         start = time.perf_counter()
-        running = self.playbooks.start("swap", **_SWAP)
-        took = self._seconds(start, running)
-        output = running.communicate()[0]
-        ended = time.perf_counter() - start
-        if running.returncode:
+        playbook = self.playbooks.start("swap", **_SWAP)
+        pods_seconds = self._wait_for_gold(start, playbook)
+        output = playbook.communicate()[0]
+        playbook_seconds = time.perf_counter() - start
+        if playbook.returncode:
             raise RuntimeError(output)
         self.playbooks.run("swap", **_TIER, swap_state="returned")
         self._clear()
-        return took, ended
+        return pods_seconds, playbook_seconds
 
-    def by_hand(self) -> float:
-        """The same with rules that end the pods at once, without plan, count and hold."""
+    def swap_by_rules(self) -> float:
+        """Seconds until all pods of the high tier run if only the taint rules that evict the others are created."""
         self._fill()
         claims = self.plane.expect("GET", f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims")["items"]
-        given = [one["status"]["allocation"] for one in claims if one.get("status", {}).get("allocation")]
-        devices = [(one["driver"], one["pool"], one["device"]) for each in given for one in each["devices"]["results"]]
+        allocations = [claim["status"]["allocation"] for claim in claims if claim.get("status", {}).get("allocation")]
+        results = [result for allocation in allocations for result in allocation["devices"]["results"]]
+        devices = [(result["driver"], result["pool"], result["device"]) for result in results]
         hold = Hold("gold", "bench", "measured", datetime.now(timezone.utc), tuple(devices))
         rules = [swap.rule(hold, device, swap.EVICT, _API) for device in devices]
         start = time.perf_counter()
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda one: self.plane.expect("POST", _RULES, one), rules))
-        took = self._seconds(start)
+            list(pool.map(lambda rule: self.plane.expect("POST", _RULES, rule), rules))
+        seconds = self._wait_for_gold(start)
         self.plane.expect("DELETE", _RULES)
         self._clear()
-        return took
+        return seconds
 
 
 def swaps(trees: Path) -> Figures:
-    ours, ends, floor = [], [], []
+    pods_times, playbook_times, rules_times = [], [], []
     try:
         with ControlPlane() as plane, tempfile.TemporaryDirectory() as folder:
             bench = _Bench(plane, Path(folder))
             for turn in range(ROUNDS + 1):
-                measured, by_hand = bench.playbook(), bench.by_hand()
-                if turn:  # the first one warms up
-                    ours.append(measured[0])
-                    ends.append(measured[1])
-                    floor.append(by_hand)
+                (pods_seconds, playbook_seconds), rules_seconds = bench.swap_by_playbook(), bench.swap_by_rules()
+                if turn:  # the first turn is a warm-up
+                    pods_times.append(pods_seconds)
+                    playbook_times.append(playbook_seconds)
+                    rules_times.append(rules_seconds)
             version = plane.version
     except Missing as missing:
         print(f"swap_8_gpus_p50_s left out: {missing}", file=sys.stderr)
         return
-    middle = statistics.median(ours)
+    median, rules_median = statistics.median(pods_times), statistics.median(rules_times)
     yield {
         "name": "swap_8_gpus_p50_s",
-        "value": round(middle, 2),
+        "value": round(median, 2),
         "unit": "s",
         "against": f"rules that end the same pods, made by hand without plan, count and hold, "
-        f"{statistics.median(floor):.2f} s (ratio {middle / statistics.median(floor):.1f})",
+        f"{rules_median:.2f} s (ratio {median / rules_median:.1f})",
         "method": f"from the start of ansible-playbook lanewise.dra.swap until {COUNT} waiting pods of the high tier "
-        f"run on {COUNT} aligned pairs of a GPU and a NIC; the playbook ends after {statistics.median(ends):.2f} s; "
-        f"low-tier pods without grace; median of {ROUNDS} rounds in turns, {min(ours):.2f} to {max(ours):.2f} s; "
+        f"run on {COUNT} aligned pairs of a GPU and a NIC; the playbook ends after "
+        f"{statistics.median(playbook_times):.2f} s; pods of the low tier have no grace period; median of {ROUNDS} "
+        f"rounds in turns, {min(pods_times):.2f} to {max(pods_times):.2f} s; "
         f"Kubernetes {version}; nothing prepares the devices, as the node has no machine",
     }

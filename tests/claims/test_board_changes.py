@@ -19,15 +19,15 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pair_reasons import pair_reason
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.boards import board_map
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import (
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.simulated_node import (
     DRANET,
     GPU,
+    LANEWISE,
     NIC,
     NVIDIA,
-    OURS,
-    World,
+    SimulatedNode,
     site,
-    with_own,
+    with_near_nics,
 )
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -37,16 +37,16 @@ Values = dict[str, t.Any]
 OLD_NVIDIA: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
 #: By the form that is rendered: the machine, the NIC of each GPU by number, and the drivers.
 FORMS: dict[str, tuple[str, t.Callable[[int], t.Collection[int]], Values]] = {
-    "published map": ("hgx-h100", lambda gpu: [(3 * gpu + 1) % 8], {**NVIDIA, **OURS}),
+    "published map": ("hgx-h100", lambda gpu: [(3 * gpu + 1) % 8], {**NVIDIA, **LANEWISE}),
     # six GPUs of one NIC are more than an attribute can list
-    "board and address": ("hgx-h100", lambda gpu: [0] if gpu < 6 else [gpu - 5], {**NVIDIA, **OURS}),
+    "board and address": ("hgx-h100", lambda gpu: [0] if gpu < 6 else [gpu - 5], {**NVIDIA, **LANEWISE}),
     "address": ("gb200", lambda gpu: [(gpu + 1) % 4], {**OLD_NVIDIA, **DRANET}),
 }
 
 
 def board(form: str) -> Values:
     name, own, _drivers = FORMS[form]
-    return with_own(copy.deepcopy(facts(name)), own)
+    return with_near_nics(copy.deepcopy(facts(name)), own)
 
 
 def replaced_card(form: str) -> Values:
@@ -65,7 +65,7 @@ def moved(form: str) -> Values:
     name, own, _drivers = FORMS[form]
     number = len(facts(name)["gpus"])
     last = {number - 1: number - 2, number - 2: number - 1}
-    return with_own(copy.deepcopy(facts(name)), lambda gpu: own(last.get(gpu, gpu)))
+    return with_near_nics(copy.deepcopy(facts(name)), lambda gpu: own(last.get(gpu, gpu)))
 
 
 def renumbered(form: str) -> Values:
@@ -77,30 +77,29 @@ def renumbered(form: str) -> Values:
     return changed
 
 
-def allocated(old: World, machine: Values, form: str) -> tuple[int, int]:
+def count_pairs(old: SimulatedNode, machine: Values, form: str) -> tuple[int, int]:
     """The number of claims of an older template that get pairs on the changed machine, and of correct pairs."""
-    world = copy.copy(old)
-    world.held, world.board = {}, board_map(machine)
-    world.offers = offers("node", machine, FORMS[form][2])
-    world.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
-    world.published = {one.address for one in world.offers}
-    while world.take(len(world.held)):
-        pass
-    right = sum(world.board.level(gpu, nic) == "PIX" for gpu, nic in world.pairs())
-    return len(world.held), right
+    node = copy.copy(old)
+    node.allocated, node.board = {}, board_map(machine)
+    node.offers = offers("node", machine, FORMS[form][2])
+    node.pf_of = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
+    node.rdma_addresses = {one.address for one in node.offers}
+    node.allocate_all()
+    right = sum(node.board.level(gpu, nic) == "PIX" for gpu, nic in node.allocated_pairs())
+    return len(node.allocated), right
 
 
-def rendered(form: str, machine: Values) -> World:
-    world = World(site([GPU, NIC], FORMS[form][2]), {"node": machine})
-    assert [use.form for use in world.made.boards] == [form]
-    (made,) = (one for one in world.made.objects if one["kind"] == "ResourceClaimTemplate")
+def rendered(form: str, machine: Values) -> SimulatedNode:
+    node = SimulatedNode(site([GPU, NIC], FORMS[form][2]), {"node": machine})
+    assert [use.form for use in node.site.boards] == [form]
+    (made,) = (one for one in node.site.objects if one["kind"] == "ResourceClaimTemplate")
     assert made["metadata"]["annotations"][NEAREST_ANNOTATION], "dra_apply would not replace it"
-    return world
+    return node
 
 
 def total(form: str) -> int:
-    world = rendered(form, board(form))
-    return allocated(world, board(form), form)[0]
+    node = rendered(form, board(form))
+    return count_pairs(node, board(form), form)[0]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -108,7 +107,7 @@ def test_a_replaced_card_changes_nothing(form: str) -> None:
     before, after = rendered(form, board(form)), rendered(form, replaced_card(form))
     assert board_map(board(form)).shape == board_map(replaced_card(form)).shape
     assert replaced_card(form) != board(form) and after.claim == before.claim
-    assert allocated(before, replaced_card(form), form) == (total(form), total(form))
+    assert count_pairs(before, replaced_card(form), form) == (total(form), total(form))
 
 
 @pytest.mark.parametrize(
@@ -121,12 +120,12 @@ def test_a_moved_card_changes_templates_that_name_boards_or_addresses(
     name gives nothing. A template with addresses gives the old pairs until the claims are rendered again."""
     before, after = rendered(form, board(form)), rendered(form, moved(form))
     assert (after.claim != before.claim) is differs
-    number, right = allocated(before, moved(form), form)
+    number, right = count_pairs(before, moved(form), form)
     if still is None:
         assert number == total(form) and right == number - 2
     else:
         assert (number, right) == (still, still)
-    assert allocated(after, moved(form), form) == (total(form), total(form))
+    assert count_pairs(after, moved(form), form) == (total(form), total(form))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -134,7 +133,7 @@ def test_old_templates_give_nothing_after_buses_are_renumbered(form: str) -> Non
     """The reason for the refusal of the old template is reported. The new template gives as many pairs as before."""
     before, after = rendered(form, board(form)), rendered(form, renumbered(form))
     assert after.claim != before.claim
-    assert allocated(before, renumbered(form), form) == (0, 0)
+    assert count_pairs(before, renumbered(form), form) == (0, 0)
     offered = offers("node", renumbered(form), FORMS[form][2])
     assert "it has another board" in pair_reason(before.claim["devices"], before.classes, offered, before.engine)
-    assert allocated(after, renumbered(form), form) == (total(form), total(form))
+    assert count_pairs(after, renumbered(form), form) == (total(form), total(form))

@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import P
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import with_own
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.simulated_node import with_near_nics
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
@@ -301,7 +301,7 @@ def test_pods_with_claims_by_address_get_the_affinity_to_their_nodes(tmp_path: P
     """DRANET publishes no map. So each kind of board has a template, and the scheduler cannot distinguish the nodes."""
     folder = Folder(tmp_path, {"a": {}, "b": {"dra_driver_node_name": "node-b"}, "c": {}})
     boards = {"a": lambda gpu: [gpu], "b": lambda gpu: [(gpu + 1) % 4], "c": lambda gpu: [gpu]}
-    folder.report("report", {name: with_own(copy.deepcopy(facts("gb200")), own) for name, own in boards.items()})
+    folder.report("report", {name: with_near_nics(copy.deepcopy(facts("gb200")), own) for name, own in boards.items()})
     theirs = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
     pair = {**SITE_VARIABLES["dra_claims_templates"][0], "align": "nearest"}
     folder.run(dra_claims_drivers=theirs, dra_claims_templates=[pair])

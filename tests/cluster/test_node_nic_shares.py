@@ -96,7 +96,7 @@ def test_pods_get_the_guarantees_of_their_shares(node: Node) -> None:
         share = share_in_status(driver, name)
         assert (share["bandwidth"], share["inForce"]) == (f"{amount}M", {"bandwidth": f"{amount}M", "ceiling": "1G"})
     pins = [Path("/run/lanewise/netns", claim_of(driver, name)["metadata"]["uid"]) for name in SHARES]
-    with Traffic(SWITCH, pins, within=("ip", "netns", "exec", "switch")) as traffic:
+    with Traffic(SWITCH, pins, prefix=("ip", "netns", "exec", "switch")) as traffic:
         rounds: list[tuple[tuple[int, ...], t.Callable[[list[float]], bool]]] = [
             ((0, 1), lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200),
             ((0,), lambda rates: rates[0] >= 0.95 * 1000),

@@ -389,7 +389,7 @@ def test_server_and_validator_refuse_the_same_policies(guarded: ControlPlane, ve
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(claims_strategies.policies(bad=2))
+    @given(claims_strategies.policies(invalid_percent=2))
     def agree(policy: Object) -> None:
         policy = {**policy, "kind": tenancy.POLICY_KIND}  # with another kind, it would be an InterfaceConfig
         problems = tenancy.validate(policy, "policy")

@@ -47,9 +47,9 @@ class ApiServer:
         server = f"https://127.0.0.1:{self._server.server_address[1]}"
         path = folder / "kubeconfig"
         content = {
-            "clusters": [{"name": "one", "cluster": {"server": server, "certificate-authority": str(certificate)}}],
-            "contexts": [{"name": "one", "context": {"cluster": "one", "user": "driver"}}],
-            "current-context": "one",
+            "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": str(certificate)}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "driver"}}],
+            "current-context": "test",
             "users": [{"name": "driver", "user": {}}],
         }
         path.write_text(json.dumps(content))
@@ -68,26 +68,26 @@ class ApiServer:
             return self.objects[path]
 
     def answer(self, method: str, path: str, query: t.Mapping[str, list[str]], body: Object) -> tuple[int, Object]:
-        """The status and the object that answer a request."""
+        """Handle a request. Returns the status and the object of the response."""
         if method == "POST":
             metadata = body.get("metadata", {})
             name = metadata.get("name") or f"{metadata.get('generateName', '')}{next(self._numbers)}"
             content = {**body, "metadata": {**metadata, "name": name}}
             return 201, content if "dryRun" in query else self.put(f"{path}/{name}", content)
         if method == "GET" and path.rpartition("/")[2] in _LISTS:
-            items = [one for key, one in self.objects.items() if key.rpartition("/")[0] == path]
+            items = [item for key, item in self.objects.items() if key.rpartition("/")[0] == path]
             return 200, {"kind": _LISTS[path.rpartition("/")[2]], "items": items, "metadata": {"resourceVersion": "1"}}
-        place = path.removesuffix("/status")
-        found = self.objects.get(place)
+        object_path = path.removesuffix("/status")
+        found = self.objects.get(object_path)
         if found is None:
             details = {"name": path.rpartition("/")[2]}
             return 404, {"kind": "Status", "reason": "NotFound", "message": "not found", "details": details}
         if method == "DELETE":
-            return 200, self.objects.pop(place)
+            return 200, self.objects.pop(object_path)
         if method == "PUT":
-            return 200, self.put(place, body)
+            return 200, self.put(object_path, body)
         if method == "PATCH":
-            return 200, self.put(place, _merged(found, body))
+            return 200, self.put(object_path, _merged(found, body))
         return 200, found
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
@@ -96,7 +96,7 @@ class ApiServer:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def _any(self) -> None:
+            def _respond(self) -> None:
                 parts = urllib.parse.urlsplit(self.path)
                 query = urllib.parse.parse_qs(parts.query)
                 if "watch" in query:
@@ -107,14 +107,14 @@ class ApiServer:
                     return
                 content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 status, found = server.answer(self.command, parts.path, query, json.loads(content or b"{}"))
-                answer = json.dumps(found).encode()
+                encoded = json.dumps(found).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
+                self.send_header("Content-Length", str(len(encoded)))
                 self.end_headers()
-                self.wfile.write(answer)
+                self.wfile.write(encoded)
 
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _respond
 
             def handle(self) -> None:
                 try:
@@ -123,7 +123,7 @@ class ApiServer:
                     self.close_connection = True
 
             def log_message(self, format: str, *words: t.Any) -> None:
-                """Nothing is logged."""
+                """Log nothing."""
 
         return Handler
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The description of a machine with eight PFs of sixteen VFs each, for the builder of tests/machines."""
+"""The description of a machine with eight PFs of sixteen VFs each, from which tests/machines builds its files."""
 
 from __future__ import annotations
 

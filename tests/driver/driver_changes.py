@@ -23,7 +23,8 @@ import typing as t
 
 from lanewise_driver.kernel import netns
 
-#: Events of functions that change files, whatever their arguments (docs.python.org/3/library/audit_events.html).
+#: Audit events of functions that change files whatever their arguments (the event `open` also reports reads;
+#: docs.python.org/3/library/audit_events.html).
 _FILES = (
     "socket.bind",
     "os.chmod",
@@ -76,9 +77,9 @@ def _watch_netlink(change: Change) -> None:
 
     def send(self: socket.socket, data: bytes, flags: int = 0) -> int:
         if self.family == socket.AF_NETLINK:
-            _size, kind, asked, _sequence, _port = _NETLINK_HEADER.unpack_from(data)
+            _size, kind, message_flags, _sequence, _port = _NETLINK_HEADER.unpack_from(data)
             routing = self.proto == socket.NETLINK_ROUTE
-            if (kind & 3 != _GET) if routing else (asked & _DUMP != _DUMP):
+            if (kind & 3 != _GET) if routing else (message_flags & _DUMP != _DUMP):
                 change(f"netlink request {kind} of protocol {self.proto}")
         return plain(self, data, flags)
 

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The complete driver program, started in a tenth of the usual time: each driver is forked from a process that has
-already loaded its modules. It can kill itself at a given step (tests/cluster/killed_driver.py)."""
+"""Starts the complete driver program in a tenth of the usual time, by forking it from a process that has loaded its
+modules. The driver can kill itself at a given step (tests/cluster/killed_driver.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).resolve().parents[1] / "cluster" / "killed_driver.py"
 
 
 class Launcher:
-    """Starts drivers, one after the other, with ``arguments`` of lanewise-driver. Their log is in ``folder``."""
+    """Starts drivers, one after the other, with ``arguments`` for lanewise-driver. ``folder`` gets their log."""
 
     def __init__(self, folder: Path, arguments: t.Sequence[str]) -> None:
         self.kill_file = folder / "kill"
@@ -40,7 +40,8 @@ class Launcher:
             )
 
     def start(self, kill: str = "") -> None:
-        """``kill`` is an operation and a number: the driver kills itself before that change of the operation."""
+        """Start a driver. ``kill`` is an operation and a number: the driver kills itself before that change of the
+        operation."""
         assert not self.running()
         self.arm(kill)
         self._ended = threading.Event()
@@ -57,6 +58,7 @@ class Launcher:
         self.at_end()
 
     def arm(self, kill: str) -> None:
+        """Let the driver kill itself as described for ``start``, or not at all if ``kill`` is empty."""
         if kill:
             self.kill_file.write_text(kill)
         else:
@@ -66,8 +68,8 @@ class Launcher:
         return bool(self.pid) and not self._ended.is_set()
 
     def kill(self) -> None:
-        """Kill the running driver and wait until it has ended. Another driver may have been started since."""
-        ended = self._ended
+        """Kill the running driver and wait until it has ended."""
+        ended = self._ended  # another thread may start the next driver meanwhile
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         assert ended.wait(30)
@@ -101,7 +103,7 @@ def wait_for(condition: t.Callable[[], object], description: str, seconds: float
 
 
 def main() -> None:
-    from lanewise_driver import cli, daemon  # loaded once for all
+    from lanewise_driver import cli, daemon  # each driver inherits the loaded modules
 
     assert cli and daemon
     while line := sys.stdin.readline():

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's paths for a test."""
+"""The driver's paths in a test's folder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from lanewise_driver.base.paths import Paths
 
 
 def under(root: Path, **changes: t.Any) -> Paths:
-    """The usual layout below `root`, except for the interpreter of hooks. `changes` replaces single fields."""
-    usual = dataclasses.asdict(Paths())
-    moved = {name: root / value.relative_to("/") for name, value in usual.items() if name != "hook_python"}
+    """The default layout below `root`, except for the interpreter of hooks. `changes` replaces single fields."""
+    default = dataclasses.asdict(Paths())
+    moved = {name: root / value.relative_to("/") for name, value in default.items() if name != "hook_python"}
     return Paths(**{**moved, **changes})
 
 
 def flat(folder: Path, **changes: Path) -> Paths:
-    """Create all folders directly in one, with names short enough for sockets. Hooks use this interpreter."""
-    found = Paths(
+    """Create all folders of the driver directly in `folder`, because paths of sockets must be short. Hooks use this
+    interpreter."""
+    paths = Paths(
         **{
             "plugin_dir": folder / "plugin",
             "registry_dir": folder / "registry",
@@ -34,5 +35,5 @@ def flat(folder: Path, **changes: Path) -> Paths:
             **changes,
         }
     )
-    found.make()
-    return found
+    paths.make()
+    return paths

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Waiting until the kernel has finished the IPv6 addresses of interfaces that came up."""
+"""Wait until the kernel has accepted the IPv6 addresses of interfaces that came up."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def wait(ip: t.Callable[[str], str], name: str = "", seconds: float = 20, pause:
 def _settled(ip: t.Callable[[str], str], name: str) -> bool:
     interfaces = [entry for entry in json.loads(ip("-json address show")) if name in ("", entry["ifname"])]
     up = [entry for entry in interfaces if {"UP", "LOWER_UP"} <= set(entry["flags"])]
-    # the kernel handles the new carrier a moment later, and only then adds the address
+    # the kernel adds the address only when it has handled the new carrier
     if any(entry["operstate"] not in ("UP", "UNKNOWN") for entry in up):
         return False
-    addresses = [one for entry in up for one in entry["addr_info"] if one["family"] == "inet6"]
-    if any(one.get("tentative") and not one.get("dadfailed") for one in addresses):
+    addresses = [address for entry in up for address in entry["addr_info"] if address["family"] == "inet6"]
+    if any(address.get("tentative") and not address.get("dadfailed") for address in addresses):
         return False
-    # the route comes after the flag is gone
+    # the kernel adds the route after it has cleared the flag
     routes = {route["dst"] for route in json.loads(ip("-json -6 route show table all type local") or "[]")}
-    return routes >= {one["local"] for one in addresses if not one.get("tentative")}
+    return routes >= {address["local"] for address in addresses if not address.get("tentative")}

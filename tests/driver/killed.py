@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""kill -9 before and after every change that a program makes outside its process."""
+"""Run a function in a child process that is killed by SIGKILL before a given change outside the process."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ import traceback
 import types
 import typing as t
 
-#: Functions that change something outside the process, or may do so. Calls through ctypes (mounts) are not seen, but
-#: kills come before and after them, at the calls around them.
-_CHANGES = frozenset(
+#: Functions that change something outside the process, or may do so. Calls through ctypes (mounts) are not reported,
+#: but the calls before and after them are.
+_FUNCTIONS = frozenset(
     "fchmod flock fsync ftruncate get_errno ioctl mkdir open pwrite remove rename replace rmdir send sendall sendmsg "
     "sendto unlink utime write".split()
 )
-_OF = ("posix", "fcntl", "_ctypes", "_io", "_socket", "socket")
+#: The modules of these functions.
+_MODULES = ("posix", "fcntl", "_ctypes", "_io", "_socket", "socket")
 
 
-def _changes(function: t.Any) -> bool:
-    if getattr(function, "__name__", "") not in _CHANGES:
+def _may_change(function: t.Any) -> bool:
+    if getattr(function, "__name__", "") not in _FUNCTIONS:
         return False
     holder = getattr(function, "__self__", None)
     if isinstance(holder, types.ModuleType):
-        return holder.__name__ in _OF and (holder.__name__, function.__name__) != ("_io", "open")
-    return any(base.__module__ in _OF for base in type(holder).__mro__)
+        return holder.__name__ in _MODULES and (holder.__name__, function.__name__) != ("_io", "open")
+    return any(base.__module__ in _MODULES for base in type(holder).__mro__)
 
 
-#: Lets a process call the given function, with a description, before each of its changes.
+#: Makes the process call the given function, with a description, before each of its changes.
 Watch = t.Callable[[t.Callable[[str], None]], None]
 
 
@@ -41,7 +42,7 @@ def watch_calls(change: t.Callable[[str], None]) -> None:
     Every call in the process then takes several times as long, while `driver_changes.watch` costs almost nothing."""
 
     def watch(_frame: types.FrameType, event: str, function: t.Any) -> None:
-        if event == "c_call" and _changes(function):
+        if event == "c_call" and _may_change(function):
             change(function.__name__)
 
     threading.setprofile(watch)
@@ -49,16 +50,16 @@ def watch_calls(change: t.Callable[[str], None]) -> None:
 
 
 def killed_at(step: int, act: t.Callable[[], object], watch: Watch = watch_calls) -> bool:
-    """Run `act` in a child that is killed before its change number `step`, in whichever thread that is.
+    """Run `act` in a child process that is killed before its change number `step` (from 0), whichever thread makes it.
 
-    Returns whether the child was killed; False means that `act` ended before. Raises AssertionError if `act` raised an
-    exception.
+    Returns whether the child was killed; False means that `act` made fewer changes. Raises AssertionError if `act`
+    raised an exception.
     """
     child = os.fork()
     if child == 0:
         calls = 0
 
-        def change(_words: str) -> None:
+        def change(_description: str) -> None:
             nonlocal calls
             calls += 1
             if calls > step:
@@ -82,8 +83,8 @@ def killed_at(step: int, act: t.Callable[[], object], watch: Watch = watch_calls
 
 
 def killed_at_each_step(act: t.Callable[[], object], stride: int = 1) -> t.Iterator[int]:
-    """Run `act` repeatedly, kill it `stride` steps later each time, and yield the step. The last run is not killed. The
-    caller restores the initial state before it asks for the next step."""
+    """Run `act` repeatedly, each time killed `stride` steps later, and yield the step after each run. The last run is
+    not killed. The caller restores the initial state before it asks for the next step."""
     step = 0
     while True:
         killed = killed_at(step, act)

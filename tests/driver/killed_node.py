@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node whose driver is killed while it serves claims. The driver is the complete program, in namespaces with real
+"""A node whose driver is killed while it serves claims. The driver is the complete program, on a node with veth
 interfaces; the test calls it by gRPC as kubelet does, and runs its hook as a container runtime does."""
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 
 import grpc
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from ansible_collections.lanewise.dra.tests.driver import claims_world as world
+from ansible_collections.lanewise.dra.tests.driver import claims_node
 from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
+from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox, differences, host_state, ip
 from ansible_collections.lanewise.dra.tests.driver.driver_process import Launcher, wait_for
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
@@ -60,19 +60,19 @@ CONFIGURATION: dict[str, Object] = {
         "sysctls": {"net.ipv6.conf.IFNAME.accept_dad": 0},
     },
 }
-#: The rail of the macvlan has one address for this node: if it were lost, the next pod would have none.
+#: The rail of the macvlan has a single address on this node: if it were not released, the next pod would get none.
 RAIL_ADDRESS = "198.51.100.8"
 RAILS: Object = {
     "rails": {"wire2": 5},
     "rail_addresses": [{"rail": 5, "range": f"{RAIL_ADDRESS}/32", "pool": "198.51.100.0/24"}],
 }
 #: The age at which the driver removes unfinished files of killed drivers (files.sweep).
-DRAFT_SECONDS = 120.0
+UNFINISHED_SECONDS = 120.0
 #: The kernel finishes changes within this time, which is shorter than the retry interval of a started driver.
 KERNEL_SECONDS = 3.0
 
-
-_RULES_FROM = CONFIGURATION["wire0"]["rules"][0]["source"].partition("/")[0]
+#: The address whose rules belong to net1.
+_RULES_SOURCE = CONFIGURATION["wire0"]["rules"][0]["source"].partition("/")[0]
 
 
 class DriverKilled(Exception):
@@ -81,7 +81,8 @@ class DriverKilled(Exception):
 
 @dataclass
 class Node:
-    """The node, its driver, and the state of both before the first claim."""
+    """The node, its driver, and the state of both before the first claim. `pod_view` is what a pod with both claims
+    sees."""
 
     folder: Path
     driver: Launcher = field(init=False)
@@ -90,7 +91,7 @@ class Node:
     pod_view: Object = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.fabric = world.make_wires(WIRES)
+        self.fabric = claims_node.make_wires(WIRES)
         self.paths = Paths(
             plugin_dir=self.folder / "plugin",
             registry_dir=self.folder / "registry",
@@ -147,8 +148,8 @@ class Node:
     # the driver
 
     def start(self, kill: str = "", after: float = -1) -> bool:
-        """Start the driver and wait until it serves. Returns False if it was killed before that, by itself or ``after``
-        this many seconds."""
+        """Start the driver and wait until it serves. It is killed as described for Launcher.start, or after ``after``
+        seconds unless that is negative. Returns False if it was killed before it served."""
         for socket in (self.paths.service_socket(), self.paths.hook_socket):
             socket.unlink(missing_ok=True)
         self.driver.start(kill)
@@ -169,13 +170,13 @@ class Node:
     def _call(self, method: str, names: t.Iterable[str]) -> None:
         claims = [{"namespace": NAMESPACE, "name": name, "uid": UIDS[name]} for name in names]
         with Kubelet(self.paths.service_socket(), protocol.pool) as kubelet:
-            self.driver.at_end = kubelet.close  # or gRPC would wait for a driver that has ended
+            self.driver.at_end = kubelet.close  # otherwise gRPC would wait for a driver that has ended
             try:
-                answer = kubelet.call(protocol.DRA["v1"], method, claims=claims)
+                response = kubelet.call(protocol.DRA["v1"], method, claims=claims)
             except (grpc.RpcError, ValueError):
-                self.driver.status(5)  # no answer: it must have been killed
+                self.driver.status(5)  # there is no answer only if the driver has ended
                 raise DriverKilled from None
-        assert not any(one.error for one in answer.claims.values()), answer
+        assert not any(result.error for result in response.claims.values()), response
 
     def prepare(self) -> None:
         """Prepare all claims, as kubelet does. Raises DriverKilled."""
@@ -186,8 +187,9 @@ class Node:
         self._call("NodeUnprepareResources", UIDS)
 
     def start_hook(self, name: str, sandbox: Sandbox) -> subprocess.Popen[str]:
-        """Start the hook of a claim, as for a container that starts. It waits for a driver that restarts."""
-        annotations = {f"io.kubernetes.cri.sandbox-{key}": value for key, value in self._pod().items()}
+        """Start the hook of a claim, as a container runtime does. The hook waits for a driver that restarts."""
+        pod = {"uid": "pod-uid", "name": POD, "namespace": NAMESPACE}
+        annotations = {f"io.kubernetes.cri.sandbox-{key}": value for key, value in pod.items()}
         state = {"ociVersion": "1.2.0", "id": "c", "pid": sandbox.pid, "annotations": annotations}
         command = cdi.hook_command(self.paths, UIDS[name])
         pipe, environment = subprocess.PIPE, {"LC_ALL": "C.UTF-8"}
@@ -198,22 +200,17 @@ class Node:
         started.stdin = None
         return started
 
-    @staticmethod
-    def _pod() -> dict[str, str]:
-        return {"uid": "pod-uid", "name": POD, "namespace": NAMESPACE}
-
     # state of the node
 
     def files(self) -> list[str]:
-        """Everything on disk below the driver's folders and all pinned namespaces, except unfinished files of killed
-        writers, which are removed later."""
+        """All files below the driver's folders and all pinned namespaces, except unfinished files of killed drivers,
+        which are removed later."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if path.is_file()]
-        found = [
-            path for path in found if path != self.paths.rail_addresses
-        ]  # it keeps the order of free addresses, also without claims
+        # the file of rail addresses keeps the order of free addresses, also without claims
+        found = [path for path in found if path != self.paths.rail_addresses]
         pinned = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if " nsfs " in line]
-        return sorted([*(str(one) for one in found if not one.name.endswith(files.UNFINISHED)), *pinned])
+        return sorted([*(str(path) for path in found if not path.name.endswith(files.UNFINISHED)), *pinned])
 
     def records(self) -> dict[str, Record]:
         found, unreadable = Store(self.paths.state_dir).all()
@@ -221,55 +218,57 @@ class Node:
         return {record.name: record for record in found}
 
     def differences_from_records(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
-        """The differences between the records and each device: its place and its settings. Of a sandbox that has ended
-        only the pin of the driver is left, and nothing can look inside.
+        """The differences between the records and the devices: where each device is, and its settings. If the sandbox
+        has ended, only the driver's pin is checked, because no process can enter the namespace.
 
-        The kernel makes the routes of an IPv6 address a moment after the address.
+        Waits at most KERNEL_SECONDS, because the kernel makes the routes of an IPv6 address after the address.
         """
         end = time.monotonic() + KERNEL_SECONDS
-        while (wrong := self._differences_now(sandbox, ended)) and time.monotonic() < end:
+        while (problems := self._differences_now(sandbox, ended)) and time.monotonic() < end:
             time.sleep(0.01)
-        return wrong
+        return problems
 
     def _differences_now(self, sandbox: Sandbox, ended: bool) -> list[str]:
-        records, wrong = self.records(), []
+        records, problems = self.records(), []
         inside: Object = {} if ended else pod_view(sandbox)
         now = host_state()
         away: set[str] = set()
         for claim, interfaces in INTERFACES.items():
             phase = records[claim].phase if claim in records else ""
             if phase not in ("", PREPARED, ATTACHED):
-                wrong.append(f"{claim} is {phase} after a start")
+                problems.append(f"{claim} is {phase} after a start")
             for name, wire in interfaces.items():
                 if phase != ATTACHED:
-                    wrong += [f"{name} is in the pod, and {claim} {phase or 'not prepared'}"] if name in inside else []
+                    problems += (
+                        [f"{name} is in the pod, and {claim} {phase or 'not prepared'}"] if name in inside else []
+                    )
                     continue
                 away.add(wire)
                 if ended:
                     pin = self.paths.pin(UIDS[claim])
-                    wrong += [] if netns.alive(pin) else [f"{name} is in the pod, of which no pin is left"]
+                    problems += [] if netns.alive(pin) else [f"{name} is in the pod, and its namespace has no pin"]
                 elif inside.get(name) != self.pod_view[name]:
-                    wrong += differences({name: self.pod_view[name]}, {name: inside.get(name)})
+                    problems += differences({name: self.pod_view[name]}, {name: inside.get(name)})
         if not away:
-            return wrong + differences(self.before, now)
+            return problems + differences(self.before, now)
         for wire in WIRES:
             if wire in away and not CONFIGURATION[wire].get("child"):
-                wrong += [f"{wire} is on the node and in the pod"] if wire in now["links"] else []
+                problems += [f"{wire} is on the node and in the pod"] if wire in now["links"] else []
                 continue
             link_before, link_now = self.before["links"][wire], now["links"].get(wire, {})
             if wire in away:  # its macvlan child has another address
                 link_now = {**link_now, "promiscuity": link_before["promiscuity"]}
-            wrong += differences({wire: link_before}, {wire: link_now})
-        return wrong
+            problems += differences({wire: link_before}, {wire: link_now})
+        return problems
 
     def leftovers(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
         """The differences from the state before the first claim."""
-        wrong = differences(self.before, host_state())
-        wrong += [] if ended else [f"in the pod: {name}" for name in pod_view(sandbox) if name != "lo"]
-        wrong += [f"left: {path}" for path in self.files() if path not in self.files_before]
-        wrong += [f"{uid} still has {address}" for address, uid in self.held_addresses().items()]
-        wrong += [f"lost: {path}" for path in self.files_before if path not in self.files()]
-        return wrong + [f"the cluster still has a status of {name}" for name in self.statuses()]
+        problems = differences(self.before, host_state())
+        problems += [] if ended else [f"in the pod: {name}" for name in pod_view(sandbox) if name != "lo"]
+        problems += [f"left: {path}" for path in self.files() if path not in self.files_before]
+        problems += [f"{uid} still has {address}" for address, uid in self.held_addresses().items()]
+        problems += [f"lost: {path}" for path in self.files_before if path not in self.files()]
+        return problems + [f"the cluster still has a status of {name}" for name in self.statuses()]
 
     def statuses(self) -> list[str]:
         """The claims whose status in the cluster has devices of the driver."""
@@ -280,30 +279,31 @@ class Node:
         path = self.paths.rail_addresses
         return dict(json.loads(path.read_text())["held"]) if path.exists() else {}
 
-    def drafts(self) -> list[Path]:
+    def unfinished(self) -> list[Path]:
+        """The unfinished files of killed drivers."""
         return list(self.folder.rglob(f"*{files.UNFINISHED}"))
 
-    def age_drafts(self) -> None:
-        """Make the unfinished files of killed writers two minutes old."""
-        then = time.time() - DRAFT_SECONDS
-        for path in self.drafts():
+    def age_unfinished(self) -> None:
+        """Make the unfinished files of killed drivers so old that the driver removes them."""
+        then = time.time() - UNFINISHED_SECONDS
+        for path in self.unfinished():
             os.utime(path, (then, then))
 
 
 def pod_view(sandbox: Sandbox) -> Object:
     """What a pod sees of its interfaces, by name, with routes, rules and neighbors."""
     found: Object = {}
-    shown = json.loads(ip("-j", "-d", "address", netns=sandbox.pid))
-    for one in shown:
-        for address in one["addr_info"]:
-            address.pop("optimistic", None)  # a flag of the moment, which the kernel removes later
-        found[one["ifname"]] = world._without_volatile(one)
+    links = json.loads(ip("-j", "-d", "address", netns=sandbox.pid))
+    for link in links:
+        for address in link["addr_info"]:
+            address.pop("optimistic", None)  # the kernel removes this flag later
+        found[link["ifname"]] = claims_node._without_volatile(link)
     for family in ("-4", "-6"):
         routes = json.loads(ip("-j", family, "route", "show", "table", "all", netns=sandbox.pid))
         for route in routes:
-            found.get(route.get("dev"), {}).setdefault("routes", []).append(repr(world._without_volatile(route)))
+            found.get(route.get("dev"), {}).setdefault("routes", []).append(repr(claims_node._without_volatile(route)))
         rules = ip(family, "rule", netns=sandbox.pid).splitlines()
-        for name, source in (("net1", _RULES_FROM), ("mac0", RAIL_ADDRESS)):
+        for name, source in (("net1", _RULES_SOURCE), ("mac0", RAIL_ADDRESS)):
             if name in found:
                 found[name][f"rules {family}"] = [line for line in rules if source in line]
     for neighbor in json.loads(ip("-j", "neighbour", "show", "nud", "permanent", netns=sandbox.pid)):
@@ -351,11 +351,12 @@ def killed_after(driver: Launcher, seconds: float) -> t.Iterator[None]:
 
 
 def moments(number: int, changes: t.Mapping[str, int], generator: random.Random) -> list[tuple[str, int]]:
-    """``number`` moments at which to kill, each an operation and a step. Half of them are known steps: all of them or
-    an even selection, with at least one of each operation. Step -1 is a random moment of an operation."""
+    """``number`` moments at which to kill the driver, each an operation and a step. ``changes`` has the number of
+    steps of each operation. Half of the moments are evenly selected steps, with at least one of each operation. Step
+    -1, of the other half, is a random moment of an operation."""
     middle = [(operation, count // 2) for operation, count in changes.items()]
     others = [(operation, step) for operation, count in changes.items() for step in range(count + 1)]
-    others = [one for one in others if one not in middle]
+    others = [moment for moment in others if moment not in middle]
     room = min(len(others), max(number // 2 - len(middle), 0))
-    chosen = middle + [others[place * len(others) // room] for place in range(room)]
+    chosen = middle + [others[index * len(others) // room] for index in range(room)]
     return chosen + [(generator.choice(list(changes)), -1) for _each in range(number - len(chosen))]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A client like kubelet, and a service that records its calls in files."""
+"""A client that calls the driver as kubelet does, and a substitute for the driver's service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UID = "5f0c1b9e-0000-4000-8000-0000000000{:02x}"
 
 
 class Kubelet:
-    """Calls methods by their full names, with the message classes of `pool`."""
+    """A gRPC client. `pool` has the descriptors of its services and messages."""
 
     def __init__(self, socket: Path, pool: t.Any) -> None:
         self.pool = pool
@@ -31,16 +31,16 @@ class Kubelet:
         return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(name))(**fields)
 
     def call(self, service: str, method: str, timeout: float = 30, **fields: t.Any) -> t.Any:
-        """One call; returns the response, or a stream of responses. Raises grpc.RpcError."""
-        described = self.pool.FindServiceByName(service).methods_by_name[method]
-        make = self.channel.unary_stream if described.server_streaming else self.channel.unary_unary
-        done = make(
+        """Call a method. Returns the response, or a stream of responses. Raises grpc.RpcError."""
+        descriptor = self.pool.FindServiceByName(service).methods_by_name[method]
+        make = self.channel.unary_stream if descriptor.server_streaming else self.channel.unary_unary
+        method_call = make(
             f"/{service}/{method}",
             request_serializer=lambda request: request.SerializeToString(),
-            response_deserializer=message_factory.GetMessageClass(described.output_type).FromString,
+            response_deserializer=message_factory.GetMessageClass(descriptor.output_type).FromString,
         )
-        request = message_factory.GetMessageClass(described.input_type)(**fields)
-        return done(request, wait_for_ready=True, timeout=timeout)
+        request = message_factory.GetMessageClass(descriptor.input_type)(**fields)
+        return method_call(request, wait_for_ready=True, timeout=timeout)
 
     def close(self) -> None:
         self.channel.close()
@@ -48,12 +48,13 @@ class Kubelet:
     def __enter__(self) -> Kubelet:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *_unused: object) -> None:
         self.close()
 
 
 class FileService:
-    """A service whose state is files in a folder, so that two instances share it. Some claim names cause errors."""
+    """A service that keeps prepared claims as files in a folder, which several instances may share. Some claim names
+    cause errors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,14 +66,14 @@ class FileService:
 
     @contextlib.contextmanager
     def exclusive(self) -> t.Iterator[None]:
-        """Fails if another operation runs, in any process."""
-        mark = self.folder / "running"
-        mark.touch(exist_ok=False)
+        """Run an operation. Fails if another operation runs, in any process."""
+        marker = self.folder / "running"
+        marker.touch(exist_ok=False)
         try:
             time.sleep(self.delay)
             yield
         finally:
-            mark.unlink()
+            marker.unlink()
 
     def prepare(self, claim: ClaimRef) -> t.Sequence[PreparedDevice]:
         if claim.name == "refused":

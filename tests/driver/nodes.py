@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes and pods for tests with the kernel. The node is a child process in new network and mount namespaces, with veth
-pairs as its interfaces. Pods are other network namespaces."""
+"""Nodes and pods for tests with the kernel. A node is a child process in new network and mount namespaces, with veth
+interfaces. Pods are further network namespaces."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_PRIVATE, _MS_REC = 1 << 18, 16384
 _SKIPPED = 77
 _libc = ctypes.CDLL(None, use_errno=True)
-#: The interface that `node` creates.
+#: The interface `one`, which `node` creates.
 ONE = Identity(None, None, "one")
 
 
 def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
-    """Run a test in a forked process that is a node. Skips the test if the privileges for that are missing."""
+    """Run a test in a forked process with new network and mount namespaces. Skips the test without the privileges."""
 
     @functools.wraps(function)
     def test(*args: t.Any, **kwargs: t.Any) -> None:
@@ -45,23 +45,23 @@ def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
             status = 1
             try:
                 os.close(reader)
-                with os.fdopen(writer, "w") as reported:
+                with os.fdopen(writer, "w") as report:
                     try:
-                        _become_a_node()
+                        _enter_namespaces()
                         function(*args, **kwargs)
                         status = 0
                     except pytest.skip.Exception as reason:
-                        reported.write(str(reason))
+                        report.write(str(reason))
                         status = _SKIPPED
                     except BaseException:  # noqa: BLE001  # a forked process never returns to pytest
-                        reported.write(traceback.format_exc())
+                        report.write(traceback.format_exc())
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(status)
         os.close(writer)
-        with os.fdopen(reader) as reports:
-            text = reports.read()
+        with os.fdopen(reader) as reported_by_child:
+            text = reported_by_child.read()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == _SKIPPED:
             pytest.skip(text)
@@ -70,12 +70,12 @@ def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
     return test
 
 
-def _become_a_node() -> None:
+def _enter_namespaces() -> None:
     if _libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET):
         pytest.skip(f"needs to make network namespaces: {os.strerror(ctypes.get_errno())}")
     if _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
         pytest.skip("needs to make mount namespaces")
-    run("mount -t sysfs sys /sys")  # the old one shows the interfaces of the old namespace
+    run("mount -t sysfs sys /sys")  # a sysfs shows the interfaces of the namespace that mounted it
     run("mount -t tmpfs run /run")
     run("ip link set lo up")
 
@@ -89,8 +89,17 @@ def run(command: str, check: bool = True, text: str | None = None) -> str:
     return done.stdout
 
 
+def _run_in(netns_file: str, command: str, check: bool) -> str:
+    """Run a shell command in a network namespace. Returns its output."""
+    done = subprocess.run(
+        ["nsenter", f"--net={netns_file}", "sh", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
 def without_dad() -> None:
-    """Switch off duplicate address detection, which takes seconds, for interfaces that are created from now on."""
+    """Disable duplicate address detection, which takes seconds, for new interfaces."""
     run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
 
 
@@ -100,7 +109,7 @@ def wait_for_ipv6() -> None:
 
 
 class Pod:
-    """A network namespace that only its pin keeps, and commands in it."""
+    """A network namespace without processes, which a pin (a bind mount) keeps."""
 
     def __init__(self, name: str = "pod") -> None:
         self.pin = Path("/run/lanewise/netns") / name
@@ -116,11 +125,7 @@ class Pod:
         assert netns.alive(self.pin)
 
     def run(self, command: str, check: bool = True) -> str:
-        done = subprocess.run(
-            ["nsenter", f"--net={self.pin}", "sh", "-c", command], capture_output=True, text=True, check=False
-        )
-        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        return _run_in(str(self.pin), command, check)
 
     def end(self) -> None:
         """Remove the pin. The kernel destroys the namespace some time later."""
@@ -134,32 +139,28 @@ class Pod:
 
 
 class HiddenNamespace:
-    """A namespace that only a descriptor keeps. With `passed`, no process has it open once it is hidden: the descriptor
-    is in flight in a Unix socket."""
+    """A network namespace that only a descriptor keeps. With `passed`, `hide` sends the descriptor through a Unix
+    socket that nobody reads, so that no process has it open."""
 
     def __init__(self, passed: bool = False) -> None:
         self.descriptor = netns.new()
         self.passed = passed
-        self.ends = socket.socketpair()
+        self.sockets = socket.socketpair()
 
     def hide(self) -> None:
-        """From here on the namespace has no name in /proc."""
+        """With `passed`, remove the last path of the namespace in /proc."""
         if self.passed:
-            socket.send_fds(self.ends[0], [b"x"], [self.descriptor])
+            socket.send_fds(self.sockets[0], [b"x"], [self.descriptor])
             os.close(self.descriptor)
 
     def show(self) -> None:
+        """Undo `hide`."""
         if self.passed:
-            _data, (self.descriptor,), _flags, _address = socket.recv_fds(self.ends[1], 1, 1)
+            _data, (self.descriptor,), _flags, _address = socket.recv_fds(self.sockets[1], 1, 1)
             self.passed = False
 
     def run(self, command: str, check: bool = True) -> str:
-        path = f"/proc/{os.getpid()}/fd/{self.descriptor}"
-        done = subprocess.run(
-            ["nsenter", f"--net={path}", "sh", "-c", command], capture_output=True, text=True, check=False
-        )
-        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        return _run_in(self.path(), command, check)
 
     def path(self) -> str:
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
@@ -182,7 +183,7 @@ def busy() -> t.Iterator[None]:
 
 
 def pair(name: str, peer: str = "", up: bool = True) -> None:
-    """Create an interface of the node, connected to a peer that stands for the network."""
+    """Create a veth interface of the node. Its peer, NAME-far by default, stands for the network."""
     peer = peer or f"{name}-far"
     mac = f"02:00:00:00:00:{len(name):02x}"
     run(f"ip link add {name} address {mac} type veth peer name {peer}")
@@ -191,7 +192,8 @@ def pair(name: str, peer: str = "", up: bool = True) -> None:
         run(f"ip link set {name} up")
 
 
-_PARTS = {
+#: The commands that show the state of an interface.
+_COMMANDS = {
     "link": "ip -d -o link show dev {0}",
     "addresses": "ip -d -o addr show dev {0} | sed 's/^[0-9]*//'",
     "routes": "{{ ip -d -4 route show table all; ip -d -6 route show table all; }} | sort",
@@ -204,17 +206,17 @@ _PARTS = {
 
 
 def shown(name: str) -> dict[str, str]:
-    """What iproute2 and /proc show of an interface of the node, without indexes, to compare before and after."""
-    ends = "\0"
-    script = "printf '\\0'\n".join(f"{part.format(name)}\n" for part in _PARTS.values())
-    found = dict(zip(_PARTS, run(script, check=False).split(ends), strict=True))
+    """The state of an interface of the node as iproute2 and /proc show it, without indexes, for comparison."""
+    script = "printf '\\0'\n".join(f"{command.format(name)}\n" for command in _COMMANDS.values())
+    found = dict(zip(_COMMANDS, run(script, check=False).split("\0"), strict=True))
     assert found["link"], f"there is no {name}"
     # the qdisc is noop until the interface is up for the first time
     return {**found, "link": found["link"].split(":", 1)[1].replace(" qdisc noop ", " qdisc noqueue ")}
 
 
 def node(*commands: str) -> HostState:
-    """The state of the interface `one` after commands, each of which may need addresses from the previous one."""
+    """Create the interface `one` and run commands, which may need addresses of the previous ones. Returns the state of
+    `one` on the node."""
     without_dad()
     pair("one")
     wait_for_ipv6()

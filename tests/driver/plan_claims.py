@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims, devices and pods for tests of the plan of a claim, and helpers that plan them."""
+"""Claims, devices and pods for tests of the plan of a claim, and helpers that make and check plans."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lanewise_driver.publish.inventory import Device
 NODE = "node-1"
 UID = "claim-uid-1"
 POD_UID = "pod-uid-1"
+#: Device names: a PF, its VF, another PF, an InfiniBand device and an RDMA device without an interface.
 PF, VF, OTHER, INFINIBAND, RDMA_ONLY = (f"pci-0000-8a-0{number}-0" for number in range(5))
 
 
@@ -30,9 +31,10 @@ def device(name: str, interface: str | None, **more: t.Any) -> Device:
     )
 
 
+#: The devices of the node.
 KNOWN = {
-    one.name: one
-    for one in (
+    known.name: known
+    for known in (
         device(PF, "eth1"),
         device(VF, "eth1v0", pf="0000:8a:00.0", vf=0),
         device(OTHER, "eth2"),
@@ -47,6 +49,7 @@ def result(request: str, name: str, **more: t.Any) -> Object:
 
 
 def config(fields: t.Any, *requests: str, source: str = "FromClaim", driver: str = "lanewise.dev") -> Object:
+    """An entry of an allocation's `config`. `fields` is an InterfaceConfig, or else any opaque parameters."""
     parameters = interface_config.parameters(fields) if isinstance(fields, dict) else fields
     entry: Object = {"source": source, "opaque": {"driver": driver, "parameters": parameters}}
     return {**entry, "requests": list(requests)} if requests else entry
@@ -64,12 +67,15 @@ OPEN: Object = {"source": "FromClass", **OPEN_CLASS}
 
 
 def claim(results: list[Object], configs: t.Sequence[Object] = (), **metadata: str) -> Object:
-    own = [
-        {key: value for key, value in one.items() if key != "source"} for one in configs if one["source"] == "FromClaim"
+    """An allocated claim that is reserved for a pod."""
+    own_configs = [
+        {key: value for key, value in entry.items() if key != "source"}
+        for entry in configs
+        if entry["source"] == "FromClaim"
     ]
     return {
         "metadata": {"name": "claim", "namespace": "ns", "uid": UID, **metadata},
-        "spec": {"devices": {"config": own}},
+        "spec": {"devices": {"config": own_configs}},
         "status": {
             "allocation": {"devices": {"results": results, "config": list(configs)}},
             "reservedFor": [{"resource": "pods", "name": "pod", "uid": POD_UID}],
@@ -81,15 +87,17 @@ def pod(**spec: t.Any) -> Object:
     return {"metadata": {"name": "pod", "namespace": "ns", "uid": POD_UID}, "spec": {"nodeName": NODE, **spec}}
 
 
-def planned(allocated: t.Any, its_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
+def planned(allocated: t.Any, claim_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
+    """The record that the driver makes for an allocated claim and its pod."""
     defaults = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
     record = plan(allocated, others=others, **defaults)
     if record.pod:
-        check_pod(its_pod or pod(), record.pod, NODE)
+        check_pod(claim_pod or pod(), record.pod, NODE)
     return record
 
 
 def refused(allocated: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t.Any) -> str:
+    """Check that a claim is refused with a message that has these words and names a field. Returns the message."""
     with pytest.raises(kind) as caught:
         planned(allocated, **more)
     message = caught.value.message

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A tenant that changes everything it can in its network namespace: each setting of an interface, one by one. `view` is
-everything that a tenant sees of the interface, for comparison with what another tenant saw."""
+"""Changes that a tenant can try in its network namespace: each setting of an interface, one by one. `view` returns what
+a tenant sees of the interface, for comparison with what the next tenant sees."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import random
 import socket
 import struct
@@ -24,19 +25,30 @@ _CLONE_NEWNS, _CLONE_FS = 0x00020000, 0x00000200
 _MS_PRIVATE, _MS_REC = 1 << 18, 16384
 _libc = ctypes.CDLL(None, use_errno=True)
 
+#: linux/rtnetlink.h and linux/if_link.h
+_RTM_NEWADDR, _RTM_GETADDR, _RTM_NEWROUTE, _RTM_GETNEIGH, _RTM_NEWQDISC, _RTM_GETQDISC = 20, 22, 24, 30, 36, 38
+_IFLA_OPERSTATE, _IF_OPER_TESTING, _IF_OPER_DORMANT = 16, 4, 5
+_NUD_PERMANENT, _RTN_UNICAST = 0x80, 1
+#: linux/bpf.h: commands, types of programs, and attach points
+_BPF_PROG_LOAD, _BPF_PROG_ATTACH, _BPF_LINK_CREATE = 5, 8, 28
+_SCHED_CLS, _XDP_PROGRAM = 3, 6
+_XDP, _TCX_INGRESS, _TCX_EGRESS = 37, 46, 47
+
 T = t.TypeVar("T")
 
-#: Attributes of rtnetlink that move an interface to another namespace or that count. They are not settings.
-_MOVES = ("net-ns-pid", "net-ns-fd", "target-netnsid", "link-netnsid", "new-netnsid", "new-ifindex", "ext-mask")
+#: Attributes of rtnetlink that are not settings: they move an interface to another namespace, number it, or filter.
+_NO_SETTINGS = ("net-ns-pid", "net-ns-fd", "target-netnsid", "link-netnsid", "new-netnsid", "new-ifindex", "ext-mask")
 #: Attributes that may differ between two tenants, by their names in the specification.
 _VOLATILE = {
     "stats", "stats64", "carrier-changes", "carrier-up-count", "carrier-down-count", "event", "link", "link-netnsid",
     "qdisc", "operstate", "carrier",
 }  # fmt: skip
-_INET6_RUNS = (1, 3, 5, 6)  # flags, statistics, cache, ICMP statistics
+#: IPv6 attributes that the kernel changes by itself: flags, statistics, cache, ICMP statistics.
+_INET6_VOLATILE = (1, 3, 5, 6)
 _SYSCTLS = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
+#: Values to write to files.
 _FILE_VALUES = ("1", "2", "0", "3", "10", "1000", "20000")
-#: Sysctls and files that the kernel changes by itself, or that would make a test wait if they were set.
+#: Sysctls and files that are left out: the kernel changes them by itself, or they would delay a test.
 _SYSCTLS_LEFT = ("base_reachable_time", "retrans_time", "mc_forwarding", "stable_secret")
 _FILES_LEFT = ("carrier", "speed", "duplex", "uevent", "operstate", "dormant", "testing", "ifindex", "iflink")
 _FILES_LEFT += ("carrier_changes", "carrier_up_count", "carrier_down_count", "addr_assign_type", "name_assign_type")
@@ -44,14 +56,15 @@ _QUEUE_FILES_LEFT = ("tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"
 
 
 class Change(t.NamedTuple):
-    """Something that a tenant does; `does` returns whether the kernel accepted it."""
+    """A change that a tenant tries. `does` makes it, and returns whether the kernel accepted it."""
 
     name: str
     does: t.Callable[[Pod], bool]
 
 
-def inside(pod: Pod, function: t.Callable[..., T], *args: t.Any) -> T:
-    """Call a function in a thread that is in the pod's network namespace and has the /sys of that namespace."""
+def call_in_pod(pod: Pod, function: t.Callable[..., T], *args: t.Any) -> T:
+    """Call a function in a thread in the pod's network namespace, with the /sys of that namespace. Returns its
+    result."""
 
     def work() -> T:
         if _libc.unshare(_CLONE_FS | _CLONE_NEWNS):
@@ -68,8 +81,8 @@ def inside(pod: Pod, function: t.Callable[..., T], *args: t.Any) -> T:
 
 
 def view(pod: Pod, name: str, specs: Path) -> dict[str, str]:
-    """Everything that a tenant sees of its interface."""
-    seen = inside(pod, _files, name)
+    """What a tenant sees of its interface: files, attributes, BPF programs, qdiscs, addresses and neighbors."""
+    seen = call_in_pod(pod, _files, name)
     names = {entry["number"]: entry["name"] for entry in netlink_specs.sets(_spec(specs, "rt_link"))["link-attrs"]}
     with Netlink(pod.pin) as connection:
         link = links.get(connection, name=name, vfs=True)
@@ -79,19 +92,24 @@ def view(pod: Pod, name: str, specs: Path) -> dict[str, str]:
             attribute = names.get(kind, str(kind))
             if attribute == "af-spec":
                 for family, inner in netlink.pairs(value):
-                    for place, part in netlink.pairs(inner):
-                        if family != socket.AF_INET6 or place not in _INET6_RUNS:
-                            seen[f"af-spec {family} {place}"] = part.hex()
+                    for number, part in netlink.pairs(inner):
+                        if family != socket.AF_INET6 or number not in _INET6_VOLATILE:
+                            seen[f"af-spec {family} {number}"] = part.hex()
             elif attribute not in _VOLATILE:
                 seen[attribute] = value.hex()
-        seen["dormant"] = str(link.raw.get(16, b"\0")[0] in (4, 5))
+        seen["dormant"] = str(link.raw.get(_IFLA_OPERSTATE, b"\0")[0] in (_IF_OPER_TESTING, _IF_OPER_DORMANT))
         seen["programs"] = repr(programs.listed(link.index))
-        for message, size, what in ((38, 20, "qdiscs"), (22, 8, "addresses"), (30, 12, "neighbors")):
+        for message, size, what in (
+            (_RTM_GETQDISC, 20, "qdiscs"),
+            (_RTM_GETADDR, 8, "addresses"),
+            (_RTM_GETNEIGH, 12, "neighbors"),
+        ):
             bodies = []
             for _unused, body in connection.dump(message, bytes(size)):
                 (owner,) = struct.unpack_from("=i", body, 4)
-                learnt = what == "neighbors" and not (struct.unpack_from("=H", body, 8)[0] & 0x80 and body[11] == 1)
-                if owner == link.index and not learnt:
+                (state,) = struct.unpack_from("=H", body, 8) if what == "neighbors" else (0,)
+                learned = what == "neighbors" and not (state & _NUD_PERMANENT and body[11] == _RTN_UNICAST)
+                if owner == link.index and not learned:
                     bodies.append(body[:4].hex())
             seen[what] = " ".join(sorted(bodies))
     return seen
@@ -123,15 +141,15 @@ def _paths(name: str) -> list[Path]:
     return sorted(found) + sorted(queues) + sysctls
 
 
-# ---- what a tenant changes
+# ---- changes to try
 
 
 def changes(pod: Pod, name: str, specs: Path) -> list[Change]:
     """All changes to try with an interface, from the specifications of the kernel and from its files."""
     found = [
-        Change(f"rt_link {one.path} #{number}", functools.partial(_set_link, name, one, number))
-        for one in netlink_specs.attributes(_spec(specs, "rt_link"), "link-attrs")
-        if one.path.split(".")[1] not in _MOVES
+        Change(f"rt_link {attribute.path} #{number}", functools.partial(_set_link, name, attribute, number))
+        for attribute in netlink_specs.attributes(_spec(specs, "rt_link"), "link-attrs")
+        if attribute.path.split(".")[1] not in _NO_SETTINGS
         for number in range(_VALUES)
     ]
     found += [
@@ -142,29 +160,33 @@ def changes(pod: Pod, name: str, specs: Path) -> list[Change]:
     ethtool = _spec(specs, "ethtool")
     for operation in ethtool["operations"]["list"]:
         if operation["name"].endswith(("-set", "-act")):
-            number = _command(ethtool, operation["name"])
-            only = [word for word in operation["do"]["request"]["attributes"] if word != "header"]
-            for one in netlink_specs.attributes(ethtool, operation["attribute-set"], only):
-                label = f"ethtool {operation['name']} {one.path}"
-                parts = [functools.partial(_ethtool, name, number, one, place) for place in range(_VALUES)]
-                found += [Change(f"{label} #{place}", part) for place, part in enumerate(parts)]
+            message_type = _message_number(ethtool, operation["name"])
+            accepted = [field for field in operation["do"]["request"]["attributes"] if field != "header"]
+            for attribute in netlink_specs.attributes(ethtool, operation["attribute-set"], accepted):
+                label = f"ethtool {operation['name']} {attribute.path}"
+                for number in range(_VALUES):
+                    does = functools.partial(_ethtool, name, message_type, attribute, number)
+                    found.append(Change(f"{label} #{number}", does))
     tc = _spec(specs, "tc")
     found += [
         Change(f"tc qdisc {kind}", functools.partial(_qdisc, name, kind))
         for kind in netlink_specs.kinds(tc, "options-msg")
     ]
     for spec, set_name, message, head in (
-        ("rt_addr", "addr-attrs", 20, _address_head),
-        ("rt_route", "route-attrs", 24, _route_head),
+        ("rt_addr", "addr-attrs", _RTM_NEWADDR, _address_head),
+        ("rt_route", "route-attrs", _RTM_NEWROUTE, _route_head),
     ):
         found += [
-            Change(f"{spec} {one.path} #{place}", functools.partial(_message, name, message, head, one, place))
-            for one in netlink_specs.attributes(_spec(specs, spec), set_name)
-            for place in range(_VALUES)
+            Change(
+                f"{spec} {attribute.path} #{number}",
+                functools.partial(_message, name, message, head, attribute, number),
+            )
+            for attribute in netlink_specs.attributes(_spec(specs, spec), set_name)
+            for number in range(_VALUES)
         ]
-    for path in inside(pod, _paths, name):
+    for path in call_in_pod(pod, _paths, name):
         found += [Change(f"{path} = {value}", functools.partial(_write, path, value)) for value in _FILE_VALUES]
-    return found + [Change(word, functools.partial(_command_line, word.format(name=name))) for word in _COMMANDS]
+    return found + [Change(line, functools.partial(_run_command, line.format(name=name))) for line in _COMMANDS]
 
 
 #: How many values of an attribute are tried.
@@ -195,7 +217,8 @@ def _index(connection: Netlink, name: str) -> int:
     return link.index if link is not None else 0
 
 
-def _sent(connection: Netlink, kind: int, body: bytes, flags: int = 0) -> bool:
+def _send(connection: Netlink, kind: int, body: bytes, flags: int = 0) -> bool:
+    """Send a request. Returns whether the kernel accepted it."""
     try:
         connection.request(kind, body, flags)
     except OSError:
@@ -203,36 +226,34 @@ def _sent(connection: Netlink, kind: int, body: bytes, flags: int = 0) -> bool:
     return True
 
 
-def _value(one: netlink_specs.Attribute, number: int, now: bytes = b"") -> bytes | None:
-    for place, value in enumerate(one.values(now)):
-        if place == number:
-            return value
-    return None
+def _value(attribute: netlink_specs.Attribute, number: int, current: bytes = b"") -> bytes | None:
+    """The encoded attribute with its value of this number, or None if there are fewer values."""
+    return next(itertools.islice(attribute.values(current), number, None), None)
 
 
-def _set_link(name: str, one: netlink_specs.Attribute, number: int, pod: Pod) -> bool:
+def _set_link(name: str, attribute: netlink_specs.Attribute, number: int, pod: Pod) -> bool:
     with Netlink(pod.pin) as connection:
         link = links.get(connection, name=name)
         if link is None:
             return False
-        value = _value(one, number)
+        value = _value(attribute, number)
         if value is None:
             return False
         (kind,) = struct.unpack_from("=H", value, 2)
-        if one.path.count(".") == 1:
-            value = _value(one, number, link.raw.get(kind & 0x3FFF, b""))
+        if attribute.path.count(".") == 1:
+            value = _value(attribute, number, link.raw.get(kind & 0x3FFF, b""))
         body = links.header(link.index) + (value or b"")
-        return _sent(connection, links.RTM_SETLINK, body) or _sent(connection, links.RTM_NEWLINK, body)
+        return _send(connection, links.RTM_SETLINK, body) or _send(connection, links.RTM_NEWLINK, body)
 
 
 def _set_flag(name: str, bit: int, on: bool, pod: Pod) -> bool:
     with Netlink(pod.pin) as connection:
         body = links.header(_index(connection, name), (1 << bit) if on else 0, 1 << bit)
-        return _sent(connection, links.RTM_SETLINK, body)
+        return _send(connection, links.RTM_SETLINK, body)
 
 
-def _command(spec: netlink_specs.Object, name: str) -> int:
-    """The number of an ethtool message; only requests count (enum-model: directional)."""
+def _message_number(spec: netlink_specs.Object, name: str) -> int:
+    """The number of an ethtool request. Requests and replies are numbered separately (enum-model: directional)."""
     number = 0
     for operation in spec["operations"]["list"]:
         number = operation.get("do", {}).get("request", {}).get("value", number + 1)
@@ -241,22 +262,22 @@ def _command(spec: netlink_specs.Object, name: str) -> int:
     raise KeyError(name)
 
 
-def _ethtool(name: str, number: int, one: netlink_specs.Attribute, place: int, pod: Pod) -> bool:
-    value = _value(one, place)
+def _ethtool(name: str, message_type: int, attribute: netlink_specs.Attribute, number: int, pod: Pod) -> bool:
+    value = _value(attribute, number)
     if value is None:
         return False
     with Netlink(pod.pin, 16) as connection:
         family = connection.request(16, struct.pack("=BBxx", 3, 1) + netlink.text(2, "ethtool"))
-        number_of_family = netlink.number(netlink.attributes(family[0][1], 4)[1])
-        body = struct.pack("=BBxx", number, 1) + netlink.nest(1, netlink.text(2, name)) + value
-        return _sent(connection, number_of_family, body)
+        family_id = netlink.number(netlink.attributes(family[0][1], 4)[1])
+        body = struct.pack("=BBxx", message_type, 1) + netlink.nest(1, netlink.text(2, name)) + value
+        return _send(connection, family_id, body)
 
 
 def _qdisc(name: str, kind: str, pod: Pod) -> bool:
     with Netlink(pod.pin) as connection:
         parent, handle = (0xFFFFFFF1, 0xFFFF0000) if kind in ("ingress", "clsact") else (0xFFFFFFFF, 0x10000)
         body = struct.pack("=BxxxiIII", 0, _index(connection, name), handle, parent, 0) + netlink.text(1, kind)
-        return _sent(connection, 36, body, netlink.CREATE | netlink.REPLACE)
+        return _send(connection, _RTM_NEWQDISC, body, netlink.CREATE | netlink.REPLACE)
 
 
 def _address_head(index: int) -> bytes:
@@ -271,13 +292,13 @@ def _route_head(index: int) -> bytes:
 
 
 def _message(
-    name: str, kind: int, head: t.Callable[[int], bytes], one: netlink_specs.Attribute, place: int, pod: Pod
+    name: str, kind: int, head: t.Callable[[int], bytes], attribute: netlink_specs.Attribute, number: int, pod: Pod
 ) -> bool:
-    value = _value(one, place)
+    value = _value(attribute, number)
     if value is None:
         return False
     with Netlink(pod.pin) as connection:
-        return _sent(connection, kind, head(_index(connection, name)) + value, netlink.CREATE | netlink.REPLACE)
+        return _send(connection, kind, head(_index(connection, name)) + value, netlink.CREATE | netlink.REPLACE)
 
 
 def _write(path: Path, value: str, pod: Pod) -> bool:
@@ -290,20 +311,27 @@ def _write(path: Path, value: str, pod: Pod) -> bool:
             return False
         return True
 
-    return inside(pod, write)
+    return call_in_pod(pod, write)
 
 
-def _command_line(command: str, pod: Pod) -> bool:
+def _run_command(command: str, pod: Pod) -> bool:
     pod.run(command, check=False)
     return True
 
 
-def program(kind: int) -> int:
-    """The descriptor of a BPF program that passes everything."""
+def load_program(kind: int) -> int:
+    """Load a BPF program of a type, which returns 2 (XDP_PASS, TCX_DROP). Returns its descriptor."""
     code = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
-    held, words = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
-    request = struct.pack("=IIQQ", kind, 2, ctypes.addressof(held), ctypes.addressof(words))
-    return programs._call(5, request + bytes(104))
+    instructions, license_name = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+    request = struct.pack("=IIQQ", kind, 2, ctypes.addressof(instructions), ctypes.addressof(license_name))
+    return programs._call(_BPF_PROG_LOAD, request + bytes(104))
+
+
+def _link_program(descriptor: int, index: int, attach_point: int) -> int:
+    """Attach a BPF program to an interface by a BPF link. Returns the descriptor of the link."""
+    return programs._call(
+        _BPF_LINK_CREATE, struct.pack("=IIIIIIQ", descriptor, index, attach_point, 0, 0, 0, 0) + bytes(32)
+    )
 
 
 def attach_programs(pod: Pod, name: str, generator: random.Random) -> list[int]:
@@ -313,18 +341,18 @@ def attach_programs(pod: Pod, name: str, generator: random.Random) -> list[int]:
     made: list[int] = []
 
     def attach() -> None:
-        for place in (46, 47):
+        for attach_point in (_TCX_INGRESS, _TCX_EGRESS):
             if generator.random() < 0.5:
-                made.append(descriptor := program(3))
+                made.append(descriptor := load_program(_SCHED_CLS))
                 if generator.random() < 0.5:
-                    made.append(
-                        programs._call(28, struct.pack("=IIIIIIQ", descriptor, index, place, 0, 0, 0, 0) + bytes(32))
-                    )
+                    made.append(_link_program(descriptor, index, attach_point))
                 else:
-                    programs._call(8, struct.pack("=IIIIIIQ", index, descriptor, place, 0, 0, 0, 0))
+                    programs._call(
+                        _BPF_PROG_ATTACH, struct.pack("=IIIIIIQ", index, descriptor, attach_point, 0, 0, 0, 0)
+                    )
         if generator.random() < 0.5:
-            made.append(descriptor := program(6))
-            made.append(programs._call(28, struct.pack("=IIIIIIQ", descriptor, index, 37, 0, 0, 0, 0) + bytes(32)))
+            made.append(descriptor := load_program(_XDP_PROGRAM))
+            made.append(_link_program(descriptor, index, _XDP))
 
     try:
         netns.run(pod.pin, attach)

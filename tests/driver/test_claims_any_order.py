@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims in any order, many at a time, and with the driver killed at any step: the node gets everything back."""
+"""Operations on claims in any order, in several threads, and with the driver killed at any step: the node is
+restored."""
 
 from __future__ import annotations
 
@@ -15,8 +16,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver.answers import attach
-from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World, differences, host_state
+from ansible_collections.lanewise.dra.tests.driver.claims_node import (
+    WIRES,
+    ClaimsNode,
+    Sandbox,
+    differences,
+    host_state,
+)
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import attach_with_retries
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -39,29 +46,30 @@ UNKNOWN = ClaimRef("claims", "unknown", "00000000-0000-4000-8000-000000000000")
 # at the same time
 
 
-def test_two_drivers_handle_many_claims_at_a_time(clean: World) -> None:
-    """Threads of two drivers over one folder do everything with all claims; they fail only for unprepared claims."""
-    services = [clean.service(), clean.service()]
+def test_two_drivers_with_the_same_files_handle_claims_at_the_same_time(node: ClaimsNode) -> None:
+    """Threads of both drivers prepare, attach and unprepare the same claims. An operation may fail only because another
+    thread has unprepared the claim."""
+    services = [node.service(), node.service()]
     sandboxes = {name: Sandbox() for name in ("one", "two", "child")}
     failures: list[BaseException] = []
     end = time.monotonic() + 8
 
-    def churn(number: int) -> None:
+    def use_claim(number: int) -> None:
         service = services[number % 2]
         name = ("one", "two", "child")[number % 3]
         try:
             while time.monotonic() < end:
                 try:
-                    service.prepare(clean.claims[name])
-                    service.attach(clean.request(name, sandboxes[name].path))
+                    service.prepare(node.claims[name])
+                    service.attach(node.request(name, sandboxes[name].path))
                     service.reconcile()
                 except Refused as error:
                     assert "not prepared" in error.message
-                service.unprepare(clean.claims[name])
-        except BaseException as error:  # noqa: BLE001  # shown by the thread of the test
+                service.unprepare(node.claims[name])
+        except BaseException as error:  # noqa: BLE001  # the test's thread reports it
             failures.append(error)
 
-    threads = [threading.Thread(target=churn, args=(number,)) for number in range(6)]
+    threads = [threading.Thread(target=use_claim, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -71,15 +79,17 @@ def test_two_drivers_handle_many_claims_at_a_time(clean: World) -> None:
         sandbox.end()
 
 
-# any order, and kill -9 at any step
+# in any order, and with the driver killed at any step
 
 
 class ClaimMachine(RuleBasedStateMachine):
-    """Claims, pods and the driver act in any order, and a model predicts the visible state."""
+    """Operations on claims, pods and the driver in any order. `prepared` and `attached` predict the state of the
+    node."""
 
-    world: t.ClassVar[World]
+    node: t.ClassVar[ClaimsNode]
     before: t.ClassVar[dict[str, t.Any]]
     NAMES = ("one", "two", "child", "impossible", "failing")
+    #: By claim: the interfaces of the node and their names in the pod.
     DEVICES: t.ClassVar[dict[str, dict[str, str]]] = {
         "one": {WIRES[0]: "net1"},
         "two": {WIRES[1]: WIRES[1], WIRES[2]: "rail1"},
@@ -90,7 +100,7 @@ class ClaimMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.service = self.world.service()
+        self.service = self.node.service()
         self.prepared: set[str] = set()
         self.attached: set[str] = set()
         self.sandboxes: dict[str, Sandbox] = {}
@@ -102,15 +112,15 @@ class ClaimMachine(RuleBasedStateMachine):
     names = st.sampled_from(NAMES)
 
     def request(self, name: str) -> AttachRequest:
-        return self.world.request(name, self.sandboxes[name].path)
+        return self.node.request(name, self.sandboxes[name].path)
 
     @rule(name=names)
     def prepare(self, name: str) -> None:
         if name == "impossible":
             with pytest.raises(Refused, match="no-such-feature"):
-                self.service.prepare(self.world.claims[name])
+                self.service.prepare(self.node.claims[name])
         else:
-            assert self.service.prepare(self.world.claims[name])
+            assert self.service.prepare(self.node.claims[name])
             self.prepared.add(name)
 
     @rule(name=names)
@@ -126,20 +136,20 @@ class ClaimMachine(RuleBasedStateMachine):
             self.attached.add(name)
 
     @rule(name=names, other=names)
-    def attach_of_another_pod(self, name: str, other: str) -> None:
+    def attach_to_another_pod(self, name: str, other: str) -> None:
         if name != other:
             with pytest.raises(Refused):
-                attach(self.service, self.world.request(name, self.sandboxes[other].path, pod=other))
+                attach_with_retries(self.service, self.node.request(name, self.sandboxes[other].path, pod=other))
 
     @rule(name=names)
     def new_sandbox(self, name: str) -> None:
-        """The old sandbox ends, and only a pin keeps its namespace. No hook has run for the new one."""
+        """The old sandbox ends, and only a pin keeps its namespace. The new sandbox has no devices yet."""
         self.sandboxes[name].end()
         self.sandboxes[name] = Sandbox()
 
     @rule(name=names)
     def unprepare(self, name: str) -> None:
-        self.service.unprepare(self.world.claims[name])
+        self.service.unprepare(self.node.claims[name])
         self.prepared.discard(name)
         self.attached.discard(name)
 
@@ -149,43 +159,45 @@ class ClaimMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.service = self.world.service()
+        self.service = self.node.service()
         assert self.service.reconcile()
 
-    @rule(name=names, act=st.sampled_from(["prepare", "attach", "unprepare", "reconcile"]), step=st.integers(0, 150))
-    def killed(self, name: str, act: str, step: int) -> None:
-        """The driver dies somewhere in an operation and starts again. Then kubelet or the hook repeats the call."""
-        claim = self.world.claims[name]
+    @rule(
+        name=names, operation=st.sampled_from(["prepare", "attach", "unprepare", "reconcile"]), step=st.integers(0, 150)
+    )
+    def kill(self, name: str, operation: str, step: int) -> None:
+        """The driver is killed in an operation, and started again. Then kubelet repeats unprepare."""
+        claim = self.node.claims[name]
 
-        def operate() -> None:
+        def run_operation() -> None:
             try:
-                if act == "prepare":
+                if operation == "prepare":
                     self.service.prepare(claim)
-                elif act == "attach":
+                elif operation == "attach":
                     self.service.attach(self.request(name))
-                elif act == "unprepare":
+                elif operation == "unprepare":
                     self.service.unprepare(claim)
                 else:
                     self.service.reconcile()
             except DriverError:
                 pass
 
-        killed_at(step, operate)
+        killed_at(step, run_operation)
         self.restart()
         record = self.service.store.load(claim.uid)
         self.prepared.discard(name)
         self.attached.discard(name)
         if record:
-            # however far the call came, the claim is prepared or completely attached
+            # wherever the driver was killed, the claim is now prepared or completely attached
             assert record.phase in (PREPARED, ATTACHED)
             self.prepared.add(name)
             if record.phase == ATTACHED:
                 self.attached.add(name)
-        if act == "unprepare":
+        if operation == "unprepare":
             self.unprepare(name)
 
     @invariant()
-    def the_node_has_what_it_had(self) -> None:
+    def interfaces_of_attached_claims_are_away_and_the_rest_is_unchanged(self) -> None:
         now, before = host_state(), copy.deepcopy(self.before)
         if "child" in self.attached:
             before["links"][WIRES[3]]["promiscuity"] = 1  # set by the kernel, as the macvlan has another address
@@ -199,22 +211,22 @@ class ClaimMachine(RuleBasedStateMachine):
             assert differences(before, now) == []
 
     @invariant()
-    def pods_have_their_devices(self) -> None:
+    def pods_have_the_devices_of_attached_claims(self) -> None:
         for name, sandbox in self.sandboxes.items():
-            record = self.service.store.load(self.world.claims[name].uid)
+            record = self.service.store.load(self.node.claims[name].uid)
             assert (record is not None) == (name in self.prepared), name
             if record:
                 assert record.phase == (ATTACHED if name in self.attached else PREPARED), name
-            wanted = {"lo"}
+            expected = {"lo"}
             if name in self.attached and record and record.netns and record.netns[1] == sandbox.inode():
-                wanted |= set(self.DEVICES[name].values())
-            assert set(sandbox.links()) == wanted, name
+                expected |= set(self.DEVICES[name].values())
+            assert set(sandbox.links()) == expected, name
 
     @invariant()
-    def files_are_those_of_claims(self) -> None:
-        paths = self.world.paths
-        files = self.world.files()
-        uids = {name: self.world.claims[name].uid for name in self.NAMES}
+    def each_claim_has_its_files(self) -> None:
+        paths = self.node.paths
+        files = self.node.files()
+        uids = {name: self.node.claims[name].uid for name in self.NAMES}
         for name, uid in uids.items():
             assert paths.cdi_spec(uid).exists() == (name in self.prepared)
             assert (paths.metadata_dir / uid).exists() == (name in self.prepared)
@@ -226,18 +238,18 @@ class ClaimMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for name in self.NAMES:
-            self.service.unprepare(self.world.claims[name])
+            self.service.unprepare(self.node.claims[name])
         for sandbox in self.sandboxes.values():
             sandbox.end()
-        for path in map(Path, self.world.files()):
-            if "/locks/" in str(path) or path.name.endswith(".unfinished"):  # of drivers that were killed
+        for path in map(Path, self.node.files()):
+            if "/locks/" in str(path) or path.name.endswith(".unfinished"):  # left by killed drivers
                 path.unlink()
-        assert self.world.files() == []
+        assert self.node.files() == []
         assert differences(self.before, host_state()) == []
 
 
-def test_operations_in_any_order_leave_the_node_as_it_was(clean: World) -> None:
-    ClaimMachine.world = clean
+def test_operations_in_any_order_keep_node_and_pods_consistent(node: ClaimsNode) -> None:
+    ClaimMachine.node = node
     ClaimMachine.before = host_state()
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         ClaimMachine,
@@ -250,46 +262,49 @@ def test_operations_in_any_order_leave_the_node_as_it_was(clean: World) -> None:
     )
 
 
-@pytest.mark.parametrize("act", ["prepare", "attach", "sandbox", "unprepare"])
-def test_after_a_kill_at_any_step_the_next_driver_finishes_or_undoes_the_operation(clean: World, act: str) -> None:
-    """The driver is killed at changes all over the operation, and the next driver finishes or undoes the operation."""
+@pytest.mark.parametrize("operation", ["prepare", "attach", "sandbox", "unprepare"])
+def test_after_a_kill_at_any_step_the_next_driver_finishes_or_undoes_the_operation(
+    node: ClaimsNode, operation: str
+) -> None:
+    """The driver is killed at every LANEWISE_KILL_STRIDEth change of the operation. `sandbox` is the attach to a new
+    sandbox after the old one has ended."""
     stride = int(os.environ.get("LANEWISE_KILL_STRIDE", "250"))
     before = host_state()
-    claim = clean.claims["two"]
-    ends = set()
+    claim = node.claims["two"]
+    phases = set()
     step = 0
     killed = True
     while killed:
-        service = clean.service()
+        service = node.service()
         sandbox, old = Sandbox(), Sandbox()
-        if act != "prepare":
+        if operation != "prepare":
             service.prepare(claim)
-        if act == "sandbox":
-            service.attach(clean.request("two", old.path))
+        if operation == "sandbox":
+            service.attach(node.request("two", old.path))
             old.end()
-        elif act == "unprepare":
-            service.attach(clean.request("two", sandbox.path))
-        operate = partial(service.attach, clean.request("two", sandbox.path))
-        if act in ("prepare", "unprepare"):
-            operate = partial(getattr(service, act), claim)
-        killed = killed_at(step, operate)
+        elif operation == "unprepare":
+            service.attach(node.request("two", sandbox.path))
+        run_operation = partial(service.attach, node.request("two", sandbox.path))
+        if operation in ("prepare", "unprepare"):
+            run_operation = partial(getattr(service, operation), claim)
+        killed = killed_at(step, run_operation)
         step += stride
-        again = clean.service()
-        assert again.reconcile()
-        record = again.store.load(claim.uid)
-        ends.add(record.phase if record else "")
-        if act in ("attach", "sandbox"):
-            again.attach(clean.request("two", sandbox.path))
+        next_service = node.service()
+        assert next_service.reconcile()
+        record = next_service.store.load(claim.uid)
+        phases.add(record.phase if record else "")
+        if operation in ("attach", "sandbox"):
+            next_service.attach(node.request("two", sandbox.path))
             assert set(sandbox.links()) == {"lo", WIRES[1], "rail1"}
-        elif act == "prepare":
-            assert again.prepare(claim)
-        again.unprepare(claim)
+        elif operation == "prepare":
+            assert next_service.prepare(claim)
+        next_service.unprepare(claim)
         assert differences(before, host_state()) == [], step
-        left = [file for file in clean.files() if "/locks/" not in file and not file.endswith(".unfinished")]
+        left = [file for file in node.files() if "/locks/" not in file and not file.endswith(".unfinished")]
         assert left == [], step
         sandbox.end()
         old.end()
-        for path in map(Path, clean.files()):
+        for path in map(Path, node.files()):
             path.unlink()
-    print(act, "killed at", step // stride, "steps of", step, "; found afterwards:", sorted(ends))
-    assert len(ends) > 1
+    print(f"{operation} killed at {step // stride} of {step} steps; phases afterwards: {sorted(phases)}")
+    assert len(phases) > 1

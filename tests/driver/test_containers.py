@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What containers get from a claim, as the CDI library and the metadata decoder of Kubernetes read the files."""
+"""The CDI specs and metadata files of a claim, read by the CDI library and by the metadata decoder of Kubernetes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def paths(tmp_path: Path) -> Paths:
 
 @pytest.fixture(scope="session")
 def consumer() -> Path:
-    """A program with the libraries with which runtimes and workloads read the files."""
+    """A Go program that reads the files with the libraries that runtimes and workloads use."""
     if GO is None:
         pytest.skip("no Go toolchain to build the CDI library with")
     binary = CACHE / "consumer"
@@ -67,12 +67,15 @@ def consumer() -> Path:
 
 
 def read(consumer: Path, *arguments: str | Path) -> t.Any:
+    """Run the consumer. Returns its decoded output."""
     done = subprocess.run([consumer, *arguments], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
 
 def devices(paths: Paths) -> tuple[list[Device], dict[str, Mount]]:
+    """Write metadata for three devices of two requests. Returns the devices, and the mounts of the metadata by
+    request."""
     attributes = {"ifName": {"string": "eth7"}, "resource.kubernetes.io/pciBusID": {"string": "0000:8a:00.0"}}
     mounts = metadata.write(
         paths,
@@ -90,12 +93,12 @@ def devices(paths: Paths) -> tuple[list[Device], dict[str, Mount]]:
     ], mounts
 
 
-def test_a_container_gets_its_devices(paths: Paths, consumer: Path) -> None:
+def test_a_container_gets_the_devices_mounts_and_hook_of_its_claim(paths: Paths, consumer: Path) -> None:
     listed, mounts = devices(paths)
     ids = cdi.write(paths, CLAIM.uid, listed)
     assert ids[0] == f"k8s.lanewise.dev/claim={CLAIM.uid}_nic_pci-0000-8a-00-0"
     spec = read(consumer, "cdi", paths.cdi_dir, *ids)
-    # the driver is asked once, for any number of devices of the claim in a container
+    # a container has one hook for all devices of the claim
     (hook,) = spec["hooks"]["createRuntime"]
     assert set(spec["hooks"]) == {"createRuntime"}
     assert hook["args"] == [
@@ -121,7 +124,7 @@ def test_a_container_gets_nothing_of_other_requests(paths: Paths, consumer: Path
     spec = read(consumer, "cdi", paths.cdi_dir, ids[2])
     assert "linux" not in spec and [mount["source"] for mount in spec["mounts"]] == [str(mounts["plain"].host)]
     assert len(spec["hooks"]["createRuntime"]) == 1
-    # several claims in a container: one request for each
+    # a container with several claims has one hook for each
     other = UID.format(2)
     more = cdi.write(paths, other, [Device("nic", "pci-0000-8d-00-0", (VERBS,))])
     spec = read(consumer, "cdi", paths.cdi_dir, *ids, *more)
@@ -146,10 +149,11 @@ def test_admin_access_opens_no_device(paths: Paths, consumer: Path) -> None:
     assert nodes == {False: [VERBS.path], True: []}
 
 
+#: A name of a request or device.
 LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 
 
-def test_any_names_make_a_valid_spec(paths: Paths, consumer: Path) -> None:
+def test_any_names_of_requests_and_devices_make_a_valid_spec(paths: Paths, consumer: Path) -> None:
     @settings(max_examples=25, deadline=None)
     @given(st.lists(st.tuples(LABEL, LABEL), min_size=1, max_size=32, unique=True))
     def check(names: list[tuple[str, str]]) -> None:
@@ -162,7 +166,7 @@ def test_any_names_make_a_valid_spec(paths: Paths, consumer: Path) -> None:
 
 
 def test_specs_use_no_feature_newer_than_cdi_0_5_0(paths: Paths) -> None:
-    """A library refuses specs newer than itself: nothing newer than 0.5.0 is used (specs-go/version.go)."""
+    """A library refuses specs of versions that are newer than its own (specs-go/version.go)."""
     listed, _unused = devices(paths)
     common = cdi.CommonEdits(("LANEWISE_MAP=/run/lanewise/map",), (cdi.Mount(paths.pod_map(CLAIM.uid), "/run/map"),))
     spec = cdi.specification(paths, CLAIM.uid, listed, common=common)
@@ -172,7 +176,7 @@ def test_specs_use_no_feature_newer_than_cdi_0_5_0(paths: Paths) -> None:
     assert "." not in spec["kind"].partition("/")[2]
 
 
-def test_values_that_the_library_refuses_are_not_written(paths: Paths) -> None:
+def test_specs_that_the_library_refuses_are_not_written(paths: Paths) -> None:
     with pytest.raises(ValueError, match="changes nothing"):
         cdi.write(paths, CLAIM.uid, [Device("nic", "a")])
     with pytest.raises(ValueError, match="twice"):
@@ -182,7 +186,7 @@ def test_values_that_the_library_refuses_are_not_written(paths: Paths) -> None:
     assert cdi.write(paths, CLAIM.uid, []) == [] and cdi.written(paths) == set()
 
 
-def test_specs_are_written_once_and_removed(paths: Paths) -> None:
+def test_unchanged_specs_are_not_rewritten_and_old_unfinished_files_are_removed(paths: Paths) -> None:
     listed, _unused = devices(paths)
     for number in (1, 2):
         cdi.write(paths, UID.format(number), listed)
@@ -190,30 +194,30 @@ def test_specs_are_written_once_and_removed(paths: Paths) -> None:
     before = paths.cdi_spec(CLAIM.uid).stat()
     assert stat.S_IMODE(before.st_mode) == 0o644
     cdi.write(paths, CLAIM.uid, listed)
-    assert paths.cdi_spec(CLAIM.uid).stat().st_ino == before.st_ino, "an unchanged spec is left alone"
-    left = paths.cdi_dir / f"{paths.cdi_spec(CLAIM.uid).name}.0badcafe{files.UNFINISHED}"
-    fresh = left.with_name(left.name.replace("0badcafe", "11111111"))
-    for draft in (left, fresh):
-        draft.touch()
-    os.utime(left, (0, 0))
+    assert paths.cdi_spec(CLAIM.uid).stat().st_ino == before.st_ino, "an unchanged spec is not written again"
+    old = paths.cdi_dir / f"{paths.cdi_spec(CLAIM.uid).name}.0badcafe{files.UNFINISHED}"
+    new = old.with_name(old.name.replace("0badcafe", "11111111"))
+    for unfinished in (old, new):
+        unfinished.touch()
+    os.utime(old, (0, 0))
     assert cdi.written(paths) == {UID.format(1), UID.format(2)}
-    assert not left.exists() and fresh.exists()
-    for _unused in range(2):
+    assert not old.exists() and new.exists()
+    for _attempt in range(2):
         cdi.remove(paths, CLAIM.uid)
     assert cdi.written(paths) == {UID.format(2)}
 
 
 def test_a_writer_killed_at_any_step_leaves_a_complete_spec(paths: Paths, consumer: Path) -> None:
-    """A runtime sees the old spec or the new one, whenever the driver dies; the next try succeeds."""
+    """Wherever the driver is killed, a runtime finds the old spec or the new one, and the next write succeeds."""
     listed, _unused = devices(paths)
     ids = cdi.write(paths, CLAIM.uid, listed[:1])
-    seen = []
-    for _unused in killed_at_each_step(lambda: cdi.write(paths, CLAIM.uid, listed)):
-        seen.append(len(json.loads(paths.cdi_spec(CLAIM.uid).read_text())["devices"]))
+    numbers = []
+    for _step in killed_at_each_step(lambda: cdi.write(paths, CLAIM.uid, listed)):
+        numbers.append(len(json.loads(paths.cdi_spec(CLAIM.uid).read_text())["devices"]))
         read(consumer, "cdi", paths.cdi_dir, *ids)
         cdi.write(paths, CLAIM.uid, listed[:1])
-    assert len(seen) > 4 and set(seen) == {1, 3}
-    assert seen == sorted(seen)
+    assert len(numbers) > 4 and set(numbers) == {1, 3}
+    assert numbers == sorted(numbers)
 
 
 def test_kubernetes_decodes_the_metadata(paths: Paths, consumer: Path) -> None:
@@ -229,7 +233,7 @@ def test_kubernetes_decodes_the_metadata(paths: Paths, consumer: Path) -> None:
     (plain,) = read(consumer, "metadata", mounts["plain"].host)["Requests"][0]["Devices"]
     assert plain["Attributes"] == {"rail": {"int": 3}, "up": {"bool": True}}
     objects = [json.loads(line) for line in mounts["nic"].host.read_text().splitlines()]
-    assert [one["apiVersion"] for one in objects] == list(metadata.VERSIONS)
+    assert [entry["apiVersion"] for entry in objects] == list(metadata.VERSIONS)
     assert stat.S_IMODE(mounts["nic"].host.stat().st_mode) == 0o644
 
 
@@ -241,25 +245,25 @@ def test_metadata_is_mounted_at_the_paths_of_kubernetes(paths: Paths) -> None:
     templated = metadata.write(paths, ClaimRef("n", "pod-nics-x7k", UID.format(2)), [device], "nics")
     assert templated["nic"].container == f"{base}/resourceclaimtemplates/nics/nic/lanewise.dev-metadata.json"
     assert json.loads(templated["nic"].host.read_text().splitlines()[0])["podClaimName"] == "nics"
-    constants = Path.home() / "go/pkg/mod/k8s.io"
-    for source in constants.glob("dynamic-resource-allocation@*/api/metadata/types.go"):
+    modules = Path.home() / "go/pkg/mod/k8s.io"
+    for source in modules.glob("dynamic-resource-allocation@*/api/metadata/types.go"):
         assert dict(re.findall(r'(\w+) += "(.*)"', source.read_text()))["ContainerDir"] == base
 
 
-def test_network_data_reaches_a_container_that_has_the_file(paths: Paths, consumer: Path) -> None:
-    """The file is mounted before the hook runs, so it stays the same file and is complete at any moment."""
+def test_network_data_is_written_into_the_mounted_metadata_file(paths: Paths, consumer: Path) -> None:
+    """The file is mounted before the hook runs, so its inode stays the same."""
     listed = [DeviceMetadata("nic", "node", "a", {"ifName": {"string": "eth7"}})]
     mount = metadata.write(paths, CLAIM, listed)["nic"]
     attached = [DeviceMetadata("nic", "node", "a", {"ifName": {"string": "eth7"}}, NETWORK)]
     with mount.host.open("rb") as mounted:
-        for generation, now in ((1, listed), (2, attached), (2, attached), (3, listed), (3, listed), (4, attached)):
-            assert metadata.write(paths, CLAIM, now)["nic"] == mount
+        for generation, written in ((1, listed), (2, attached), (2, attached), (3, listed), (3, listed), (4, attached)):
+            assert metadata.write(paths, CLAIM, written)["nic"] == mount
             mounted.seek(0)
             first = json.loads(mounted.read().split(b"\n")[0])
             assert first["metadata"]["generation"] == generation
             found = read(consumer, "metadata", mount.host)
             network = found["Requests"][0]["Devices"][0]["NetworkData"]
-            assert network == (NETWORK if now is attached else None)
+            assert network == (NETWORK if written is attached else None)
 
 
 def test_damaged_metadata_is_written_again(paths: Paths, consumer: Path) -> None:
@@ -273,34 +277,36 @@ def test_damaged_metadata_is_written_again(paths: Paths, consumer: Path) -> None
         assert mount.host.stat().st_ino == inode
 
 
-def test_a_full_disk_changes_nothing() -> None:
+def test_writes_to_a_full_disk_fail_and_keep_the_files() -> None:
     @on_a_node
     def test() -> None:
         run("mkdir /run/full; mount -t tmpfs -o size=64k tmpfs /run/full")
-        small = under(Path("/run/full"))
-        small.make()
+        paths = under(Path("/run/full"))
+        paths.make()
         device = DeviceMetadata("nic", "node", "a", {"ifName": {"string": "eth7"}})
-        mount = metadata.write(small, CLAIM, [device])["nic"]
-        ids = cdi.write(small, CLAIM.uid, [Device("nic", "a", mounts=(mount,))])
-        before = mount.host.read_bytes(), small.cdi_spec(CLAIM.uid).read_bytes()
+        mount = metadata.write(paths, CLAIM, [device])["nic"]
+        ids = cdi.write(paths, CLAIM.uid, [Device("nic", "a", mounts=(mount,))])
+        before = mount.host.read_bytes(), paths.cdi_spec(CLAIM.uid).read_bytes()
         run("dd if=/dev/zero of=/run/full/filler bs=4k", check=False)
-        long = dataclasses.replace(device, network={**NETWORK, "ips": [f"10.1.{n}.2/24" for n in range(256)]})
+        longer = dataclasses.replace(
+            device, network={**NETWORK, "ips": [f"10.1.{number}.2/24" for number in range(256)]}
+        )
         for write in (
-            lambda: metadata.write(small, CLAIM, [long]),
-            lambda: cdi.write(small, CLAIM.uid, [Device("nic", "b", mounts=(mount,))]),
-            lambda: files.replace(small.state_dir / "new.json", b"x" * 100, 0o600),
+            lambda: metadata.write(paths, CLAIM, [longer]),
+            lambda: cdi.write(paths, CLAIM.uid, [Device("nic", "b", mounts=(mount,))]),
+            lambda: files.replace(paths.state_dir / "new.json", b"x" * 100, 0o600),
         ):
             with pytest.raises(OSError, match="No space"):
                 write()
-        assert (mount.host.read_bytes(), small.cdi_spec(CLAIM.uid).read_bytes()) == before
-        assert list(small.plugin_dir.rglob(f"*{files.UNFINISHED}")) == []
-        assert list(small.cdi_dir.iterdir()) == [small.cdi_spec(CLAIM.uid)]
-        # removing and rewriting need no space
-        assert cdi.write(small, CLAIM.uid, [Device("nic", "a", mounts=(mount,))]) == ids
-        cdi.remove(small, CLAIM.uid)
-        metadata.remove(small, CLAIM.uid)
+        assert (mount.host.read_bytes(), paths.cdi_spec(CLAIM.uid).read_bytes()) == before
+        assert list(paths.plugin_dir.rglob(f"*{files.UNFINISHED}")) == []
+        assert list(paths.cdi_dir.iterdir()) == [paths.cdi_spec(CLAIM.uid)]
+        # the same content can be written again, and files can be removed
+        assert cdi.write(paths, CLAIM.uid, [Device("nic", "a", mounts=(mount,))]) == ids
+        cdi.remove(paths, CLAIM.uid)
+        metadata.remove(paths, CLAIM.uid)
         Path("/run/full/filler").unlink()
-        metadata.write(small, CLAIM, [long])
+        metadata.write(paths, CLAIM, [longer])
 
     test()
 
@@ -308,13 +314,13 @@ def test_a_full_disk_changes_nothing() -> None:
 def test_metadata_is_removed(paths: Paths) -> None:
     devices(paths)
     assert metadata.written(paths) == {CLAIM.uid}
-    for _unused in range(2):
+    for _attempt in range(2):
         metadata.remove(paths, CLAIM.uid)
     assert metadata.written(paths) == set()
 
 
-def test_hook_is_installed(paths: Paths) -> None:
-    for _unused in range(2):
+def test_the_hook_is_installed_and_an_unchanged_hook_is_not_rewritten(paths: Paths) -> None:
+    for _attempt in range(2):
         install_hook(paths)
     sources = Path(install.__file__).parent
     assert paths.hook_program.read_bytes() == (sources / "program.py").read_bytes()

@@ -2,11 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the driver's doctor checks on the system."""
+"""Problems of systemd units and of the API server that the doctor command of the driver reports."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,18 @@ from lanewise_driver.api.cluster import Cluster
         ('test "$3" = lanewise-fabric.service', ["lanewise-fabric.service has failed: see 'journalctl --boot --unit "]),
         (None, []),
     ],
-    ids=["well", "failed", "no systemd"],
+    ids=["not failed", "failed", "no systemd"],
 )
-def test_a_failed_boot_unit_is_reported(
+def test_only_a_failed_boot_unit_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, expected: list[str]
 ) -> None:
     if script:
         (tmp_path / "systemctl").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "systemctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
-    assert os.environ["PATH"].startswith(str(tmp_path))
-    found = cli._failed_units()
-    assert len(found) == len(expected) and all(one.startswith(start) for one, start in zip(found, expected))
+    messages = cli._failed_units()
+    assert len(messages) == len(expected)
+    assert all(message.startswith(start) for message, start in zip(messages, expected))
 
 
 def test_a_server_without_a_supported_api_version_is_reported(tmp_path: Path) -> None:

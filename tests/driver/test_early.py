@@ -22,9 +22,9 @@ from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.hook import early
 
 
-class Pods:
-    """Claims that wait to be attached, each of a pod with the same name. `attach` is called for each attach, and may
-    return False if there is nothing to attach."""
+class FakeService:
+    """A service with one waiting claim per pod. A pod's UID, its claim's UID and its container's ID are equal.
+    `attach` is called for each attach, and returns False if there was nothing to attach."""
 
     def __init__(self, names: t.Iterable[str], attach: t.Callable[[str], bool | None]) -> None:
         self.names = list(names)
@@ -40,73 +40,76 @@ class Pods:
         self.attached.append(request.uid)
         return attached
 
-    def start(self, folder: Path) -> None:
-        """Create the sandboxes, in order, as containerd does."""
+    def create_sandboxes(self, folder: Path) -> None:
+        """Create the sandboxes of the pods in order, as containerd does."""
         for name in self.names:
             (folder / name).mkdir()
             annotations = {"io.kubernetes.cri.container-type": "sandbox", "io.kubernetes.cri.sandbox-uid": name}
-            spaces = [{"type": "network", "path": f"/run/netns/{name}"}]
-            config = {"annotations": annotations, "linux": {"namespaces": spaces}}
+            namespaces = [{"type": "network", "path": f"/run/netns/{name}"}]
+            config = {"annotations": annotations, "linux": {"namespaces": namespaces}}
             (folder / name / "config.json").write_text(json.dumps(config))
 
 
-def watching(pods: Pods, folder: Path, metrics: Metrics | None = None) -> early.EarlyAttacher:
-    """A watcher that sees what is created in the folder from now on."""
-    before = _watches()
-    watcher = early.EarlyAttacher(pods, metrics or Metrics(), folder)
+def start_watcher(service: FakeService, folder: Path, metrics: Metrics | None = None) -> early.EarlyAttacher:
+    """Start to watch the folder. Returns once the watch exists."""
+    before = _count_watches()
+    watcher = early.EarlyAttacher(service, metrics or Metrics(), folder)
     watcher.start()
-    until(lambda: _watches() > before)
+    until(lambda: _count_watches() > before)
     return watcher
 
 
-def _watches() -> int:
-    """The inotify watches of this process."""
-    number = 0
+def _count_watches() -> int:
+    """The number of inotify watches of this process."""
+    count = 0
     for path in Path("/proc/self/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            number += path.read_text().count("inotify wd")
-    return number
+            count += path.read_text().count("inotify wd")
+    return count
 
 
-def test_attaches_that_wait_for_a_server_do_not_delay_others(tmp_path: Path) -> None:
-    """As many as may run at the same time ask a DHCP server that does not answer."""
-    answer = threading.Event()
+def test_attaches_that_wait_for_a_dhcp_server_do_not_delay_others(tmp_path: Path) -> None:
+    """The slow attaches, as many as may compute at the same time, stand for attaches that wait for a DHCP server."""
+    answered = threading.Event()
     slow = [f"slow-{number}" for number in range(early.MAX_COMPUTING)]
-    pods = Pods([*slow, "quick"], lambda name: name == "quick" or answer.wait(60) or None)
-    watcher = watching(pods, tmp_path)
+    service = FakeService([*slow, "quick"], lambda name: name == "quick" or answered.wait(60) or None)
+    watcher = start_watcher(service, tmp_path)
     try:
-        pods.start(tmp_path)
-        until(lambda: pods.attached == ["quick"])
-        answer.set()
-        until(lambda: sorted(pods.attached) == sorted(pods.names))
+        service.create_sandboxes(tmp_path)
+        until(lambda: service.attached == ["quick"])
+        answered.set()
+        until(lambda: sorted(service.attached) == sorted(service.names))
     finally:
-        answer.set()
+        answered.set()
         watcher.stop()
 
 
-def test_only_some_attaches_compute_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_attaches_that_compute_at_the_same_time_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(early, "LONG_SECONDS", 60.0)
-    lock, running, most = threading.Lock(), [0], [0]
+    lock, running, highest = threading.Lock(), 0, 0
 
     def attach(_name: str) -> None:
+        nonlocal running, highest
         with lock:
-            running[0] += 1
-            most[0] = max(most[0], running[0])
+            running += 1
+            highest = max(highest, running)
         time.sleep(0.05)
         with lock:
-            running[0] -= 1
+            running -= 1
 
-    pods = Pods([f"pod-{number}" for number in range(8)], attach)
-    watcher = watching(pods, tmp_path)
+    service = FakeService([f"pod-{number}" for number in range(8)], attach)
+    watcher = start_watcher(service, tmp_path)
     try:
-        pods.start(tmp_path)
-        until(lambda: sorted(pods.attached) == pods.names)
+        service.create_sandboxes(tmp_path)
+        until(lambda: sorted(service.attached) == service.names)
     finally:
         watcher.stop()
-    assert most == [early.MAX_COMPUTING]
+    assert highest == early.MAX_COMPUTING
 
 
-def test_only_what_was_attached_counts_as_an_attach(tmp_path: Path) -> None:
+def test_an_early_attach_with_nothing_to_attach_is_not_counted(tmp_path: Path) -> None:
     """A hook may have attached the claim in the meantime, or the claim may be for another pod now."""
     metrics = Metrics()
 
@@ -115,8 +118,8 @@ def test_only_what_was_attached_counts_as_an_attach(tmp_path: Path) -> None:
             raise KernelError("move nic0", errno.EIO)
         return name == "attached"
 
-    pods = Pods(["nothing", "attached", "another", "failed"], attach)
-    watcher = watching(pods, tmp_path, metrics)
+    service = FakeService(["attached by its hook", "attached", "for another pod", "failed"], attach)
+    watcher = start_watcher(service, tmp_path, metrics)
 
     def count(outcome: str) -> float | None:
         return metrics.registry.get_sample_value(
@@ -124,9 +127,9 @@ def test_only_what_was_attached_counts_as_an_attach(tmp_path: Path) -> None:
         )
 
     try:
-        pods.start(tmp_path)
-        until(lambda: sorted(pods.attached) == ["another", "attached", "nothing"])
-        until(lambda: "early-attach" not in [one.name for one in threading.enumerate()])
+        service.create_sandboxes(tmp_path)
+        until(lambda: sorted(service.attached) == ["attached", "attached by its hook", "for another pod"])
+        until(lambda: "early-attach" not in [thread.name for thread in threading.enumerate()])
     finally:
         watcher.stop()
     assert (count("ok"), count("kernel")) == (1.0, 1.0)

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which events are kept and sent, whatever tenants put into them. With an API server: test_claims_faults."""
+"""Which events are queued and sent, and how they are shortened. Events on a real API server are in
+test_claims_faults.py."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from lanewise_driver.base.errors import Refused
 
 
 class Api:
-    """Records what would be sent to the API server. Blocks until `open` is set."""
+    """Records the events that would be sent to the API server. Blocks until `open` is set."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []
@@ -27,20 +28,21 @@ class Api:
         self.sent.append((regarding["metadata"]["namespace"], note))
 
 
-def report(reporter: events.Reporter, namespace: str, number: int, reason: str = "") -> None:
-    about = events.claim(ClaimRef(namespace, f"claim-{number}", f"uid-{namespace}-{number}"))
-    reporter.send(about, events.PREPARE, reason or f"reason {number}", Refused.fix)
+def send(reporter: events.Reporter, namespace: str, number: int, reason: str = "") -> None:
+    """Send an event about claim `number` of the namespace."""
+    regarding = events.claim(ClaimRef(namespace, f"claim-{number}", f"uid-{namespace}-{number}"))
+    reporter.send(regarding, events.PREPARE, reason or f"reason {number}", Refused.fix)
 
 
-def test_long_words_are_neither_kept_nor_sent() -> None:
+def test_long_reasons_are_shortened_before_they_are_queued() -> None:
     api = Api()
     reporter = events.Reporter(api)
     tracemalloc.start()
     for number in range(25):
-        report(reporter, f"tenant-{number}", number, f"{number}: " + "\N{GREEK SMALL LETTER ALPHA}" * 1_000_000)
-    kept, _peak = tracemalloc.get_traced_memory()
+        send(reporter, f"tenant-{number}", number, f"{number}: " + "\N{GREEK SMALL LETTER ALPHA}" * 1_000_000)
+    allocated, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert kept < 1_000_000
+    assert allocated < 1_000_000
     api.open.set()
     reporter.start()
     reporter.stop(30)
@@ -49,22 +51,22 @@ def test_long_words_are_neither_kept_nor_sent() -> None:
         assert len(note.encode()) <= events.NOTE_BYTES and note.endswith(f" .... {Refused.fix}")
 
 
-def test_texts_that_are_not_utf_8_are_sent() -> None:
+def test_a_character_that_utf_8_cannot_encode_is_replaced() -> None:
     api = Api()
     api.open.set()
     reporter = events.Reporter(api)
     reporter.start()
-    report(reporter, "tenant", 1, "half a character \ud800")
+    send(reporter, "tenant", 1, "half a character \ud800")
     reporter.stop(30)
     assert api.sent == [("tenant", f"half a character ?. {Refused.fix}")]
 
 
-def test_a_namespace_leaves_room_for_others() -> None:
+def test_many_events_of_one_namespace_do_not_displace_those_of_others() -> None:
     api = Api()
     reporter = events.Reporter(api)
     for number in range(500):
-        report(reporter, "noisy", number)
-    report(reporter, "quiet", 1)
+        send(reporter, "noisy", number)
+    send(reporter, "quiet", 1)
     api.open.set()
     reporter.start()
     reporter.stop(30)
@@ -77,9 +79,9 @@ def test_an_event_beyond_the_total_limit_does_not_count_for_its_namespace() -> N
     api = Api()
     reporter = events.Reporter(api)
     for number in range(events.BURST + 20):
-        report(reporter, f"tenant-{number}", number)
+        send(reporter, f"tenant-{number}", number)
     for number in range(50):
-        report(reporter, "late", number)
+        send(reporter, "late", number)
     bucket = reporter._namespaces["late"]
     assert bucket.tokens == events.NAMESPACE_BURST
 
@@ -88,9 +90,9 @@ def test_equal_events_are_sent_once() -> None:
     api = Api()
     api.open.set()
     reporter = events.Reporter(api)
-    for _time in range(5):
-        report(reporter, "tenant", 1)
-    report(reporter, "tenant", 1, "another reason")
+    for _attempt in range(5):
+        send(reporter, "tenant", 1)
+    send(reporter, "tenant", 1, "another reason")
     reporter.start()
     reporter.stop(30)
     assert len(api.sent) == 2

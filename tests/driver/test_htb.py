@@ -16,16 +16,17 @@ from lanewise_driver.kernel.netlink import Netlink
 
 pytestmark = pytest.mark.namespaces
 GIGA = 10**9
-A, B = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
+MAC_A, MAC_B = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
 
 
 def make_interface(connection: Netlink) -> int:
+    """Create the interface `one`. Returns its index."""
     run("ip link add one type veth peer name far")
     run("ip link set far up")
     run("ip link set one up")
-    found = links.get(connection, name="one")
-    assert found
-    return found.index
+    link = links.get(connection, name="one")
+    assert link
+    return link.index
 
 
 def root_qdiscs() -> list[str]:
@@ -38,18 +39,18 @@ def test_classes_are_added_changed_and_removed() -> None:
     with Netlink() as connection:
         index = make_interface(connection)
         before = root_qdiscs()
-        first = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
+        first = {3: Class(MAC_A, 700 * 10**6, GIGA), 4: Class(MAC_B, 200 * 10**6, GIGA)}
         htb.divide(connection, index, GIGA, first)
         assert htb.exists(connection, index) and htb.interfaces(connection) == [index]
         assert htb.read(connection, index) == first
         shown = run("tc class show dev one")
         assert "class htb 6c77:3 parent 6c77:1" in shown and "rate 700Mbit ceil 1Gbit" in shown
         htb.divide(connection, index, GIGA, first)
-        second = {4: Class(B, 100 * 10**6, 500 * 10**6), 5: Class(A, 800 * 10**6, GIGA)}
+        second = {4: Class(MAC_B, 100 * 10**6, 500 * 10**6), 5: Class(MAC_A, 800 * 10**6, GIGA)}
         htb.divide(connection, index, GIGA, second)
         assert htb.read(connection, index) == second
-        htb.divide(connection, index, GIGA, {4: Class(A, 100 * 10**6, 500 * 10**6)})
-        assert htb.read(connection, index) == {4: Class(A, 100 * 10**6, 500 * 10**6)}
+        htb.divide(connection, index, GIGA, {4: Class(MAC_A, 100 * 10**6, 500 * 10**6)})
+        assert htb.read(connection, index) == {4: Class(MAC_A, 100 * 10**6, 500 * 10**6)}
         assert set(htb.sent(connection, index)) == {4}
         htb.divide(connection, index, GIGA, {})
         assert root_qdiscs() == before and htb.interfaces(connection) == []
@@ -60,7 +61,7 @@ def test_classes_are_added_changed_and_removed() -> None:
 def test_rates_beyond_32_bits_are_read_back() -> None:
     with Netlink() as connection:
         index = make_interface(connection)
-        wanted = {htb.LAST_MINOR: Class(A, 100 * GIGA, 800 * GIGA), htb.FIRST_MINOR: Class(B, 10**6, 10**6)}
+        wanted = {htb.LAST_MINOR: Class(MAC_A, 100 * GIGA, 800 * GIGA), htb.FIRST_MINOR: Class(MAC_B, 10**6, 10**6)}
         htb.divide(connection, index, 800 * GIGA, wanted)
         assert htb.read(connection, index) == wanted
 
@@ -74,34 +75,36 @@ def test_a_default_qdisc_is_restored() -> None:
         link = links.get(connection, name="one")
         assert link
         before = qdiscs.listed(connection, link.index), root_qdiscs()
-        htb.divide(connection, link.index, GIGA, {3: Class(A, GIGA, GIGA)})
+        htb.divide(connection, link.index, GIGA, {3: Class(MAC_A, GIGA, GIGA)})
         htb.remove(connection, link.index)
         assert (qdiscs.listed(connection, link.index), root_qdiscs()) == before and "noqueue" not in before[1][0]
 
 
 @on_a_node
-def test_a_qdisc_of_the_site_is_kept() -> None:
+def test_a_qdisc_of_the_administrator_is_not_replaced() -> None:
     with Netlink() as connection:
         index = make_interface(connection)
         run("tc qdisc add dev one root handle 1: htb default 1")
         before = root_qdiscs()
         with pytest.raises(htb.ForeignQdisc, match="htb 1:"):
-            htb.divide(connection, index, GIGA, {3: Class(A, GIGA, GIGA)})
+            htb.divide(connection, index, GIGA, {3: Class(MAC_A, GIGA, GIGA)})
         htb.divide(connection, index, GIGA, {})
         assert root_qdiscs() == before
 
 
-class Stopped(Exception):
-    """Raised instead of a request."""
+class RequestFailed(Exception):
+    """Raised instead of sending a request."""
 
 
-def _stopping(connection: Netlink, left: list[int]) -> t.Callable[..., t.Any]:
-    """The `request` of the connection, which fails after `left[0]` calls."""
+def _failing_request(connection: Netlink, successes: int) -> t.Callable[..., t.Any]:
+    """A replacement for the connection's `request`, which fails after `successes` calls."""
+    remaining = successes
 
     def request(kind: int, body: bytes, flags: int = 0) -> t.Any:
-        if not left[0]:
-            raise Stopped
-        left[0] -= 1
+        nonlocal remaining
+        if not remaining:
+            raise RequestFailed
+        remaining -= 1
         return Netlink.request(connection, kind, body, flags)
 
     return request
@@ -109,25 +112,23 @@ def _stopping(connection: Netlink, left: list[int]) -> t.Callable[..., t.Any]:
 
 @on_a_node
 def test_a_failure_at_any_request_is_repaired_by_the_next_call() -> None:
-    """A failure before any request leaves a state from which the next call reaches the wanted one."""
-    wanted = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
-    other = {4: Class(A, 100 * 10**6, GIGA)}
+    """Classes are added, changed and removed. Whichever request fails, the next call reaches the wanted state."""
+    first = {3: Class(MAC_A, 700 * 10**6, GIGA), 4: Class(MAC_B, 200 * 10**6, GIGA)}
+    second = {4: Class(MAC_A, 100 * 10**6, GIGA)}
     with Netlink() as connection:
         index = make_interface(connection)
         before = root_qdiscs()
-        for stop_at in range(1000):
-            stopped = 0
-            for state in (wanted, other, {}):
-                left = [stop_at]
-
-                connection.request = _stopping(connection, left)  # type: ignore[method-assign]
+        for successes in range(1000):
+            failures = 0
+            for state in (first, second, {}):
+                connection.request = _failing_request(connection, successes)  # type: ignore[method-assign]
                 try:
                     htb.divide(connection, index, GIGA, state)
-                except Stopped:
-                    stopped += 1
+                except RequestFailed:
+                    failures += 1
                 del connection.request
                 htb.divide(connection, index, GIGA, state)
                 assert htb.read(connection, index) == state
-            if not stopped:
+            if not failures:
                 break
-        assert root_qdiscs() == before and 5 < stop_at < 100
+        assert root_qdiscs() == before and 5 < successes < 100

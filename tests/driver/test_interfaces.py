@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a pod gets from an InterfaceConfig, what is refused, and what a failure leaves, on veth and macvlan."""
+"""What a pod gets from an InterfaceConfig, what is refused, and that the node is restored, with veth and macvlan."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import struct
 import threading
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
@@ -27,7 +28,7 @@ from lanewise_driver.kernel.netlink import Netlink
 
 
 def _check_pod(pod: nodes.Pod) -> None:
-    """Link, routes, rules, neighbors and sysctls of the test below."""
+    """Check link, routes, rules, neighbors and sysctls of the configuration in the test below."""
     (link,) = json.loads(pod.run("ip -d -j link show net1"))
     assert (link["mtu"], link["address"], link["gso_max_size"], link["gro_max_size"], link["operstate"]) == (
         4000,
@@ -36,7 +37,7 @@ def _check_pod(pod: nodes.Pod) -> None:
         20000,
         "UP",
     )
-    four = pod.run("ip -4 route show table all")
+    ipv4_routes = pod.run("ip -4 route show table all")
     for line in (
         "10.50.0.0/16 via 10.1.0.1 dev net1 proto static src 10.1.0.2 metric 7 mtu 1400",
         "10.51.0.0/16 via 10.77.0.1 dev net1 table 4000 proto static onlink",
@@ -44,11 +45,11 @@ def _check_pod(pod: nodes.Pod) -> None:
         "nexthop via 10.1.0.8 dev net1 weight 3",
         "nexthop via 10.88.0.9 dev net1 weight 1 onlink",
     ):
-        assert line in four
-    six = pod.run("ip -6 route")
-    assert "fd01::/32 via fd00::1 dev net1 proto static src fd00::2" in six
+        assert line in ipv4_routes
+    ipv6_routes = pod.run("ip -6 route")
+    assert "fd01::/32 via fd00::1 dev net1 proto static src fd00::2" in ipv6_routes
     assert re.search(
-        r"fd02::/32 proto static.*\n\tnexthop via fd00::8 .*\n\tnexthop via fd00::9 dev net1 weight 2", six
+        r"fd02::/32 proto static.*\n\tnexthop via fd00::8 .*\n\tnexthop via fd00::9 dev net1 weight 2", ipv6_routes
     )
     assert (
         "11:\tfrom 10.1.0.2 to 10.0.0.0/8 tos lowdelay fwmark 0x5/0xf iif lo oif net1 ipproto udp sport 99 "
@@ -106,16 +107,16 @@ def test_a_pod_gets_all_settings_of_its_configuration() -> None:
     }
     with nodes.Pod() as pod:
         assert interfaces.check(nodes.ONE, config) == []
-        got = interfaces.attach(nodes.ONE, host, config, pod.pin)
-        assert interfaces.wait_for_dad(pod.pin, {"net1": got.network["ips"]}) == []
-        assert got.network == {
+        attached = interfaces.attach(nodes.ONE, host, config, pod.pin)
+        assert interfaces.wait_for_dad(pod.pin, {"net1": attached.network["ips"]}) == []
+        assert attached.network == {
             "interfaceName": "net1",
             "hardwareAddress": "02:00:00:00:00:77",
             "ips": ["10.1.0.2/24", "fd00::2/64"],
         }
         _check_pod(pod)
-        with Ethtool(pod.pin) as tool:
-            features = tool.features("net1")
+        with Ethtool(pod.pin) as ethtool:
+            features = ethtool.features("net1")
         assert features["rx-gro"] and not features["tx-tcp-segmentation"] and not features["tx-tcp6-segmentation"]
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
     assert interfaces.snapshot(nodes.ONE) == host
@@ -131,26 +132,26 @@ def test_without_configuration_a_pod_gets_the_addresses_of_the_node() -> None:
         ip rule add from all lookup 100 priority 52; ip neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev one"""
     )
     with nodes.Pod() as pod:
-        got = interfaces.attach(nodes.ONE, host, {}, pod.pin)
-        assert got.network["interfaceName"] == "one"
-        assert got.network["ips"] == ["10.1.0.2/24", "fd00::2/64"]
+        attached = interfaces.attach(nodes.ONE, host, {}, pod.pin)
+        assert attached.network["interfaceName"] == "one"
+        assert attached.network["ips"] == ["10.1.0.2/24", "fd00::2/64"]
         assert "10.50.0.0/16 via 10.1.0.1 dev one proto static metric 77" in pod.run("ip route")
-        assert "default" not in pod.run("ip route")  # the pod's own network has that
+        assert "default" not in pod.run("ip route")  # the pod's default route is that of its cluster network
         assert "default via 10.1.0.1 dev one" in pod.run("ip route show table 100")
         rules = pod.run("ip rule")
         assert "50:\tfrom 10.1.0.2 fwmark 0x7 lookup 100" in rules  # with all of its selectors
         assert "51:" not in rules and "52:" not in rules
         assert "10.1.0.9" in pod.run("ip neigh show nud permanent")
         interfaces.detach(nodes.ONE, host, pod.pin, {})
-        got = interfaces.attach(nodes.ONE, host, {"addresses": []}, pod.pin)
-        assert got.network["ips"] == []
+        attached = interfaces.attach(nodes.ONE, host, {"addresses": []}, pod.pin)
+        assert attached.network["ips"] == []
         interfaces.detach(nodes.ONE, host, pod.pin, {"addresses": []})
     assert interfaces.snapshot(nodes.ONE) == host
 
 
 @nodes.on_a_node
-def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
-    """Rules stay on the node when the interface leaves, and work again when it returns."""
+def test_a_rule_that_is_deleted_while_a_pod_has_the_interface_is_not_restored() -> None:
+    """Rules of the interface stay on the node during that time. The kernel applies them again afterwards."""
     host = nodes.node(
         """ip addr add 10.1.0.2/24 dev one; ip route add default via 10.1.0.1 dev one table 100
         ip rule add from 10.1.0.2 lookup 100 priority 50; ip rule add from all iif one lookup 100 priority 51"""
@@ -160,7 +161,8 @@ def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
         nodes.run("ip rule del priority 50")
         assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
     now = interfaces.snapshot(nodes.ONE)
-    assert [rule["priority"] for rule in host["rules"]] == [50, 51] and [r["priority"] for r in now["rules"]] == [51]
+    assert [rule["priority"] for rule in host["rules"]] == [50, 51]
+    assert [rule["priority"] for rule in now["rules"]] == [51]
     assert {**now, "rules": host["rules"]} == host
     assert "detached" not in nodes.run("ip rule")
 
@@ -184,7 +186,7 @@ def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
         ({"vf": {"vlan": 5}}, "not a virtual function"),
     ],
 )
-def test_a_failure_leaves_everything_on_the_node(config: dict[str, t.Any], message: str) -> None:
+def test_a_failed_attach_changes_nothing_on_the_node(config: dict[str, t.Any], message: str) -> None:
     @nodes.on_a_node
     def test() -> None:
         host = nodes.node("ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1 metric 77")
@@ -202,7 +204,7 @@ def test_a_failure_leaves_everything_on_the_node(config: dict[str, t.Any], messa
 
 
 @nodes.on_a_node
-def test_check_names_the_wrong_fields() -> None:
+def test_check_reports_the_path_of_each_wrong_field() -> None:
     host = nodes.node()
     config = {
         "mtu": 70000,
@@ -230,33 +232,34 @@ def test_check_names_the_wrong_fields() -> None:
 
 
 @nodes.on_a_node
-def test_values_that_the_kernel_refuses_are_found_before_the_change() -> None:
-    """The check touches neither interface nor node. A failed attach is final for a pod that is not restarted."""
+def test_values_that_the_kernel_refuses_are_found_before_attach() -> None:
+    """The check changes nothing on the node. It matters because a failed attach is final for a pod that is not
+    restarted."""
     host = nodes.node("ip addr add 10.1.0.2/24 dev one")
-    far = {"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}
-    near = {"destination": "10.8.0.0/16", "gateway": "10.1.0.1"}
-    six = {"destination": "fd01::/32", "gateway": "fd00::1"}
+    unreachable = {"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}
+    reachable = {"destination": "10.8.0.0/16", "gateway": "10.1.0.1"}
+    ipv6_route = {"destination": "fd01::/32", "gateway": "fd00::1"}
     for config, paths in (
-        ({"addresses": ["10.1.0.7/24"], "routes": [near, far]}, ["routes[1]"]),
-        ({"addresses": ["10.1.0.7/24"], "routes": [near, {**far, "onlink": True}]}, []),
-        ({"addresses": [], "routes": [near]}, ["routes[0]"]),
-        ({"addresses": [], "routes": [six]}, ["routes[0]"]),
-        ({"addresses": ["fd00::2/64"], "routes": [{**six, "source": "fd00::2"}]}, []),
-        ({"routes": [near]}, []),  # reachable through the address that moves along
-        ({"routes": [far, near]}, ["routes[0]"]),
+        ({"addresses": ["10.1.0.7/24"], "routes": [reachable, unreachable]}, ["routes[1]"]),
+        ({"addresses": ["10.1.0.7/24"], "routes": [reachable, {**unreachable, "onlink": True}]}, []),
+        ({"addresses": [], "routes": [reachable]}, ["routes[0]"]),
+        ({"addresses": [], "routes": [ipv6_route]}, ["routes[0]"]),
+        ({"addresses": ["fd00::2/64"], "routes": [{**ipv6_route, "source": "fd00::2"}]}, []),
+        ({"routes": [reachable]}, []),  # the node's address, which moves into the pod, makes it reachable
+        ({"routes": [unreachable, reachable]}, ["routes[0]"]),
         # a route to the gateway makes it reachable, in any order
-        ({"routes": [far, {"destination": "10.66.0.0/16", "scope": "link"}]}, []),
-        ({"routes": [{**near, "multipath": [{"gateway": "10.1.0.8"}, {"gateway": "10.67.0.9"}]}]}, ["routes[0]"]),
-        ({"routes": [{**near, "source": "10.77.0.7"}]}, []),  # another interface of the pod may have it
-        ({"dhcp": ["ipv4"], "routes": [far]}, []),  # the lease is not known yet
-        ({"name": "net1", "child": {"type": "macvlan"}, "addresses": [], "routes": [near]}, ["routes[0]"]),
+        ({"routes": [unreachable, {"destination": "10.66.0.0/16", "scope": "link"}]}, []),
+        ({"routes": [{**reachable, "multipath": [{"gateway": "10.1.0.8"}, {"gateway": "10.67.0.9"}]}]}, ["routes[0]"]),
+        ({"routes": [{**reachable, "source": "10.77.0.7"}]}, []),  # another interface of the pod may have it
+        ({"dhcp": ["ipv4"], "routes": [unreachable]}, []),  # the lease is not known yet
+        ({"name": "net1", "child": {"type": "macvlan"}, "addresses": [], "routes": [reachable]}, ["routes[0]"]),
         ({"sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2}, "rules": [{"source": "10.1.0.7/32", "table": 9}]}, []),
         ({"neighbors": [{"destination": "10.1.0.9", "mac": "02:00:00:00:00:09"}]}, []),
     ):
         for route in config.get("routes", ()):
             if "multipath" in route:
                 route.pop("gateway")
-        for _twice in range(2):
+        for _attempt in range(2):
             found = interfaces.check(nodes.ONE, config, "config")
             assert [problem.path for problem in found] == [f"config.{path}" for path in paths], (config, found)
             assert all("the kernel refuses it: " in problem.message for problem in found)
@@ -264,7 +267,7 @@ def test_values_that_the_kernel_refuses_are_found_before_the_change() -> None:
 
 
 @nodes.on_a_node
-def test_a_feature_that_is_fixed_in_the_wanted_state_is_accepted() -> None:
+def test_a_feature_whose_fixed_state_is_the_requested_one_is_accepted() -> None:
     """veth has no large receive offload: switching it off is accepted, and switching it on is refused."""
     host = nodes.node()
     config = {
@@ -274,9 +277,9 @@ def test_a_feature_that_is_fixed_in_the_wanted_state_is_accepted() -> None:
     assert interfaces.check(nodes.ONE, config) == []
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, config, pod.pin)
-        with Ethtool(pod.pin) as tool:
-            assert not tool.features("net1")["tx-tcp-segmentation"]
-            assert tool.fixed_features("net1")["rx-lro"] is False
+        with Ethtool(pod.pin) as ethtool:
+            assert not ethtool.features("net1")["tx-tcp-segmentation"]
+            assert ethtool.fixed_features("net1")["rx-lro"] is False
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
     assert interfaces.snapshot(nodes.ONE) == host
     for feature in ("lro", "large-receive-offload", "rx-lro"):
@@ -295,16 +298,16 @@ def test_a_child_leaves_its_parent_on_the_node() -> None:
         "mtu": 1400,
     }
     with nodes.Pod() as pod, nodes.Pod("second") as second:
-        got = interfaces.attach(nodes.ONE, host, config, pod.pin)
-        assert got.network == {
+        attached = interfaces.attach(nodes.ONE, host, config, pod.pin)
+        assert attached.network == {
             "interfaceName": "net1",
             "hardwareAddress": "02:00:00:00:00:66",
             "ips": ["10.1.0.7/24"],
         }
         (link,) = json.loads(pod.run("ip -d -j link show net1"))
-        assert link["linkinfo"] == {"info_kind": "macvlan", "info_data": {"mode": "private", **_macvlan(link)}}
+        assert (link["linkinfo"]["info_kind"], link["linkinfo"]["info_data"]["mode"]) == ("macvlan", "private")
         assert interfaces.locate(nodes.ONE, pod.pin).side == "host"
-        assert interfaces.attach(nodes.ONE, host, config, pod.pin).network == got.network  # again
+        assert interfaces.attach(nodes.ONE, host, config, pod.pin).network == attached.network  # attach can be repeated
         other = {**config, "mac": "02:00:00:00:00:67"}
         interfaces.attach(nodes.ONE, host, other, second.pin)
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
@@ -316,19 +319,15 @@ def test_a_child_leaves_its_parent_on_the_node() -> None:
         with pytest.raises(KernelError, match="File exists"):
             interfaces.attach(nodes.ONE, host, config, pod.pin)
         assert "net1" in pod.run("ip link")
-    host.pop("child")  # what attach has added
+    host.pop("child")  # attach has added this key
     assert interfaces.snapshot(nodes.ONE) == host
 
 
-def _macvlan(link: dict[str, t.Any]) -> dict[str, t.Any]:
-    return {key: value for key, value in link["linkinfo"]["info_data"].items() if key != "mode"}
-
-
 @nodes.on_a_node
-def test_attach_into_the_nodes_own_namespace_is_refused() -> None:
+def test_attach_into_the_nodes_own_namespace_or_a_removed_one_is_refused() -> None:
     host = nodes.node()
     with pytest.raises(Refused):
-        interfaces.attach(nodes.ONE, host, {}, interfaces.Path(f"/proc/{os.getpid()}/ns/net"))
+        interfaces.attach(nodes.ONE, host, {}, Path(f"/proc/{os.getpid()}/ns/net"))
     pod = nodes.Pod()
     pod.end()
     with pytest.raises(KernelError, match="gone"):
@@ -336,30 +335,32 @@ def test_attach_into_the_nodes_own_namespace_is_refused() -> None:
 
 
 @nodes.on_a_node
-def test_snapshot_has_what_iproute2_shows() -> None:
+def test_listed_links_are_those_that_iproute2_shows() -> None:
     nodes.node("ip addr add 10.1.0.2/24 dev one")
     with Netlink() as connection:
-        ours = {link.name: link for link in links.listed(connection)}
-    theirs = {link["ifname"]: link for link in json.loads(nodes.run("ip -d -j link"))}
-    assert set(ours) == set(theirs)
-    for name, link in theirs.items():
-        assert (ours[name].mtu, ours[name].index) == (link["mtu"], link["ifindex"])
-        assert ours[name].up == ("UP" in link["flags"])
-        assert ours[name].kind == link.get("linkinfo", {}).get("info_kind", "")
+        listed = {link.name: link for link in links.listed(connection)}
+    shown = {link["ifname"]: link for link in json.loads(nodes.run("ip -d -j link"))}
+    assert set(listed) == set(shown)
+    for name, link in shown.items():
+        assert (listed[name].mtu, listed[name].index) == (link["mtu"], link["ifindex"])
+        assert listed[name].up == ("UP" in link["flags"])
+        assert listed[name].kind == link.get("linkinfo", {}).get("info_kind", "")
 
 
 @nodes.on_a_node
 def test_interfaces_can_be_attached_and_detached_in_parallel() -> None:
     nodes.without_dad()
-    names = [f"nic{place}" for place in range(6)]
-    for place, name in enumerate(names):
+    names = [f"nic{number}" for number in range(6)]
+    for number, name in enumerate(names):
         nodes.pair(name)
-        nodes.run(f"ip addr add 10.{place}.0.2/24 dev {name}; ip route add 10.{50 + place}.0.0/16 via 10.{place}.0.1")
-        nodes.run(f"ip rule add from 10.{place}.0.2 iif {name} table {100 + place}")
+        nodes.run(
+            f"ip addr add 10.{number}.0.2/24 dev {name}; ip route add 10.{50 + number}.0.0/16 via 10.{number}.0.1"
+        )
+        nodes.run(f"ip rule add from 10.{number}.0.2 iif {name} table {100 + number}")
     nodes.wait_for_ipv6()
     before = [nodes.shown(name) for name in names]
 
-    def work(name: str) -> None:
+    def attach_and_detach(name: str) -> None:
         device = Identity(None, None, name)
         host = interfaces.snapshot(device)
         with nodes.Pod(name) as pod:
@@ -369,28 +370,28 @@ def test_interfaces_can_be_attached_and_detached_in_parallel() -> None:
         assert interfaces.snapshot(device) == host
 
     with ThreadPoolExecutor(len(names)) as pool:
-        assert list(pool.map(work, names)) == [None] * len(names)
+        list(pool.map(attach_and_detach, names))  # raises the first exception
     assert [nodes.shown(name) for name in names] == before
 
 
 @nodes.on_a_node
-def test_an_xdp_program_that_a_pod_left_is_removed() -> None:
+def test_an_xdp_program_of_a_pod_is_removed_and_one_of_the_node_is_kept() -> None:
     host = nodes.node()
-    program = xdp_program()
+    program = load_xdp_program()
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
         with Netlink(pod.pin) as connection:
             link = links.get(connection, name="net1")
             assert link is not None
-            to_this = links.netlink.attribute(1, struct.pack("=i", program))  # IFLA_XDP_FD
-            links.change(connection, link.index, links.netlink.nest(links.IFLA_XDP, to_this))
+            program_attribute = links.netlink.attribute(1, struct.pack("=i", program))  # IFLA_XDP_FD
+            links.change(connection, link.index, links.netlink.nest(links.IFLA_XDP, program_attribute))
         assert "xdp" in pod.run("ip link show net1")
         assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
     assert "xdp" not in nodes.run("ip link show one") and interfaces.snapshot(nodes.ONE) == host
-    with Netlink() as connection:  # a program of the node stays
+    with Netlink() as connection:  # a program of the node
         link = links.get(connection, name="one")
         assert link is not None
-        links.change(connection, link.index, links.netlink.nest(links.IFLA_XDP, to_this))
+        links.change(connection, link.index, links.netlink.nest(links.IFLA_XDP, program_attribute))
     host = interfaces.snapshot(nodes.ONE)
     assert list(host["xdp"]) == ["driver"]
     with nodes.Pod() as pod:
@@ -399,41 +400,41 @@ def test_an_xdp_program_that_a_pod_left_is_removed() -> None:
     assert interfaces.snapshot(nodes.ONE) == host
 
 
-def xdp_program() -> int:
-    """A file descriptor of a program that passes everything: r0 = XDP_PASS; exit."""
+def load_xdp_program() -> int:
+    """The file descriptor of a program that passes every packet: r0 = XDP_PASS; exit."""
     code = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 2, 0x95, 0, 0, 0), 16)
-    license = ctypes.create_string_buffer(b"GPL")
-    attributes = struct.pack("=IIQQ", 6, 2, ctypes.addressof(code), ctypes.addressof(license))  # BPF_PROG_TYPE_XDP
+    license_name = ctypes.create_string_buffer(b"GPL")
+    attributes = struct.pack("=IIQQ", 6, 2, ctypes.addressof(code), ctypes.addressof(license_name))  # BPF_PROG_TYPE_XDP
     numbers = {"x86_64": 321, "aarch64": 280}
     if os.uname().machine not in numbers:
-        pytest.skip("the number of bpf(2) is not known here")
-    found = ctypes.CDLL(None, use_errno=True).syscall(
+        pytest.skip("the system call number of bpf(2) is unknown for this architecture")
+    descriptor = ctypes.CDLL(None, use_errno=True).syscall(
         numbers[os.uname().machine], 5, ctypes.create_string_buffer(attributes, 128), 48
     )
-    if found < 0:
+    if descriptor < 0:
         pytest.skip(f"needs bpf(2): {os.strerror(ctypes.get_errno())}")
-    return int(found)
+    return int(descriptor)
 
 
 @nodes.on_a_node
-def test_no_thread_or_descriptor_is_left_open() -> None:
+def test_threads_and_descriptors_do_not_accumulate() -> None:
     """A thread closes the namespace of kernel/stacked.py after some seconds without use."""
 
-    def alone() -> bool:
+    def is_single_threaded() -> bool:
         return threading.active_count() == 1
 
     host = nodes.node("ip addr add 10.1.0.2/24 dev one")
     config = {"name": "net1", "addresses": ["10.2.0.2/24"], "ethtool": {"features": {"gro": True}}}
     refused = {"name": "net1", "routes": [{"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}]}
     with nodes.Pod() as pod:
-        for turn in range(12):
+        for round_number in range(12):
             interfaces.attach(nodes.ONE, host, config, pod.pin)
             interfaces.detach(nodes.ONE, host, pod.pin, config)
             with pytest.raises(KernelError):
                 interfaces.attach(nodes.ONE, host, refused, pod.pin)
             interfaces.check(nodes.ONE, config)
-            if not turn:
-                until(alone, 60)
+            if round_number == 0:
+                until(is_single_threaded, 60)
                 before = sorted(os.listdir("/proc/self/fd"))
-        until(alone, 60)
+        until(is_single_threaded, 60)
         assert sorted(os.listdir("/proc/self/fd")) == before

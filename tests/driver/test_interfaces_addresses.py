@@ -17,14 +17,14 @@ from lanewise_driver.base.errors import KernelError
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 
-#: A program that uses an address at once.
-_USE = "import socket; s=socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('fd00::2',0)); print('used')"
+#: A program that binds a socket to an address.
+_BIND = "import socket; s=socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('fd00::2',0)); print('bound')"
 
 
 @nodes.on_a_node
 def test_a_tentative_address_is_restored_completely() -> None:
     """After a boot, kubelet may start pods before the kernel has created the route of the link-local address. The
-    driver must not take this later route for one that the pod added."""
+    driver must not treat this later route as one that the pod added."""
     nodes.node()
     nodes.run("echo 1 > /proc/sys/net/ipv6/conf/one/accept_dad")
     nodes.run("ip link set one down; ip link set one up; ip addr add fd00::77/64 dev one")
@@ -43,7 +43,7 @@ def test_a_tentative_address_is_restored_completely() -> None:
 
 
 @nodes.on_a_node
-def test_a_duplicate_address_is_found() -> None:
+def test_a_duplicate_address_is_reported() -> None:
     host = nodes.node()
     nodes.run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
     with nodes.Pod() as pod:
@@ -63,7 +63,7 @@ def test_a_duplicate_address_is_found() -> None:
 
 @nodes.on_a_node
 def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
-    """If another node has one of them, the kernel disables it, and that is reported."""
+    """If another node has the address, the kernel disables it, and the driver reports that."""
     host = nodes.node()
     routes = [{"destination": "fd09::/32", "gateway": "fd00::9", "source": "fd00::2"}]
     config: dict[str, t.Any] = {"name": "net1", "addresses": ["fd00::2/64"], "routes": routes}
@@ -74,9 +74,9 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
             network = interfaces.attach(nodes.ONE, host, {**config, **more}, pod.pin).network
             assert interfaces.wait_for_dad(pod.pin, {"net1": network["ips"]}) == []
             shown = pod.run("ip -o -6 addr show dev net1 to fd00::2")
-            assert pod.run(f'{sys.executable} -c "{_USE}"') == "used\n"
+            assert pod.run(f'{sys.executable} -c "{_BIND}"') == "bound\n"
             assert "src fd00::2 " in pod.run("ip -6 route get fd00::9")
-            if time.monotonic() - start < 0.9:  # later, DAD may have passed
+            if time.monotonic() - start < 0.9:  # later, DAD may have ended
                 assert ("tentative" in shown) == (more.get("dad") != "none")
             return shown
 
@@ -85,7 +85,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
             assert ("nodad" in shown) == (more.get("dad") == "none")
             assert interfaces.detach(nodes.ONE, host, pod.pin, {**config, **more}) == []
             assert interfaces.snapshot(nodes.ONE) == host
-        # the kernel probes several times, and another node has the address at a later probe
+        # the kernel sends several probes, and another node gets the address before the last one
         attach(sysctls={"net.ipv6.conf.IFNAME.dad_transmits": 30})
         nodes.run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
         until(
@@ -95,10 +95,10 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
             60,
         )
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
-        # a claim that disables optimistic DAD waits
+        # without optimistic DAD, the driver waits
         nodes.run("ip addr del fd00::2/64 dev one-far")
-        switched = {"net.ipv6.conf.IFNAME.optimistic_dad": 0}
-        network = interfaces.attach(nodes.ONE, host, {**config, "sysctls": switched}, pod.pin).network
+        not_optimistic = {"net.ipv6.conf.IFNAME.optimistic_dad": 0}
+        network = interfaces.attach(nodes.ONE, host, {**config, "sysctls": not_optimistic}, pod.pin).network
         assert interfaces.wait_for_dad(pod.pin, {"net1": network["ips"]}) == []
         assert "tentative" not in pod.run("ip -o -6 addr show dev net1 to fd00::2")
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
@@ -107,13 +107,13 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
 
 @nodes.on_a_node
 def test_attach_waits_only_for_requested_addresses() -> None:
-    """DAD takes a second or more for each IPv6 address, also for the link-local one that was not requested."""
+    """DAD takes at least a second for each IPv6 address, also for the link-local one that was not requested."""
     nodes.pair("one")
     nodes.run("ip addr add 10.1.0.2/24 dev one")
     nodes.wait_for_ipv6()
     host = interfaces.snapshot(nodes.ONE)
     with nodes.Pod() as pod:
-        for config, takes in (
+        for config, waits in (
             ({"name": "net1"}, False),
             ({"name": "net1", "addresses": ["10.2.0.2/24"]}, False),
             ({"name": "net1", "addresses": ["10.2.0.2/24", "fd00:0:0::2/64"], "dad": "wait"}, True),
@@ -123,15 +123,15 @@ def test_attach_waits_only_for_requested_addresses() -> None:
             network = interfaces.attach(nodes.ONE, host, config, pod.pin).network
             assert interfaces.wait_for_dad(pod.pin, {"net1": network["ips"]}) == []
             took = time.monotonic() - start
-            assert takes or took < 1, took  # duplicate detection takes a second at least
+            assert waits or took < 1, took
             for address in network["ips"]:
                 assert "tentative" not in pod.run(f"ip -o addr show to {address.partition('/')[0]}")
-            assert len(network["ips"]) == len(config.get("addresses", ["the node's"]))
+            assert len(network["ips"]) == len(config.get("addresses", ["the address of the node"]))
             assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
 
 
 @nodes.on_a_node
-def test_addresses_keep_their_lifetimes() -> None:
+def test_addresses_are_restored_with_their_remaining_lifetimes() -> None:
     host = nodes.node(
         "ip addr add 10.1.0.2/24 dev one valid_lft 600 preferred_lft 300; ip addr add 10.2.0.2/24 dev one "
         "valid_lft 1 preferred_lft 1"
@@ -152,9 +152,9 @@ def test_a_multipath_route_is_restored_when_both_interfaces_are_back(order: tupl
     @nodes.on_a_node
     def test() -> None:
         nodes.without_dad()
-        for place, name in enumerate(order):
+        for number, name in enumerate(order, 1):
             nodes.pair(name)
-            nodes.run(f"ip addr add 10.{place + 1}.0.2/24 dev {name}; ip addr add fd00:{place + 1}::2/64 dev {name}")
+            nodes.run(f"ip addr add 10.{number}.0.2/24 dev {name}; ip addr add fd00:{number}::2/64 dev {name}")
         hops = "nexthop via 10.1.0.1 weight 3 nexthop via 10.2.0.1 weight 5"
         nodes.run(
             f"ip route add 10.50.0.0/16 metric 7 {hops}; ip route add 10.51.0.0/16 {hops}; ip route add default {hops}"
@@ -177,8 +177,8 @@ def test_a_multipath_route_is_restored_when_both_interfaces_are_back(order: tupl
 
 
 @nodes.on_a_node
-def test_a_link_that_comes_up_late_is_restored_completely() -> None:
-    """Like hardware, which has no carrier for seconds after it was set up."""
+def test_an_interface_whose_carrier_comes_late_is_restored_completely() -> None:
+    """Hardware has no carrier for some seconds after it was set up."""
     host = nodes.node(
         "ip addr add 10.1.0.2/24 dev one; ip addr add fd00::2/64 dev one; ip route add 10.50.0.0/16 via 10.1.0.1",
         "ip -6 route add fd01::/32 via fd00::1 metric 9; ip -6 route add fd02::/32 via fd00::1 src fd00::2 table 100",
@@ -190,7 +190,7 @@ def test_a_link_that_comes_up_late_is_restored_completely() -> None:
         notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
         assert notes == [], notes
     nodes.run("ip link set one-far up")
-    until(lambda: interfaces.snapshot(nodes.ONE) == host)  # the kernel sees the link a moment later
+    until(lambda: interfaces.snapshot(nodes.ONE) == host)  # the kernel reports the carrier a moment later
     nodes.wait_for_ipv6()
     assert interfaces.snapshot(nodes.ONE) == host
     assert nodes.shown("one") == before
@@ -198,7 +198,7 @@ def test_a_link_that_comes_up_late_is_restored_completely() -> None:
 
 @nodes.on_a_node
 def test_a_node_without_ipv6_refuses_only_ipv6_settings() -> None:
-    """The kernel has no IPv6 sysctls. Settings for IPv6 are refused, and no others."""
+    """The kernel of such a node has no IPv6 sysctls."""
     nodes.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1; mount -t tmpfs -o ro tmpfs /proc/sys/net/ipv6")
     nodes.run("ip link add one type veth peer name one-far; ip link set one-far up; ip link set one up")
     nodes.run("ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1")

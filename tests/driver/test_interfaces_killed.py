@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""kill -9 at every step of attach and detach: the next call always completes or undoes the operation."""
+"""Attach and detach are killed at many steps. The next call always completes or undoes the operation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel.ethtool import Ethtool
 
 ONE = Identity(None, None, "one")
-#: The number of steps between two kills; 1 tries every step. Detach makes some hundred requests to the kernel, attach
-#: half as many. test_killed_driver.py kills the whole driver at the same steps.
+#: The number of steps between two kills; with 1, every step is tried. Detach makes some hundred requests to the kernel,
+#: attach half as many. test_killed_driver.py kills the whole driver at the same steps.
 STRIDE = int(os.environ.get("LANEWISE_STRIDE", "40"))
 ATTACH_STRIDE = min(STRIDE, 4)
 CONFIG = {
@@ -34,7 +34,8 @@ CONFIG = {
 }
 
 
-def node() -> dict[str, t.Any]:
+def prepare_node() -> dict[str, t.Any]:
+    """Create the interface `one` with many settings. Returns its state."""
     nodes.without_dad()
     nodes.pair("one")
     nodes.run("ip link set one alias up mtu 9000; ip link property add dev one altname enp1s0")
@@ -47,7 +48,8 @@ def node() -> dict[str, t.Any]:
     return interfaces.snapshot(ONE)
 
 
-def inside(pod: nodes.Pod) -> str:
+def settings_in(pod: nodes.Pod) -> str:
+    """What iproute2 shows of the interface in the pod."""
     interfaces.wait_for_dad(pod.pin, {"net1": CONFIG["addresses"]})
     return pod.run(
         "ip -o link show net1 | sed 's/^[0-9]*//'; ip -o addr show net1 | sed 's/ optimistic tentative//'; "
@@ -59,11 +61,11 @@ def inside(pod: nodes.Pod) -> str:
 def test_an_attach_killed_at_any_step_can_be_undone_or_repeated(after: str) -> None:
     @nodes.on_a_node
     def test() -> None:
-        host = node()
+        host = prepare_node()
         before = nodes.shown("one")
-        with nodes.Pod("whole") as pod:
+        with nodes.Pod("not-killed") as pod:
             interfaces.attach(ONE, host, CONFIG, pod.pin)
-            wanted = inside(pod)
+            wanted = settings_in(pod)
             assert interfaces.detach(ONE, host, pod.pin, CONFIG) == []
         steps = 0
         pods: list[nodes.Pod] = []
@@ -76,7 +78,7 @@ def test_an_attach_killed_at_any_step_can_be_undone_or_repeated(after: str) -> N
             pod = pods[-1]
             if after == "attach":
                 interfaces.attach(ONE, host, CONFIG, pod.pin)
-                assert inside(pod) == wanted, step
+                assert settings_in(pod) == wanted, step
             assert interfaces.detach(ONE, host, pod.pin, CONFIG) == [], step
             assert interfaces.snapshot(ONE) == host, step
             assert nodes.shown("one") == before, step
@@ -89,22 +91,22 @@ def test_an_attach_killed_at_any_step_can_be_undone_or_repeated(after: str) -> N
 
 
 @nodes.on_a_node
-def test_a_detach_killed_at_any_step_is_finished_by_the_next() -> None:
-    host = node()
+def test_a_detach_killed_at_any_step_is_finished_by_the_next_detach() -> None:
+    host = prepare_node()
     before = nodes.shown("one")
     pods: list[nodes.Pod] = []
 
-    def attached() -> None:
+    def attach_to_a_new_pod() -> None:
         pods.append(nodes.Pod(str(len(pods))))
         interfaces.attach(ONE, host, CONFIG, pods[-1].pin)
 
-    attached()
+    attach_to_a_new_pod()
     steps = 0
     for step in killed_at_each_step(lambda: interfaces.detach(ONE, host, pods[-1].pin, CONFIG), STRIDE):
         assert interfaces.detach(ONE, host, pods[-1].pin, CONFIG) == [], step
         assert interfaces.snapshot(ONE) == host, step
         assert nodes.shown("one") == before, step
         pods[-1].end()
-        attached()
+        attach_to_a_new_pod()
         steps += 1
     assert steps > 10

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Interfaces are found and restored, even if they are renamed or their names are taken."""
+"""Interfaces are found and restored, even if they are renamed or other interfaces have their names."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def test_a_virtual_interface_that_was_deleted_with_its_namespace_is_reported() -
     pod = nodes.Pod()
     interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
     pod.end()
-    until(lambda: not nodes.run("ip link show one-far", check=False))  # its peer goes with it
+    until(lambda: not nodes.run("ip link show one-far", check=False))  # the kernel deletes both ends
     assert interfaces.locate(nodes.ONE, pod.pin) == interfaces.InterfaceLocation("missing")
     (note,) = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
     assert "gone" in note
-    nodes.pair("one", "two")  # another interface with this name is left alone
+    nodes.pair("one", "two")  # another interface with this name is not changed
     nodes.wait_for_ipv6()
     other = interfaces.snapshot(nodes.ONE)
     assert interfaces.detach(nodes.ONE, host, None, {"name": "net1"}) == []
     assert interfaces.snapshot(nodes.ONE) == other
     (note,) = interfaces.detach(Identity("0000:ff:1f.7", None, "one"), host, None, {})
-    assert "no PCI function" in note  # waiting for it would block its pod forever
+    assert "no PCI function" in note  # an error would block the pod forever
 
 
 @nodes.on_a_node
-def test_a_function_without_an_interface_is_waited_for() -> None:
+def test_detach_fails_while_the_function_has_no_interface() -> None:
     host = nodes.node()
-    functions = sorted(one for one in os.listdir(identity.PCI) if not os.path.exists(f"{identity.PCI}/{one}/net"))
+    functions = sorted(name for name in os.listdir(identity.PCI) if not os.path.exists(f"{identity.PCI}/{name}/net"))
     if not functions:
         pytest.skip("this machine has no PCI function without an interface")
     with pytest.raises(KernelError, match="in no network namespace that"):
@@ -53,16 +53,16 @@ def test_a_function_without_an_interface_is_waited_for() -> None:
 
 
 @nodes.on_a_node
-def test_an_interfaces_name_on_the_node_may_be_taken_meanwhile() -> None:
+def test_an_interface_returns_under_another_name_if_its_name_is_taken() -> None:
     host = nodes.node("ip addr add 10.1.0.2/24 dev one")
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
         nodes.pair("one", "two")
         notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
         assert notes and "the name one is taken by another interface" in notes[0]
-        place = interfaces.locate(Identity(None, None, notes[0].split()[-1]), pod.pin)
-        assert place.side == "host"
-        assert "10.1.0.2/24" in nodes.run(f"ip addr show dev {place.name}")
+        location = interfaces.locate(Identity(None, None, notes[0].split()[-1]), pod.pin)
+        assert location.side == "host"
+        assert "10.1.0.2/24" in nodes.run(f"ip addr show dev {location.name}")
 
 
 def _pci_interfaces() -> list[tuple[str, str]]:
@@ -81,8 +81,8 @@ def _pci_interfaces() -> list[tuple[str, str]]:
 def test_an_interface_is_found_by_its_pci_address() -> None:
     for address, name in _pci_interfaces():
         for hint in (name, "lo", "nothing"):
-            place = interfaces.locate(Identity(address, None, hint), None)
-            assert (place.side, place.name) == ("host", name)
+            location = interfaces.locate(Identity(address, None, hint), None)
+            assert (location.side, location.name) == ("host", name)
 
 
 def test_an_interface_that_does_not_exist_is_missing() -> None:
@@ -99,16 +99,16 @@ def test_the_state_of_an_interface_is_read_by_its_pci_address() -> None:
 
 
 @nodes.on_a_node
-def test_names_may_be_any_bytes() -> None:
+def test_an_interface_whose_name_is_any_bytes_is_attached_and_restored() -> None:
     nodes.without_dad()
-    for place, raw in enumerate((b"o.n\xff", b"$(id) ;=".replace(b" ", b""), b"..a", b"-x")):
-        name, far = os.fsdecode(raw), f"far{place}"
-        nodes.run(f"ip link add name {far} type veth; ip link set {far} up")
+    for number, raw in enumerate((b"o.n\xff", b"$(id);=", b"..a", b"-x")):
+        name, peer = os.fsdecode(raw), f"peer{number}"
+        nodes.run(f"ip link add name {peer} type veth; ip link set {peer} up")
         with Netlink() as connection:
-            (link,) = [one for one in links.listed(connection) if one.name.startswith("veth")]
+            (link,) = [link for link in links.listed(connection) if link.name.startswith("veth")]
             links.change(connection, link.index, links.netlink.text(links.IFLA_IFNAME, name))
             links.set_link_state(connection, link.index, up=True)
-            addresses.add(connection, link.index, {"address": f"10.1.{place}.2/24"})
+            addresses.add(connection, link.index, {"address": f"10.1.{number}.2/24"})
         nodes.wait_for_ipv6()
         device = Identity(None, None, name)
         host = json.loads(json.dumps(interfaces.snapshot(device)))  # as in a record
@@ -121,31 +121,31 @@ def test_names_may_be_any_bytes() -> None:
 
 
 @nodes.on_a_node
-def test_udev_may_rename_an_interface_while_it_is_restored() -> None:
-    """udev renames an interface that appears according to its rules, at any moment of the restore."""
+def test_an_interface_is_restored_although_udev_renames_it_at_that_moment() -> None:
+    """udev renames new interfaces according to its rules. That can happen at any moment of the restore."""
     host = nodes.node(
         """ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1
         sysctl -qw net.ipv4.conf.one.rp_filter=2"""
     )
     renamed = 0
 
-    def rename(after: float) -> None:
+    def rename(delay: float) -> None:
         nonlocal renamed
         with Netlink() as connection:
             while not ended.is_set():
                 link = links.get(connection, name="one")
                 if link is not None:
-                    time.sleep(after)
+                    time.sleep(delay)
                     with contextlib.suppress(OSError):
                         links.change(connection, link.index, links.netlink.text(links.IFLA_IFNAME, "enp9s0"))
                         renamed += 1
                     return
 
-    for turn in range(8):
+    for number in range(8):
         with nodes.Pod() as pod:
             interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
             ended = threading.Event()
-            udev = threading.Thread(target=rename, args=(turn * 0.003,))
+            udev = threading.Thread(target=rename, args=(number * 0.003,))
             udev.start()
             notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
             ended.set()
@@ -158,16 +158,16 @@ def test_udev_may_rename_an_interface_while_it_is_restored() -> None:
 
 
 @nodes.on_a_node
-def test_all_names_of_an_interface_may_be_taken_meanwhile() -> None:
-    """They are names and altnames of another interface. The interface then returns under a free name."""
+def test_an_interface_returns_under_a_free_name_if_all_its_names_are_taken() -> None:
+    """Another interface has them as names and altnames."""
     host = nodes.node("ip addr add 10.1.0.2/24 dev one; ip link property add dev one altname enp9s0")
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
-        nodes.pair("two", "net1")  # so that not even its name in the pod is free
+        nodes.pair("two", "net1")  # its name in the pod is taken, too
         nodes.run("ip link property add dev two altname one altname enp9s0")
         notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
         assert any("the name one is taken by another interface" in note for note in notes)
         assert any(note.startswith("altname enp9s0") for note in notes)
         nodes.run("ip link property del dev two altname one altname enp9s0")
-        back = interfaces.locate(Identity(None, None, re.findall("this one is ([a-z0-9]+)", notes[0])[0]), None)
-        assert back.side == "host" and "10.1.0.2/24" in nodes.run(f"ip addr show dev {back.name}")
+        location = interfaces.locate(Identity(None, None, re.findall("this one is ([a-z0-9]+)", notes[0])[0]), None)
+        assert location.side == "host" and "10.1.0.2/24" in nodes.run(f"ip addr show dev {location.name}")

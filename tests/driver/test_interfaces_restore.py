@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attach and detach restore any state of an interface, whatever happened in between.
+"""Detach restores any state that an interface had before attach, whatever happened in between.
 
-Interfaces are veth pairs in real network namespaces; the states are compared by the snapshot of the driver and
-by the output of iproute2 and /proc.
+Interfaces are veth pairs in real network namespaces. States are compared by the snapshot of the driver and by the
+output of iproute2 and /proc.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EXAMPLES = int(os.environ.get("LANEWISE_EXAMPLES", "8"))
 ONE = Identity(None, None, "one")
 
 _octet = st.integers(0, 3)
-_four = st.builds(lambda a, b: f"10.{a}.0.{b + 2}", _octet, st.integers(0, 6))
-_six = st.builds(lambda a, b: f"fd00:{a}::{b + 2}", _octet, st.integers(0, 6))
+_ipv4 = st.builds(lambda a, b: f"10.{a}.0.{b + 2}", _octet, st.integers(0, 6))
+_ipv6 = st.builds(lambda a, b: f"fd00:{a}::{b + 2}", _octet, st.integers(0, 6))
 _table = st.sampled_from([254, 100, 101, 4000])
 _metric = st.sampled_from(["", " metric 5", " metric 77", " metric 4096"])
 
@@ -44,22 +44,22 @@ _metric = st.sampled_from(["", " metric 5", " metric 77", " metric 4096"])
 def _words(*choices: str) -> st.SearchStrategy[str]:
     """Some of these words, in this order."""
     return st.lists(st.booleans(), min_size=len(choices), max_size=len(choices)).map(
-        lambda bits: "".join(f" {word}" for word, bit in zip(choices, bits) if bit)
+        lambda chosen: "".join(f" {word}" for word, is_chosen in zip(choices, chosen) if is_chosen)
     )
 
 
 _address = st.one_of(
     st.builds(
         lambda ip, prefix, words, metric: f"addr add {ip}/{prefix} dev one{words}{metric}",
-        _four,
+        _ipv4,
         st.sampled_from([24, 16, 32]),
         st.sampled_from(["", " brd +", " label one:7", " noprefixroute", " scope link", " brd 10.9.9.9"]),
         _metric,
     ),
-    st.builds(lambda ip, other: f"addr add {ip} peer {other} dev one", _four, _four),
+    st.builds(lambda ip, other: f"addr add {ip} peer {other} dev one", _ipv4, _ipv4),
     st.builds(
         lambda ip, prefix, words, metric: f"addr add {ip}/{prefix} dev one nodad{words}{metric}",
-        _six,
+        _ipv6,
         st.sampled_from([64, 48, 128]),
         _words("noprefixroute", "home"),
         _metric,
@@ -67,11 +67,11 @@ _address = st.one_of(
 )
 _route = st.one_of(
     st.builds(
-        lambda net, via, rest, metric, table, more: (
-            f"route append 10.{net}.0.0/16 via {via} dev one{rest}{metric} table {table}{more}"
+        lambda net, via, onlink, metric, table, more: (
+            f"route append 10.{net}.0.0/16 via {via} dev one{onlink}{metric} table {table}{more}"
         ),
         st.integers(50, 55),
-        _four,
+        _ipv4,
         st.sampled_from([" onlink", ""]),
         _metric,
         _table,
@@ -82,28 +82,27 @@ _route = st.one_of(
     st.builds(
         lambda net, src, table: f"route append 10.{net}.0.0/16 dev one scope link src {src} table {table}",
         st.integers(60, 63),
-        _four,
+        _ipv4,
         _table,
     ),
     st.builds(
-        lambda net, a, b, w, metric, on: (
-            f"route append 10.{net}.0.0/16{metric} nexthop via {a} dev one weight {w}{on} "
-            f"nexthop via 10.200.0.{w} dev other weight 3"
+        lambda net, via, weight, metric, onlink: (
+            f"route append 10.{net}.0.0/16{metric} nexthop via {via} dev one weight {weight}{onlink} "
+            f"nexthop via 10.200.0.{weight} dev other weight 3"
         ),
         st.integers(70, 73),
-        _four,
-        _four,
+        _ipv4,
         st.integers(1, 200),
         _metric,
         st.sampled_from(["", " onlink"]),
     ),
-    st.builds(lambda net, src: f"route append 10.{net}.0.0/16 via 10.200.0.9 src {src}", st.integers(80, 83), _four),
+    st.builds(lambda net, src: f"route append 10.{net}.0.0/16 via 10.200.0.9 src {src}", st.integers(80, 83), _ipv4),
     st.builds(
         lambda net, via, metric, table, more: (
             f"-6 route append fd0{net}::/32 via {via} dev one{metric} table {table}{more}"
         ),
         st.integers(1, 5),
-        _six,
+        _ipv6,
         _metric,
         _table,
         st.sampled_from(["", " mtu 1400", " pref high", " onlink", " proto 186 advmss 1200"]),
@@ -113,17 +112,17 @@ _route = st.one_of(
             f"-6 route append fd1{net}::/32{metric} nexthop via {via} dev one weight 2 nexthop via fd00:c8::9 dev other"
         ),
         st.integers(1, 5),
-        _six,
+        _ipv6,
         _metric,
     ),
-    st.builds(lambda net, src: f"-6 route append fd2{net}::/32 dev one src {src}", st.integers(1, 5), _six),
+    st.builds(lambda net, src: f"-6 route append fd2{net}::/32 dev one src {src}", st.integers(1, 5), _ipv6),
     st.builds(lambda net: f"route append default via 10.{net}.0.9 dev one onlink table 100", _octet),
 )
 _selector = st.builds(
-    lambda negated, source, to, rest: f"{negated}{source}{to}{rest}",
+    lambda negation, source, to, more: f"{negation}{source}{to}{more}",
     st.sampled_from(["", "not "]),
-    st.one_of(st.just("from all"), _four.map(lambda ip: f"from {ip}"), st.just("from 10.1.0.0/16")),
-    st.one_of(st.just(""), _four.map(lambda ip: f" to {ip}"), st.just(" to 10.2.0.0/16")),
+    st.one_of(st.just("from all"), _ipv4.map(lambda ip: f"from {ip}"), st.just("from 10.1.0.0/16")),
+    st.one_of(st.just(""), _ipv4.map(lambda ip: f" to {ip}"), st.just(" to 10.2.0.0/16")),
     st.lists(
         st.sampled_from(
             [
@@ -152,10 +151,10 @@ _rule = st.builds(
     st.sampled_from(["table 100", "table 101", "table 4000", "blackhole", "prohibit", "goto 32766"]),
 )
 _neighbor = st.one_of(
-    _four.map(lambda ip: f"neigh replace {ip} lladdr 02:00:00:00:00:09 dev one nud permanent"),
-    _six.map(lambda ip: f"neigh replace {ip} lladdr 02:00:00:00:00:08 dev one nud permanent router"),
-    _four.map(lambda ip: f"neigh add proxy {ip} dev one"),
-    _six.map(lambda ip: f"neigh add proxy {ip} dev one"),
+    _ipv4.map(lambda ip: f"neigh replace {ip} lladdr 02:00:00:00:00:09 dev one nud permanent"),
+    _ipv6.map(lambda ip: f"neigh replace {ip} lladdr 02:00:00:00:00:08 dev one nud permanent router"),
+    _ipv4.map(lambda ip: f"neigh add proxy {ip} dev one"),
+    _ipv6.map(lambda ip: f"neigh add proxy {ip} dev one"),
 )
 _sysctls = st.dictionaries(
     st.sampled_from(
@@ -188,7 +187,7 @@ _link = st.lists(
         st.sampled_from(["gso_max_size 4000", "gro_max_size 5000", "gso_max_segs 33"]).map(
             lambda words: f"link set one {words}"
         ),
-        st.sampled_from(["enp1s0f0np0", "one-by-another-and-longer-name", "net1"]).map(
+        st.sampled_from(["enp1s0f0np0", "a-longer-name-than-fifteen-characters", "net1"]).map(
             lambda name: f"link property add dev one altname {name}"
         ),
     ),
@@ -250,7 +249,7 @@ CONFIGS = st.fixed_dictionaries(
         "gsoMaxSize": st.just(30000),
     },
 )
-#: What a pod or others may do to the interface in the pod, or on the node in the meantime.
+#: `ip` commands that change the interface in the pod.
 IN_POD = st.lists(
     st.sampled_from(
         [
@@ -268,33 +267,40 @@ IN_POD = st.lists(
     ),
     max_size=4,
 )
-_NO_RULES = "for f in 4 6; do for p in 0 1 2 3 4 5 6; do while ip -$f rule del priority 100$p; do :; done; done; done"
-ON_NODE = st.sampled_from(["true", "true", _NO_RULES])
-RETURNS = st.sampled_from(["pod", "pod", "same name", "devN", "devN up"])
+#: Deletes the policy rules of the states.
+_DELETE_RULES = (
+    "for f in 4 6; do for p in 0 1 2 3 4 5 6; do while ip -$f rule del priority 100$p; do :; done; done; done"
+)
+#: A shell command that runs on the node while the pod has the interface.
+ON_NODE = st.sampled_from(["true", "true", _DELETE_RULES])
+#: How the interface leaves the pod: by detach, or because the kernel moves it to the node, under its name in the pod or
+#: under a new one.
+RETURNS = st.sampled_from(["by detach", "by detach", "same name", "devN", "devN up"])
 
 
 def prepare(state: State) -> None:
-    """Create the interface `one` in a state. Commands that the kernel refuses in combination have no effect."""
+    """Create the interface `one` in a state. Commands that the kernel refuses have no effect."""
     without_dad()
     pair("other")
     run("ip addr add 10.200.0.1/24 dev other; ip addr add fd00:c8::1/64 dev other nodad")
     pair("one", up=False)
-    batch(state.link)
-    with ethtool.Ethtool() as tool:
-        found, _unused = ethtool.resolve(state.features, tool.features("one"), {})
+    run_ip_commands(state.link)
+    with ethtool.Ethtool() as connection:
+        features, _unused = ethtool.resolve(state.features, connection.features("one"), {})
         with contextlib.suppress(OSError):
-            tool.set_features("one", found)
+            connection.set_features("one", features)
     for key, value in state.sysctls.items():
         run(f"echo {value} > /proc/sys/net/{key}", check=False)
     if state.up:
         run("ip link set one up")
-    batch(state.network)
+    run_ip_commands(state.network)
     for qdisc in state.qdiscs:
         run(f"tc qdisc add dev one {qdisc}", check=False)
     wait_for_ipv6()
 
 
-def batch(commands: list[str]) -> None:
+def run_ip_commands(commands: list[str]) -> None:
+    """Run `ip` commands. Failing ones are skipped."""
     run("ip -batch - -force >/dev/null 2>&1", check=False, text="\n".join(commands) + "\n")
 
 
@@ -316,18 +322,18 @@ def test_any_state_of_an_interface_is_restored(
         try:
             attached = interfaces.attach(ONE, host, config, pod.pin)
         except KernelError:
-            pass  # the configuration does not fit the state, and the interface is on the node, unchanged
+            pass  # the configuration does not fit the state: the interface is still on the node, unchanged
         else:
             name = attached.network["interfaceName"]
             assert interfaces.locate(ONE, pod.pin).side == "pod"
             for command in in_pod:
                 pod.run(f"ip {command.format(name=name)}", check=False)
             run(on_node, check=False)
-            if on_node == _NO_RULES:  # rules that an administrator deletes stay deleted
+            if on_node == _DELETE_RULES:  # rules that an administrator deletes stay deleted
                 before["rules"] = run("ip -d -4 rule; ip -d -6 rule")
                 host["rules"] = [rule for rule in host["rules"] if rule in node_rules()]
-            if returns != "pod":
-                come_back_like_hardware(pod, name, returns)
+            if returns != "by detach":
+                return_like_hardware(pod, name, returns)
         notes = interfaces.detach(ONE, host, pod.pin, config)
         assert notes == [], "\n".join(notes)
     assert interfaces.snapshot(ONE) == host
@@ -340,27 +346,27 @@ def node_rules() -> list[dict[str, t.Any]]:
         return routes.rules(connection)
 
 
-def come_back_like_hardware(pod: Pod, name: str, how: str) -> None:
-    """What the kernel does with a PCI function's interface when its namespace ends; a veth would end with it."""
-    if "devN" in how:
+def return_like_hardware(pod: Pod, name: str, returns: str) -> None:
+    """Do what the kernel does with the interface of a PCI function when its namespace ends. A veth would be deleted."""
+    if "devN" in returns:
         pod.run(f"ip link set {name} down; ip link set {name} name dev77")
         name = "dev77"
     pod.run(f"ip link set {name} netns {os.getpid()}")
-    if how.endswith("up"):
+    if returns.endswith("up"):
         run(f"ip link set {name} up")
     pod.end()
 
 
-def test_a_permanent_address_that_a_pf_set_is_not_a_difference() -> None:
-    """From its next reset on, the driver of a VF reports the address that the PF set as permanent."""
+def test_a_permanent_mac_that_follows_the_one_set_by_the_pf_is_no_difference() -> None:
+    """After its next reset, the kernel driver of a VF reports the MAC address that the PF set as the permanent one."""
     before = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
     now = {**before, "permanentMac": "02:00:00:00:00:02"}
-    settings = {"vf": {"mac": "02:00:00:00:00:01"}}
-    assert host_state.differences({**before, **settings}, {**now, **settings}) == []
+    vf = {"vf": {"mac": "02:00:00:00:00:01"}}
+    assert host_state.differences({**before, **vf}, {**now, **vf}) == []
     assert host_state.differences(before, now) == [
         ("permanentMac", "permanentMac is 02:00:00:00:00:02, was 02:00:00:00:00:01")
     ]
-    lost = {**now, "vf": {"mac": "02:00:00:00:00:02"}}
-    assert host_state.differences({**before, **settings}, lost) == [
+    changed = {**now, "vf": {"mac": "02:00:00:00:00:02"}}
+    assert host_state.differences({**before, **vf}, changed) == [
         ("vf", "vf: mac is 02:00:00:00:00:02, was 02:00:00:00:00:01")
     ]

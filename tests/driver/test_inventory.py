@@ -37,14 +37,17 @@ needs_namespaces = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def sriov(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file tree of an example machine with SR-IOV."""
     return build("sriov", tmp_path_factory.mktemp("machines") / "sriov")
 
 
 def inventory(root: Path, held: t.Iterable[Device] = (), **settings: t.Any) -> Inventory:
-    found, kept = read(settings), list(held)
-    return Inventory(lambda: found, lambda: kept, str(root))
+    """The inventory of an example machine. `held` are the devices in records of claims."""
+    parsed, held_devices = read(settings), list(held)
+    return Inventory(lambda: parsed, lambda: held_devices, str(root))
 
 
+#: Device names of a PF and of one of its VFs.
 PF, VF = "pci-0000-c9-00-1", "pci-0000-c9-10-2"
 
 
@@ -62,9 +65,9 @@ def test_devices_have_the_values_that_attach_needs(sriov: Path) -> None:
 
 
 def test_settings_choose_the_published_devices(sriov: Path) -> None:
-    every = set(inventory(sriov).refresh().addresses)
+    all_names = set(inventory(sriov).refresh().addresses)
     vfs = set(inventory(sriov, include=[{"type": "vf"}]).refresh().addresses)
-    assert vfs < every and PF not in vfs and VF in vfs
+    assert vfs < all_names and PF not in vfs and VF in vfs
     node = inventory(sriov, include=[{"type": "vf"}], exclude=[{"address": "0000:c9:10.*"}])
     assert set(node.refresh().addresses) == {name for name in vfs if not name.startswith("pci-0000-c9-10-")}
     assert node.withheld(VF) == "the settings exclude it" and node.withheld(PF) == "the settings do not include it"
@@ -73,15 +76,16 @@ def test_settings_choose_the_published_devices(sriov: Path) -> None:
     node = inventory(sriov, management=[pf.interface])
     assert node.device(PF) is None and "for management" in node.withheld(PF)
     assert node.device(VF)  # its VFs are not affected
-    assert {*inventory(sriov, include=[{"min_speed_mbps": 100000, "type": "pf"}]).refresh().addresses} < every
+    assert {*inventory(sriov, include=[{"min_speed_mbps": 100000, "type": "pf"}]).refresh().addresses} < all_names
 
 
-def test_interfaces_of_infiniband_may_stay_on_the_node(sriov: Path) -> None:
+def test_the_settings_can_keep_infiniband_interfaces_on_the_node(sriov: Path) -> None:
     name, ethernet = "pci-0000-49-00-0", PF
-    moved, kept = inventory(sriov).device(name), inventory(sriov, keep_ib_interfaces=True).device(name)
-    assert moved and kept and moved.interface and moved.rdma_devices
-    assert kept.interface is None and kept.permanent_mac is None and kept.rdma_devices == moved.rdma_devices
-    assert kept.device == moved.device
+    default, without_interface = inventory(sriov).device(name), inventory(sriov, keep_ib_interfaces=True).device(name)
+    assert default and without_interface and default.interface and default.rdma_devices
+    assert without_interface.interface is None and without_interface.permanent_mac is None
+    assert without_interface.rdma_devices == default.rdma_devices
+    assert without_interface.device == default.device
     device = inventory(sriov, keep_ib_interfaces=True).device(ethernet)
     assert device and device.interface
 
@@ -93,22 +97,22 @@ def test_aliases_and_rails_are_published_as_attributes(sriov: Path) -> None:
     assert device.device["attributes"]["rail"] == {"int": 7}
 
 
-def without_interfaces(root: Path, out: Path, *interfaces: str) -> Path:
+def without_interfaces(root: Path, copy: Path, *interfaces: str) -> Path:
     """A copy of the tree as it is while these interfaces are in another namespace."""
-    shutil.copytree(root, out, symlinks=True)
+    shutil.copytree(root, copy, symlinks=True)
     for name in interfaces:
-        link = out / "sys/class/net" / name
+        link = copy / "sys/class/net" / name
         shutil.rmtree(link.resolve())
         link.unlink()
-    return out
+    return copy
 
 
-def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
+def test_devices_of_pods_stay_published_unchanged(sriov: Path, tmp_path: Path) -> None:
     before = inventory(sriov)
     pf, vf = before.device(PF), before.device(VF)
     assert pf and vf and pf.interface and vf.interface
     moved = without_interfaces(sriov, tmp_path / "moved", pf.interface, vf.interface)
-    assert inventory(moved).device(PF) is None  # no record has it
+    assert inventory(moved).device(PF) is None  # no record contains it
     node = inventory(moved, [pf, vf])
     publication = node.refresh()
     devices = {device["name"]: device for device in publication.devices}
@@ -118,12 +122,12 @@ def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
     # the counters are the current ones
     total = {entry["name"]: entry["counters"][COUNTER]["value"] for entry in publication.counter_sets}[PF]
     assert devices[PF]["consumesCounters"][0]["counters"][COUNTER]["value"] == total == "128"
-    # settings that would not publish it now do not take it from the pod
+    # it stays published even if the settings now exclude it
     assert PF in inventory(moved, [pf], exclude=[{"type": "pf"}]).refresh().addresses
 
 
 def test_a_device_given_to_a_pod_during_a_probe_stays_published(sriov: Path, tmp_path: Path) -> None:
-    """The claim is prepared after the records are read, and its interface leaves before the probe sees it."""
+    """The claim is prepared after the probe has read the records, and its interface leaves before the probe sees it."""
     vf = inventory(sriov).device(VF)
     assert vf and vf.interface
     moved = without_interfaces(sriov, tmp_path / "moved", vf.interface)
@@ -131,7 +135,7 @@ def test_a_device_given_to_a_pod_during_a_probe_stays_published(sriov: Path, tmp
     node = Inventory(lambda: read({}), lambda: states.pop(0), str(moved))
     publication = node.refresh()
     assert vf.address not in publication.withheld
-    (device,) = [one for one in publication.devices if one["name"] == VF]
+    (device,) = [entry for entry in publication.devices if entry["name"] == VF]
     assert device["attributes"] == vf.device["attributes"] and device["consumesCounters"]
     assert node.device(VF) == vf
 
@@ -143,7 +147,7 @@ def test_a_device_that_returns_during_a_probe_stays_published(sriov: Path, tmp_p
     states: list[list[Device]] = [[vf], []]
     node = Inventory(lambda: read({}), lambda: states.pop(0), str(moved), lambda: {} if states else {VF: "mtu"})
     publication = node.refresh()
-    (device,) = [one for one in publication.devices if one["name"] == VF]
+    (device,) = [entry for entry in publication.devices if entry["name"] == VF]
     assert device["attributes"] == vf.device["attributes"]
     assert device["taints"] == [{"key": UNCLEAN, "value": "mtu", "effect": "NoSchedule"}]
 
@@ -158,39 +162,42 @@ SHARED: dict[str, t.Any] = {
 def test_a_vf_of_a_share_that_moves_during_a_probe_stays_usable(returns: bool, sriov: Path, tmp_path: Path) -> None:
     before = inventory(sriov, **SHARED)
     offer, vf = before.offer(f"{PF}-share"), inventory(sriov).device(VF)
-    assert offer and vf and vf.interface and vf.address in [one.address for one in offer.vfs]
+    assert offer and vf and vf.interface and vf.address in [offered.address for offered in offer.vfs]
     moved = without_interfaces(sriov, tmp_path / "moved", vf.interface)
-    given = {f"{PF}-share": HeldShares(offer.published, frozenset({vf.address}))}
-    states: list[dict[str, HeldShares]] = [given, {}] if returns else [{}, given]
+    held = {f"{PF}-share": HeldShares(offer.published, frozenset({vf.address}))}
+    states: list[dict[str, HeldShares]] = [held, {}] if returns else [{}, held]
     node = Inventory(lambda: read(SHARED), lambda: (), str(moved), held_shares=lambda: states.pop(0))
     assert node.refresh().shared[f"{PF}-share"].vfs == before.publication.shared[f"{PF}-share"].vfs
 
 
-BOARD = ("board", "nearestGPUs", "nearestGPULevel", "nearestGPU", "pcieSwitch", "rail")
+BOARD_ATTRIBUTES = ("board", "nearestGPUs", "nearestGPULevel", "nearestGPU", "pcieSwitch", "rail")
 
 
 @pytest.mark.parametrize("machine", ["hgx-h100", "gb300", "dgx-a100"])
-def test_the_board_is_the_same_with_nics_in_pods(machine: str, tmp_path: Path) -> None:
-    """The attributes of the board stay the same for all NICs when pods have some of them, and after a restart."""
+def test_board_attributes_do_not_change_while_pods_have_nics(machine: str, tmp_path: Path) -> None:
+    """They stay the same for all NICs, also after a restart of the driver."""
     root = build(machine, tmp_path / "machine")
-    before = {one["name"]: one["attributes"] for one in inventory(root).refresh().devices}
-    assert all("board" in one for one in before.values())
+    before = {entry["name"]: entry["attributes"] for entry in inventory(root).refresh().devices}
+    assert all("board" in attributes for attributes in before.values())
     node = inventory(root)
-    given = [one for one in map(node.device, sorted(before)) if one and one.interface and not one.vf][::2]
-    assert given
-    for device in given:
+    with_interfaces = [nic for nic in map(node.device, sorted(before)) if nic and nic.interface and not nic.vf]
+    in_pods = with_interfaces[::2]
+    assert in_pods
+    for device in in_pods:
         assert device.address
         move_to_container(root, device.address)
-    for kept in (node, inventory(root, given)):  # the running driver without its records, and a restarted one
-        after = {one["name"]: one["attributes"] for one in kept.refresh().devices}
+    for current in (node, inventory(root, in_pods)):  # the running driver without records, and a restarted one
+        after = {entry["name"]: entry["attributes"] for entry in current.refresh().devices}
         for name, attributes in after.items():
-            assert {key: attributes.get(key) for key in BOARD} == {key: before[name].get(key) for key in BOARD}
-        assert len(after) >= len(before) - len(given)
+            assert {key: attributes.get(key) for key in BOARD_ATTRIBUTES} == {
+                key: before[name].get(key) for key in BOARD_ATTRIBUTES
+            }
+        assert len(after) >= len(before) - len(in_pods)
     assert after == before
 
 
 @pytest.mark.parametrize("machine", ["gb300", "hgx-b200"])
-def test_the_board_is_the_same_while_vpd_cannot_be_read(machine: str, tmp_path: Path) -> None:
+def test_board_attributes_do_not_change_while_vpd_cannot_be_read(machine: str, tmp_path: Path) -> None:
     root = build(machine, tmp_path / "machine")
     node = inventory(root)
     before = node.refresh()
@@ -199,7 +206,7 @@ def test_the_board_is_the_same_while_vpd_cannot_be_read(machine: str, tmp_path: 
     contents = [path.read_bytes() for path in files]
     for path in files:
         path.unlink()
-    assert inventory(root).refresh().devices != before.devices  # VPD matters
+    assert inventory(root).refresh().devices != before.devices  # a new inventory needs VPD
     assert node.refresh().devices == before.devices
     for path in files:
         path.write_bytes(b"")
@@ -209,7 +216,7 @@ def test_the_board_is_the_same_while_vpd_cannot_be_read(machine: str, tmp_path: 
     assert node.refresh().devices == before.devices
 
 
-def test_without_counters_a_pods_pf_keeps_its_vfs(sriov: Path) -> None:
+def test_without_counters_the_vfs_of_a_pods_pf_are_withheld(sriov: Path) -> None:
     pf = inventory(sriov).device(PF)
     assert pf
     node = inventory(sriov, [pf])
@@ -219,12 +226,12 @@ def test_without_counters_a_pods_pf_keeps_its_vfs(sriov: Path) -> None:
     assert not publication.counter_sets
 
 
-def test_a_probe_for_a_claim_knows_what_the_api_server_lacks(sriov: Path) -> None:
+def test_a_probe_for_a_claim_omits_what_the_api_server_does_not_support(sriov: Path) -> None:
     node = inventory(sriov, **SHARED)
     assert VF not in node.refresh().addresses and node.offer(f"{PF}-share")
     published = node.refresh(counters=True, shares=False)
     assert VF in published.addresses and not node.offer(f"{PF}-share")
-    assert node.device("pci-0000-ff-00-0") is None  # probes again
+    assert node.device("pci-0000-ff-00-0") is None  # an unknown name causes another probe
     assert node.publication.devices == published.devices and node.device(VF) and not node.withheld(VF)
     without_counters = node.refresh(counters=False, shares=False)
     assert node.refresh() == without_counters and not without_counters.counter_sets
@@ -232,10 +239,10 @@ def test_a_probe_for_a_claim_knows_what_the_api_server_lacks(sriov: Path) -> Non
 
 def test_a_missing_function_stays_published_for_its_pod(sriov: Path) -> None:
     lost = Device("pci-0000-ff-00-0", {"name": "pci-0000-ff-00-0", "attributes": {}}, address="0000:ff:00.0")
-    (device,) = [one for one in inventory(sriov, [lost]).refresh().devices if one["name"] == lost.name]
+    (device,) = [entry for entry in inventory(sriov, [lost]).refresh().devices if entry["name"] == lost.name]
     assert device["taints"] == [{"key": MISSING, "effect": "NoSchedule"}]
-    away = Device("net-eth9", {"name": "net-eth9", "attributes": {}}, interface="eth9")
-    (device,) = [one for one in inventory(sriov, [away]).refresh().devices if one["name"] == away.name]
+    moved = Device("net-eth9", {"name": "net-eth9", "attributes": {}}, interface="eth9")
+    (device,) = [entry for entry in inventory(sriov, [moved]).refresh().devices if entry["name"] == moved.name]
     assert "taints" not in device
 
 
@@ -249,28 +256,28 @@ def test_a_function_with_an_interface_in_another_namespace_is_withheld(sriov: Pa
 # interfaces and routes on a real kernel
 
 
-def in_namespace(script: str, *setup: str) -> t.Any:
-    """The JSON output of a program in new namespaces, after these ip commands. nic0 .. nic3 are veths."""
+def run_in_namespace(script: str, *setup: str) -> t.Any:
+    """Run a program in new namespaces after these ip commands, and return its JSON output. nic0 to nic3 are veths."""
     lines = [f"ip link add nic{number} type veth peer name peer{number}" for number in range(4)]
     lines += [f"ip link set {side}{number} up" for number in range(4) for side in ("nic", "peer")]
     lines += [f"ip addr add 192.0.{number}.1/24 dev nic{number}" for number in range(4)]
     lines += [f"ip -6 addr add 2001:db8:{number}::1/64 dev nic{number} nodad" for number in range(4)]
     shell = "\n".join(["set -e", "mount --make-rprivate /", "mount -t sysfs sysfs /sys"])
     shell += "\nmount -t tmpfs none /run\nip link set lo up"  # ip netns keeps its names below /run
-    shell += "\n" + "\n".join([*lines, *(f"ip {one}" for one in setup)]) + '\nexec "$0" -c "$1"'
-    head = """
+    shell += "\n" + "\n".join([*lines, *(f"ip {command}" for command in setup)]) + '\nexec "$0" -c "$1"'
+    preamble = """
         import json, socket, subprocess, time
         from lanewise_driver.publish.inventory import Inventory
         from lanewise_driver.base.settings import read
 
         def inventory(**settings):
-            found = read({"virtual_interfaces": ["nic*", "br*", "mv*"], **settings})
-            return Inventory(lambda: found, lambda: ())
+            parsed = read({"virtual_interfaces": ["nic*", "br*", "mv*"], **settings})
+            return Inventory(lambda: parsed, lambda: ())
 
         def published(node):
             return sorted(node.refresh().interfaces.values())
     """
-    program = textwrap.dedent(head) + textwrap.dedent(script)
+    program = textwrap.dedent(preamble) + textwrap.dedent(script)
     done = subprocess.run(
         ["unshare", "--net", "--mount", "sh", "-c", shell, sys.executable, program],
         capture_output=True,
@@ -284,11 +291,11 @@ def in_namespace(script: str, *setup: str) -> t.Any:
 
 @needs_namespaces
 def test_virtual_interfaces_that_the_settings_name_are_published() -> None:
-    found = in_namespace(
+    found = run_in_namespace(
         """
-        node = inventory(aliases={"nic0": "one"}, virtual_interfaces=["nic*", "Odd.*"])
+        node = inventory(aliases={"nic0": "storage"}, virtual_interfaces=["nic*", "Odd.*"])
         publication = node.refresh()
-        devices = {one["name"]: one for one in publication.devices}
+        devices = {entry["name"]: entry for entry in publication.devices}
         odd = node.device("netx-" + "Odd.1".encode().hex())
         print(json.dumps([sorted(devices), devices["net-nic0"], odd.interface, odd.address]))
         """,
@@ -301,7 +308,7 @@ def test_virtual_interfaces_that_the_settings_name_are_published() -> None:
     assert values == {
         "type": "virtual",
         "kind": "virtual",
-        "alias": "one",
+        "alias": "storage",
         "ifName": "nic0",
         "mac": "02:00:00:00:00:07",
         "linkLayer": "ethernet",
@@ -314,9 +321,10 @@ def test_virtual_interfaces_that_the_settings_name_are_published() -> None:
 
 
 ALL = ["nic0", "nic1", "nic2", "nic3"]
+#: Arguments of ip commands, and the interfaces that are still published after them.
 ROUTES: dict[str, tuple[list[str], list[str]]] = {
-    "none": ([], ALL),
-    "main": (["route add default via 192.0.0.2"], ["nic1", "nic2", "nic3"]),
+    "no default route": ([], ALL),
+    "the main table": (["route add default via 192.0.0.2"], ["nic1", "nic2", "nic3"]),
     "IPv6": (["-6 route add default via 2001:db8:1::2"], ["nic0", "nic2", "nic3"]),
     "another table": (["route add default via 192.0.2.2 table 100"], ["nic0", "nic1", "nic3"]),
     "a large table": (["-6 route add default via 2001:db8:2::2 table 100000"], ["nic0", "nic1", "nic3"]),
@@ -343,7 +351,10 @@ ROUTES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "unreachable and blackhole defaults": (["route add unreachable default", "-6 route add blackhole default"], ALL),
     "more specific routes": (["route add 16.0.0.0/4 via 192.0.0.2", "route add 10.0.0.0/8 dev nic1"], ALL),
-    "halves": (["route add 0.0.0.0/1 via 192.0.0.2", "route add 128.0.0.0/1 dev nic1"], ["nic2", "nic3"]),
+    "two halves of all addresses": (
+        ["route add 0.0.0.0/1 via 192.0.0.2", "route add 128.0.0.0/1 dev nic1"],
+        ["nic2", "nic3"],
+    ),
     "all global addresses of IPv6": (["-6 route add 2000::/3 via 2001:db8:1::2"], ["nic0", "nic2", "nic3"]),
     "router advertisements and a static default of IPv4": (
         [
@@ -380,14 +391,14 @@ def test_the_interfaces_of_default_routes_are_not_published(name: str) -> None:
     setup, expected = ROUTES[name]
     if name == "next hop objects":
         setup = ["-V > /dev/null; echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode", *setup]
-    assert in_namespace("print(json.dumps(published(inventory())))", *setup) == expected
+    assert run_in_namespace("print(json.dumps(published(inventory())))", *setup) == expected
 
 
 @needs_namespaces
-def test_which_default_routes_count() -> None:
-    found = in_namespace(
+def test_a_setting_selects_which_default_routes_count() -> None:
+    found = run_in_namespace(
         """
-        print(json.dumps([published(inventory(default_routes=one)) for one in ("all", "main", "best")]))
+        print(json.dumps([published(inventory(default_routes=value)) for value in ("all", "main", "best")]))
         """,
         "route add default via 192.0.0.2 metric 10",
         "route add default via 192.0.1.2 metric 20",
@@ -400,49 +411,50 @@ def test_which_default_routes_count() -> None:
 @needs_namespaces
 def test_the_interface_of_an_ssh_session_is_not_published() -> None:
     """The interface stays withheld until its address is removed, even after the session has ended."""
-    found = in_namespace(
+    found = run_in_namespace(
         """
         node = inventory()
-        seen = [published(node)]
+        steps = [published(node)]
         # a peer in another namespace has an SSH session with this node over nic1; the route to it leads over nic2
         for command in (
-            "ip netns add far", "ip link set peer1 netns far", "ip link set peer2 netns far",
-            "ip -n far link set lo up", "ip -n far link set peer1 up", "ip -n far link set peer2 up",
-            "ip -n far addr add 192.0.1.9/24 dev peer1", "ip -n far addr add 198.51.100.1/32 dev lo",
-            "ip -n far addr add 192.0.2.9/24 dev peer2",
+            "ip netns add remote", "ip link set peer1 netns remote", "ip link set peer2 netns remote",
+            "ip -n remote link set lo up", "ip -n remote link set peer1 up", "ip -n remote link set peer2 up",
+            "ip -n remote addr add 192.0.1.9/24 dev peer1", "ip -n remote addr add 198.51.100.1/32 dev lo",
+            "ip -n remote addr add 192.0.2.9/24 dev peer2",
             "ip route add 198.51.100.1 via 192.0.2.9",
         ):
             subprocess.run(command.split(), check=True)
-        open("/proc/self/comm", "w").write("sshd")  # sessions of SSH are recognized by this name
+        open("/proc/self/comm", "w").write("sshd")  # SSH sessions are recognized by this name
         server = socket.create_server(("192.0.1.1", 22))
         import sys
         client = "s=socket.create_connection(('192.0.1.1',22),5,('198.51.100.1',0))"
         client = f"import socket,sys; {client}; sys.stdin.read()"
-        far = subprocess.Popen(["ip", "netns", "exec", "far", sys.executable, "-c", client], stdin=subprocess.PIPE)
+        command = ["ip", "netns", "exec", "remote", sys.executable, "-c", client]
+        ssh_client = subprocess.Popen(command, stdin=subprocess.PIPE)
         session, _ = server.accept()
-        seen.append(published(node))
+        steps.append(published(node))
         reason = [node.withheld("net-nic1"), node.needed_by_node(["net-nic1", "net-nic2", "net-nic0"])]
         session.close()
-        far.stdin.close()
-        far.wait()
+        ssh_client.stdin.close()
+        ssh_client.wait()
         server.close()
-        seen.append(published(node))
-        seen.append(published(inventory()))  # a driver that starts now does not know the session
+        steps.append(published(node))
+        steps.append(published(inventory()))  # a driver that starts now has not seen the session
         subprocess.run("ip addr del 192.0.1.1/24 dev nic1".split(), check=True)
-        seen.append(published(node))
-        print(json.dumps([seen, reason]))
+        steps.append(published(node))
+        print(json.dumps([steps, reason]))
         """,
         "link set lo up",
     )
     assert found[0] == [ALL, ["nic0", "nic3"], ["nic0", "nic3"], ALL, ALL]
-    owner = "it has the address of an SSH session from 198.51.100.1"
-    leads = "it is on the route to the SSH client 198.51.100.1"
-    assert found[1] == [owner, {"net-nic1": owner, "net-nic2": leads}]
+    has_address = "it has the address of an SSH session from 198.51.100.1"
+    on_route = "it is on the route to the SSH client 198.51.100.1"
+    assert found[1] == [has_address, {"net-nic1": has_address, "net-nic2": on_route}]
 
 
 @needs_namespaces
 def test_interfaces_of_the_nodes_address_and_of_the_api_server_are_not_published() -> None:
-    found = in_namespace(
+    found = run_in_namespace(
         """
         import ipaddress
         node = inventory()
@@ -454,11 +466,11 @@ def test_interfaces_of_the_nodes_address_and_of_the_api_server_are_not_published
     assert found == [["nic1", "nic2"], "it has the node's address", "the API server is reached over it"]
 
 
-def tc(*commands: str) -> t.Any:
-    """What an inventory publishes before these tc commands; then which of nic0 and nic1 the node needs, what is
+def publish_with_tc(*commands: str) -> t.Any:
+    """Run these tc commands. Returns what is published before; then which of nic0 and nic1 the node needs, what is
     published, and why nic0 is withheld."""
-    lines = "".join(f"subprocess.run('tc {one}'.split(), check=True)\n        " for one in commands)
-    return in_namespace(
+    lines = "".join(f"subprocess.run('tc {command}'.split(), check=True)\n        " for command in commands)
+    return run_in_namespace(
         f"""
         node = inventory()
         before = published(node)
@@ -471,7 +483,7 @@ def tc(*commands: str) -> t.Any:
 
 @needs_namespaces
 @pytest.mark.parametrize(
-    ("commands", "what"),
+    ("commands", "kinds"),
     [
         (
             ["qdisc add dev nic0 clsact", "filter add dev nic0 ingress u32 match u32 0 0 flowid 1:1"],
@@ -498,18 +510,18 @@ def tc(*commands: str) -> t.Any:
         (["qdisc add dev nic0 root tbf rate 1mbit burst 10k latency 1s"], ""),
     ],
 )
-def test_an_interface_with_filters_or_classes_is_withheld(commands: list[str], what: str) -> None:
-    """It is withheld, and prepare also finds filters and classes that were added after it was published."""
-    before, needed, after, withheld = tc(*commands)
-    reason = f"it has tc {what}, which a claim would lose" if what else ""
-    assert before == ALL and after == (ALL[1:] if what else ALL)
-    assert needed == ({"net-nic0": reason} if what else {}) and withheld == reason
+def test_an_interface_with_filters_or_classes_is_withheld(commands: list[str], kinds: str) -> None:
+    """The check of prepare also finds filters and classes that were added after the interface was published."""
+    before, needed, after, withheld = publish_with_tc(*commands)
+    reason = f"it has tc {kinds}, which a claim would lose" if kinds else ""
+    assert before == ALL and after == (ALL[1:] if kinds else ALL)
+    assert needed == ({"net-nic0": reason} if kinds else {}) and withheld == reason
 
 
 @needs_namespaces
-def test_many_routes_are_read_only_once() -> None:
-    """A node that speaks BGP has many routes, of which none matters here."""
-    found = in_namespace(
+def test_unchanged_routes_are_read_only_once() -> None:
+    """A node that runs BGP has many routes, and reading them all takes long."""
+    found = run_in_namespace(
         """
         lines = "".join(f"route add 10.{n >> 8}.{n & 255}.0/24 dev nic0\\n" for n in range(20000))
         subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
@@ -529,18 +541,18 @@ def test_many_routes_are_read_only_once() -> None:
 
 
 @needs_namespaces
-def test_a_prefetched_answer_is_used_until_a_route_changes() -> None:
-    found = in_namespace(
+def test_prefetched_uplinks_are_used_until_a_route_changes() -> None:
+    found = run_in_namespace(
         """
         subprocess.run("ip route add default via 192.0.1.2".split(), check=True)
         node = inventory()
         node.prefetch()
-        ahead = node.uplink_reasons(60.0)
+        prefetched = node.uplink_reasons(60.0)
         again = node.uplink_reasons(60.0)
         subprocess.run("ip route del default".split(), check=True)
         node.prefetch()
         now = dict(node.uplink_reasons(60.0))
-        print(json.dumps([dict(ahead), ahead is again, now, node.needed_by_node(["net-nic1"])]))
+        print(json.dumps([dict(prefetched), prefetched is again, now, node.needed_by_node(["net-nic1"])]))
         """
     )
     assert found == [{"nic1": "it carries the default route"}, True, {}, {}]
@@ -558,9 +570,9 @@ def test_a_folder_that_cannot_be_listed_does_not_count_as_empty() -> None:
     """Otherwise a function with several interfaces would be given to a pod although the node needs one of them."""
     assert interfaces_of("0000:ff:1f.7") == []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+    next_descriptor = os.dup(0)
+    os.close(next_descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor, hard))
     try:
         with pytest.raises(KernelError, match="list the interfaces of 0000:ff:1f.7: Too many open files"):
             interfaces_of("0000:ff:1f.7")

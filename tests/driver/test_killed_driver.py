@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """The driver is killed many times, at every known step and at random moments of prepare, attach, detach, unprepare and
-recovery. After each restart, every device is where its record says, with its original or its requested settings. At the
-end of each pod nothing is left, and the next one gets its devices.
+recovery. After each restart, every device is in the namespace that its record names, with its original or its requested
+settings. After each pod nothing is left on the node, and the next pod gets the devices.
 
-LANEWISE_KILLS is how often the long test kills (150 times by default, 1,000 with LANEWISE_SLOW=1), LANEWISE_SEED is the
-seed of its random choices, and LANEWISE_PART, such as 3/10, runs only that part of all these kills.
+LANEWISE_KILLS is the number of kills in the long test (150 by default, 1,000 with LANEWISE_SLOW=1). LANEWISE_SEED is
+the seed of its random choices. With LANEWISE_PART, such as 3/10, only that part of all these kills runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
+from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox
 from ansible_collections.lanewise.dra.tests.driver.killed_node import (
     RAIL_ADDRESS,
     UIDS,
@@ -35,38 +35,40 @@ from lanewise_driver.claims.records import ATTACHED
 KILLS = int(os.environ.get("LANEWISE_KILLS", "1000" if os.environ.get("LANEWISE_SLOW") else "150"))
 SEED = int(os.environ.get("LANEWISE_SEED", "7"))
 PART, PARTS = map(int, os.environ.get("LANEWISE_PART", "1/1").split("/"))
+#: The number of kills in the quick test.
 SAMPLE = 16
-#: The operations in which a driver is killed. A start finds an attach that was killed; recovery is the detach that
-#: follows from it.
+#: The operations in which a driver is killed. `start` is a start after a kill in attach, and `recovery` is the detach
+#: that such a start begins.
 OPERATIONS = ("prepare", "attach", "detach", "unprepare", "start", "recovery")
 
 
 @pytest.fixture(name="node")
 def _node(tmp_path: Path) -> t.Iterator[Node]:
-    made = Node(Path("/run/node"))
-    yield made
-    made.close()
+    started = Node(Path("/run/node"))
+    yield started
+    started.close()
 
 
 @pytest.mark.namespaces
-def test_a_sample_of_kills(node: Node) -> None:
+def test_the_driver_recovers_from_a_sample_of_kills(node: Node) -> None:
     KillRun(node).kill(SAMPLE, 1, 1)
 
 
 @pytest.mark.namespaces
 @pytest.mark.long
-def test_all_kills(node: Node) -> None:
+def test_the_driver_recovers_from_all_kills(node: Node) -> None:
     KillRun(node).kill(KILLS, PART, PARTS)
 
 
 class KillRun:
-    """Runs pods one after the other, and kills the driver once for each."""
+    """Runs pods one after the other, and usually kills the driver once during each."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.generator = random.Random(SEED)
-        self.killed = 0
-        self.read = 0
+        self.kills = 0
+        #: Characters of the driver's log that were already checked.
+        self.checked_log = 0
         #: Changes that each operation makes, and seconds that each takes.
         self.changes: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
@@ -78,24 +80,24 @@ class KillRun:
         chosen = moments(number, self.changes, self.generator)
         self.generator.shuffle(chosen)
         chosen = chosen[part - 1 :: parts]
-        for place, (operation, step) in enumerate(chosen):
-            killed = self.killed
+        for pod_number, (operation, step) in enumerate(chosen):
+            before = self.kills
             try:
-                self.run_pod(operation, step, place)
+                self.run_pod(operation, step, pod_number)
             except BaseException:
-                print(f"pod {place}: {operation}, step {step}\n{self.node.driver.log()[-6000:]}")
+                print(f"pod {pod_number}: {operation}, step {step}\n{self.node.driver.log()[-6000:]}")
                 raise
-            counts[operation] += self.killed - killed
-        self.check_drafts_are_removed()
-        print(f"{self.changes}; killed {self.killed} times in {time.monotonic() - start:.0f} s: {counts}")
-        assert self.killed >= len(chosen) * 0.8 and (parts > 1 or all(counts.values()))
+            counts[operation] += self.kills - before
+        self.check_unfinished_files_are_removed()
+        print(f"{self.changes}; killed {self.kills} times in {time.monotonic() - start:.0f} s: {counts}")
+        assert self.kills >= len(chosen) * 0.8 and (parts > 1 or all(counts.values()))
 
     def measure(self) -> None:
-        """Run pods without kills, to measure the changes of each operation and what a pod shows."""
+        """Run pods without kills, to measure each operation and to record what a pod shows."""
         node = self.node
-        for counted in ("prepare", "attach", "detach", "unprepare"):
+        for measured in ("prepare", "attach", "detach", "unprepare"):
             sandbox = Sandbox()
-            node.driver.arm(f"{counted} 1000000")
+            node.driver.arm(f"{measured} 1000000")
             for operation, act in (
                 ("prepare", node.prepare),
                 ("attach", lambda sandbox=sandbox: self.attach(sandbox, True)),
@@ -112,33 +114,36 @@ class KillRun:
                     assert all(shown[name]["rules -4"] for name in ("net1", "mac0"))
             self.check_nothing_is_left(sandbox)
             sandbox.end()
-            self.changes[counted] = self.most_changes(counted)
+            self.changes[measured] = self.max_changes(measured)
         node.driver.stop()
         start = time.monotonic()
         assert node.start("start 1000000")
         self.seconds["start"] = self.seconds["recovery"] = time.monotonic() - start
         node.driver.stop()
-        self.changes["start"], self.changes["recovery"] = self.most_changes("start"), self.changes["detach"]
+        self.changes["start"], self.changes["recovery"] = self.max_changes("start"), self.changes["detach"]
         self.seconds["detach"] = self.seconds["unprepare"]
         assert node.start()
 
-    def most_changes(self, operation: str) -> int:
+    def max_changes(self, operation: str) -> int:
         """The largest number of changes that an operation has made for a claim, from the log of the driver."""
         lines = [line.split() for line in self.node.driver.log().splitlines()]
         return max(int(words[2]) for words in lines if words[:2] == [operation, "made"])
 
-    def run_pod(self, operation: str, step: int, place: int) -> None:
-        """Run a pod, and kill the driver in ``operation``. Depending on the number of the pod, its container waits for
-        the driver or is created again, the pod ends before it has started, or its sandbox ends before unprepare."""
+    def run_pod(self, operation: str, step: int, pod_number: int) -> None:
+        """Run a pod, and kill the driver in ``operation``. Depending on the number of the pod, its hooks wait for the
+        next driver (``patient``), the pod is deleted after a kill (``abandoned``), or its sandbox ends before unprepare
+        (``ended``)."""
         node, sandbox = self.node, Sandbox()
-        patient, abandoned, ended = place % 2 == 0, place % 4 == 1, place % 3 == 0
-        whole = self.act_with_kill("prepare", operation, step, node.prepare, sandbox)
-        if whole or not abandoned:
+        patient, abandoned, ended = pod_number % 2 == 0, pod_number % 4 == 1, pod_number % 3 == 0
+        not_killed = self.act_with_kill("prepare", operation, step, node.prepare, sandbox)
+        if not_killed or not abandoned:
             if operation in ("start", "recovery"):
-                whole = self.killed_in_recovery(operation, step, sandbox)
+                not_killed = self.killed_in_recovery(operation, step, sandbox)
             else:
-                whole = self.act_with_kill("attach", operation, step, lambda: self.attach(sandbox, patient), sandbox)
-            if whole or not abandoned:
+                not_killed = self.act_with_kill(
+                    "attach", operation, step, lambda: self.attach(sandbox, patient), sandbox
+                )
+            if not_killed or not abandoned:
                 self.act_with_restart(lambda: self.attach(sandbox, True), sandbox)
                 assert node.differences_from_records(sandbox) == []
                 assert all(record.phase == ATTACHED for record in node.records().values())
@@ -152,9 +157,9 @@ class KillRun:
     def check_nothing_is_left(self, sandbox: Sandbox, ended: bool = False) -> None:
         """Check that nothing is left on the node, in the pod or in the status of claims."""
         end = time.monotonic() + 20
-        while (left := self.node.leftovers(sandbox, ended)) and time.monotonic() < end:
+        while (leftovers := self.node.leftovers(sandbox, ended)) and time.monotonic() < end:
             time.sleep(0.01)
-        assert left == []
+        assert leftovers == []
 
     def act_with_kill(
         self,
@@ -172,7 +177,7 @@ class KillRun:
             return True
         after = self.generator.uniform(0, 1.2 * self.seconds[operation]) if step < 0 else -1
         self.node.driver.arm(f"{operation} {step}" if step >= 0 else "")
-        killed = self.killed
+        before = self.kills
         with killed_after(self.node.driver, after):
             try:
                 act()
@@ -182,9 +187,10 @@ class KillRun:
         if not self.node.driver.running():
             self.restart(sandbox, ended)
         self.act_with_restart(act, sandbox, ended)
-        return self.killed == killed
+        return self.kills == before
 
     def act_with_restart(self, act: t.Callable[[], object], sandbox: Sandbox, ended: bool = False) -> None:
+        """Call ``act``. If an earlier kill takes effect in it, restart the driver and call it again."""
         try:
             act()
         except DriverKilled:
@@ -192,7 +198,8 @@ class KillRun:
             act()
 
     def killed_in_recovery(self, operation: str, step: int, sandbox: Sandbox) -> bool:
-        """Kill the driver in attach, and kill the next one while it starts or takes the devices back."""
+        """Kill the driver in attach, and kill the next driver while it starts or detaches. Returns whether attach ended
+        before it could be killed."""
         node = self.node
         node.driver.arm(f"attach {self.generator.randrange(self.changes['attach'] // 4, self.changes['attach'])}")
         try:
@@ -225,27 +232,27 @@ class KillRun:
                     self.count_kill()
                     assert self.node.start()
                 time.sleep(0.002)
-            reported = hook.communicate()[1]
-            assert hook.returncode == 0, reported
+            errors = hook.communicate()[1]
+            assert hook.returncode == 0, errors
 
     def count_kill(self) -> None:
         assert self.node.driver.status() == -signal.SIGKILL
-        self.killed += 1
+        self.kills += 1
 
     def restart(self, sandbox: Sandbox, ended: bool = False) -> None:
         """Start the driver after a kill, and check the node against the records."""
         self.count_kill()
         assert self.node.start()
         assert self.node.differences_from_records(sandbox, ended) == []
-        reported = self.node.driver.log()
-        assert "Traceback" not in reported[self.read :], reported[self.read :]
-        self.read = len(reported)
+        log = self.node.driver.log()
+        assert "Traceback" not in log[self.checked_log :], log[self.checked_log :]
+        self.checked_log = len(log)
 
-    def check_drafts_are_removed(self) -> None:
+    def check_unfinished_files_are_removed(self) -> None:
         node = self.node
-        found = len(node.drafts())
-        node.age_drafts()
+        found = len(node.unfinished())
+        node.age_unfinished()
         node.driver.stop()
         assert node.start()
-        print(f"{found} drafts of killed writers were removed")
-        assert node.drafts() == []
+        print(f"{found} unfinished files of killed writers were removed")
+        assert node.unfinished() == []

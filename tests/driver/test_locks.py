@@ -14,27 +14,27 @@ from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.lock import Locks
 
 
-def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_at_a_time_and_leaves_no_file(tmp_path: Path) -> None:
     locks = Locks(tmp_path / "locks", timeout=30)
-    inside = [0]
-    most = [0]
+    holders = highest = 0
     guard = threading.Lock()
 
-    def work(number: int) -> None:
-        for _time in range(50):
+    def hold_repeatedly(number: int) -> None:
+        nonlocal holders, highest
+        for _attempt in range(50):
             with locks.hold("b", f"c{number % 2}", "a/../a"):
                 with guard:
-                    inside[0] += 1
-                    most[0] = max(most[0], inside[0])
+                    holders += 1
+                    highest = max(highest, holders)
                 with guard:
-                    inside[0] -= 1
+                    holders -= 1
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=hold_repeatedly, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == [1] and list((tmp_path / "locks").iterdir()) == []
+    assert highest == 1 and list((tmp_path / "locks").iterdir()) == []
 
 
 def test_a_held_lock_is_reported_as_busy(tmp_path: Path) -> None:

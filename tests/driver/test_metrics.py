@@ -30,7 +30,8 @@ from lanewise_driver.web import MAX_CONNECTIONS, Web
 from prometheus_client.parser import text_string_to_metric_families
 
 
-def numbers(text: str) -> dict[str, float]:
+def samples(text: str) -> dict[str, float]:
+    """The values of all metrics, without buckets. A key is the metric's name and the values of its labels."""
     return {
         sample.name + "".join(f" {value}" for _unused, value in sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -40,6 +41,7 @@ def numbers(text: str) -> dict[str, float]:
 
 
 def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    """The status and the text of the answer to a request."""
     try:
         with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
@@ -50,22 +52,22 @@ def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
 
 def test_operations_are_counted_by_their_outcome() -> None:
     metrics = Metrics()
-    raised: list[tuple[Exception | None, str]] = [
+    cases: list[tuple[Exception | None, str]] = [
         (None, "ok"),
         (Refused("x"), "refused"),
         (Busy("x"), "busy"),
         (KernelError("x", 1), "kernel"),
         (KeyError("x"), "failed"),
     ]
-    for error, _outcome in raised:
+    for error, _outcome in cases:
         try:
             with metrics.operation(ATTACH):
                 if error:
                     raise error
-        except type(error) as seen:  # type: ignore[misc]
-            assert seen is error
-    found = numbers(metrics.text().decode())
-    for _error, outcome in raised:
+        except type(error) as raised:  # type: ignore[misc]
+            assert raised is error
+    found = samples(metrics.text().decode())
+    for _error, outcome in cases:
         assert found[f"lanewise_operation_seconds_count attach {outcome}"] == 1
     assert found["lanewise_operation_seconds_count prepare ok"] == 0
 
@@ -95,7 +97,7 @@ def test_http_serves_health_readiness_and_metrics() -> None:
         reasons.clear()
         assert get(web.port, "/readyz") == (200, "ok\n")
         assert get(web.port, "/other")[0] == 404
-        found = numbers(get(web.port, "/metrics")[1])
+        found = samples(get(web.port, "/metrics")[1])
         assert found["lanewise_devices published"] == 8 and found["lanewise_devices allocated"] == 2
         assert found["lanewise_errors_total publish"] == 1
         assert found["lanewise_published_timestamp_seconds"] > 1.7e9
@@ -120,27 +122,27 @@ def test_http_continues_after_an_error_in_a_handler() -> None:
 
 
 @pytest.mark.parametrize("answer", ["HTTP/1.0 503 x\r\nContent-Length: 96\r\n\r\n", "HTTP/1.0 503 x\r\nCon", "HT", ""])
-def test_a_driver_that_ends_while_it_answers_is_not_ready(
+def test_a_driver_that_ends_while_it_answers_is_reported_as_not_ready(
     answer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         settings = tmp_path / "driver.yml"
         settings.write_text(f"metrics_address: 127.0.0.1:{server.getsockname()[1]}")
 
-        def end() -> None:
+        def answer_and_close() -> None:
             connection, _address = server.accept()
             with connection:
                 connection.recv(1000)
                 connection.sendall(answer.encode())
 
-        thread = threading.Thread(target=end)
+        thread = threading.Thread(target=answer_and_close)
         thread.start()
         arguments = [f"--settings={settings}", f"--plugin-dir={tmp_path}", f"--run-dir={tmp_path}", "status", "--json"]
         status = cli.main(arguments)
         thread.join()
-    logged = json.loads(capsys.readouterr().out)
-    assert status == 1 and logged["ready"] is False
-    assert re.match(r"the driver does not answer|http://\S+ returned status 503", logged["reasons"][0])
+    printed = json.loads(capsys.readouterr().out)
+    assert status == 1 and printed["ready"] is False
+    assert re.match(r"the driver does not answer|http://\S+ returned status 503", printed["reasons"][0])
 
 
 @pytest.fixture
@@ -151,34 +153,34 @@ def web() -> t.Iterator[Web]:
     web.stop()
 
 
-def descriptors() -> int:
+def count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("reported", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half"])
-def test_silent_clients_take_no_threads_and_delay_no_others(web: Web, reported: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half a request"])
+def test_silent_clients_take_no_threads_and_delay_no_others(web: Web, sent: bytes) -> None:
     """Any process on the node can connect, also pods in the host network."""
-    threads, before = threading.active_count(), descriptors()
+    threads, before = threading.active_count(), count_descriptors()
     with contextlib.ExitStack() as stack:
         for _number in range(512):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", web.port), timeout=20))
             with contextlib.suppress(OSError):  # it may have been dropped
-                client.sendall(reported)
+                client.sendall(sent)
         start = time.monotonic()
-        for _time in range(20):
+        for _attempt in range(20):
             assert get(web.port, "/healthz") == (200, "ok\n")
         assert time.monotonic() - start < 20
         assert threading.active_count() == threads
-        assert descriptors() - before <= 512 + MAX_CONNECTIONS
+        assert count_descriptors() - before <= 512 + MAX_CONNECTIONS
 
 
 def test_clients_that_never_read_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Long(Metrics):
+    class LongMetrics(Metrics):
         def text(self) -> bytes:
             return b"# filler\n" * 5_000_000
 
     monkeypatch.setattr(web_module, "CONNECTION_SECONDS", 0.5)
-    web = Web("127.0.0.1:0", Long(), list)
+    web = Web("127.0.0.1:0", LongMetrics(), list)
     web.start()
     try:
         with socket.create_connection(("127.0.0.1", web.port), timeout=20) as stalled:
@@ -187,7 +189,7 @@ def test_clients_that_never_read_are_dropped(monkeypatch: pytest.MonkeyPatch) ->
             time.sleep(0.6)
             assert get(web.port, "/healthz") == (200, "ok\n")
             with pytest.raises(OSError):  # Broken pipe, or reset
-                for _time in range(200):
+                for _attempt in range(200):
                     stalled.sendall(b"x")
                     time.sleep(0.05)
     finally:
@@ -206,10 +208,10 @@ def test_clients_that_never_read_are_dropped(monkeypatch: pytest.MonkeyPatch) ->
         (b"GET /healthz HTTP/1.0\r\n\r\nGET /healthz HTTP/1.0\r\n\r\n", 200),
     ],
 )
-def test_any_bytes_are_answered(web: Web, sent: bytes, status: int) -> None:
+def test_any_bytes_get_their_status_or_no_answer(web: Web, sent: bytes, status: int) -> None:
     with socket.create_connection(("127.0.0.1", web.port), timeout=20) as client:
         answer = b""
-        with contextlib.suppress(OSError):  # what was not read of the request resets the connection
+        with contextlib.suppress(OSError):  # the connection is reset if the server has not read the whole request
             client.sendall(sent)
             while part := client.recv(4096):
                 answer += part
@@ -217,8 +219,8 @@ def test_any_bytes_are_answered(web: Web, sent: bytes, status: int) -> None:
     assert get(web.port, "/healthz") == (200, "ok\n")
 
 
-def test_a_flood_of_requests_leaves_time_for_others(web: Web) -> None:
-    """The thread of the server computes for no more than a quarter of the time."""
+def test_a_flood_of_requests_uses_only_part_of_a_processor(web: Web) -> None:
+    """The server limits its thread to a quarter of the time; the assertion leaves a margin."""
     done = threading.Event()
 
     def flood() -> None:
@@ -226,37 +228,38 @@ def test_a_flood_of_requests_leaves_time_for_others(web: Web) -> None:
             with contextlib.suppress(OSError):
                 get(web.port, "/metrics")
 
-    floods = [threading.Thread(target=flood) for _number in range(4)]
+    clients = [threading.Thread(target=flood) for _number in range(4)]
     assert web._thread and web._thread.native_id
-    for thread in floods:
+    for thread in clients:
         thread.start()
-    before, start = computed(web._thread.native_id), time.monotonic()
+    before, start = cpu_seconds(web._thread.native_id), time.monotonic()
     time.sleep(2)
-    used, taken = computed(web._thread.native_id) - before, time.monotonic() - start
+    used, taken = cpu_seconds(web._thread.native_id) - before, time.monotonic() - start
     done.set()
-    for thread in floods:
+    for thread in clients:
         thread.join()
     assert used < 0.4 * taken
 
 
-def computed(thread: int) -> float:
+def cpu_seconds(thread: int) -> float:
     """CPU seconds of a thread of this process (proc_pid_stat(5))."""
     fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_http_is_served_by_ipv6() -> None:
+def test_http_is_served_over_ipv6() -> None:
     web = Web("[::1]:0", Metrics(), list)
     try:
         web.start()
     except OSError:
-        pytest.skip("no IPv6 here")
+        pytest.skip("this machine has no IPv6")
     assert get(web.port, "/readyz", "[::1]") == (200, "ok\n")
     web.stop()
 
 
 @pytest.fixture
 def lines() -> t.Iterator[t.Callable[[], list[dict[str, t.Any]]]]:
+    """Configures logging. Gives a function that returns the lines logged so far."""
     root = logging.getLogger()
     before = list(root.handlers), root.level
     stream = io.StringIO()
@@ -265,12 +268,12 @@ def lines() -> t.Iterator[t.Callable[[], list[dict[str, t.Any]]]]:
     root.handlers[:], root.level = before
 
 
-def test_log_lines_name_their_claim_and_device(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+def test_log_lines_contain_claim_pod_device_and_error(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     log = logging.getLogger("lanewise_driver.claims.service")
     with logs.context(claim="uid-1", pod="training/worker-0", pod_uid=""):
         log.info("attached %d", 2, extra={"device": "nic0"})
         with logs.context(claim="uid-2"):
-            thread = threading.Thread(target=log.warning, args=("elsewhere",))
+            thread = threading.Thread(target=log.warning, args=("in another thread",))
             thread.start()
             thread.join()
         try:
@@ -295,7 +298,7 @@ def test_log_lines_name_their_claim_and_device(lines: t.Callable[[], list[dict[s
     assert set(fourth) == {"time", "level", "message", "part"}
 
 
-def test_long_log_lines_are_cut(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+def test_long_log_lines_are_shortened(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     log = logging.getLogger("lanewise_driver.claims.service")
     long = "half a line " + "x" * 1_000_000
     with logs.context(claim=long, pod=long):
@@ -309,17 +312,17 @@ def test_long_log_lines_are_cut(lines: t.Callable[[], list[dict[str, t.Any]]]) -
 
 
 def test_a_condition_that_lasts_is_logged_once(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
-    errors = logs.Conditions(logging.getLogger("lanewise_driver.claims.recovery"))
+    conditions = logs.Conditions(logging.getLogger("lanewise_driver.claims.recovery"))
     for message in ("busy", "busy", "gone", "busy"):
-        errors.report("uid-1", logging.ERROR, message)
-        errors.report("uid-2", logging.WARNING, "other")
-    errors.clear("uid-1")
-    errors.report("uid-1", logging.ERROR, "busy")
+        conditions.report("uid-1", logging.ERROR, message)
+        conditions.report("uid-2", logging.WARNING, "other")
+    conditions.clear("uid-1")
+    conditions.report("uid-1", logging.ERROR, "busy")
     for number in range(5000):
-        errors.report(number, logging.DEBUG, "many")
-    assert len(errors._logged) <= errors._MAX_CONDITIONS
-    reported = [(line["level"], line["message"]) for line in lines()]
-    assert reported == [
+        conditions.report(number, logging.DEBUG, "many")
+    assert len(conditions._logged) <= conditions._MAX_CONDITIONS
+    logged = [(line["level"], line["message"]) for line in lines()]
+    assert logged == [
         ("error", "busy"),
         ("warning", "other"),
         ("error", "gone"),
@@ -335,7 +338,7 @@ def test_unknown_log_fields_and_levels_are_errors() -> None:
         logs.setup("loud")
 
 
-def test_a_changed_log_level_repeats_no_line(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+def test_a_second_setup_of_logging_replaces_the_first(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     stream = io.StringIO()
     logs.setup("debug", stream)
     logging.getLogger("lanewise_driver").debug("once")

@@ -19,12 +19,12 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run
 from lanewise_driver.base.errors import Busy, KernelError
-from lanewise_driver.kernel import links, netlink, netns, routes
+from lanewise_driver.kernel import addresses, links, netlink, netns, routes
 from lanewise_driver.kernel.netlink import Netlink
 
 
-def process() -> subprocess.Popen[bytes]:
-    """A process in a new network namespace."""
+def start_process() -> subprocess.Popen[bytes]:
+    """Start a process in a new network namespace."""
     started = subprocess.Popen(["unshare", "--net", "sleep", "1000"])
     until(lambda: not netns.same(f"/proc/{started.pid}/ns/net", netns.HOST))
     return started
@@ -32,7 +32,7 @@ def process() -> subprocess.Popen[bytes]:
 
 @on_a_node
 def test_a_pin_keeps_a_namespace_after_its_processes() -> None:
-    pod = process()
+    pod = start_process()
     source, pin = f"/proc/{pod.pid}/ns/net", Path("/run/lanewise/netns/uid")
     assert not netns.alive(pin)
     netns.pin(source, pin)
@@ -40,47 +40,47 @@ def test_a_pin_keeps_a_namespace_after_its_processes() -> None:
     assert netns.alive(pin) and netns.same(source, pin) and not netns.is_host(pin)
     assert netns.is_host(f"/proc/{os.getpid()}/ns/net")
     assert netns.processes(pin) == [pod.pid]
-    known = netns.identity(source)
-    other = process()
+    identity = netns.identity(source)
+    other = start_process()
     with pytest.raises(Busy):
         netns.pin(f"/proc/{other.pid}/ns/net", pin)
-    for one in (pod, other):
-        one.kill()
-        one.wait()
-    assert netns.identity(pin) == known and netns.processes(pin) == []
+    for child in (pod, other):
+        child.kill()
+        child.wait()
+    assert netns.identity(pin) == identity and netns.processes(pin) == []
     with Netlink(pin) as connection:
         assert [link.name for link in links.listed(connection)] == ["lo"]
     netns.unpin(pin)
     netns.unpin(pin)
     assert not netns.alive(pin) and not pin.exists()
-    pin.touch()  # as a crash between making the file and mounting leaves it
+    pin.touch()  # as after a crash between the creation of the file and the mount
     assert not netns.alive(pin)
     netns.pin(netns.HOST, pin)
     assert netns.is_host(pin)
 
 
 @on_a_node
-def test_a_pin_can_be_made_in_another_mount_namespace() -> None:
+def test_a_pin_can_be_created_in_another_mount_namespace() -> None:
     holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sleep", "1000"])
-    pod = process()
+    pod = start_process()
     mounts, pin = f"/proc/{holder.pid}/ns/mnt", Path("/run/lanewise/netns/uid")
     while netns.same(mounts, "/proc/self/ns/mnt"):
         time.sleep(0.005)
     pin.parent.mkdir(parents=True)
     source = f"/proc/{pod.pid}/ns/net"
-    # mounts are private to each namespace: the pin is in the other one only, and the error reports that
+    # mounts are private here, so the pin exists in the other mount namespace only, and the error reports that
     with pytest.raises(KernelError, match="not a network namespace after mounting"):
         netns.pin(source, pin, mounts)
     assert netns.same(f"/proc/{holder.pid}/root{pin}", source)
     netns.unpin(pin, mounts)
     assert not netns.alive(f"/proc/{holder.pid}/root{pin}")
-    for one in (pod, holder):
-        one.kill()
-        one.wait()
+    for child in (pod, holder):
+        child.kill()
+        child.wait()
 
 
 @on_a_node
-def test_work_inside_leaves_no_thread_there() -> None:
+def test_a_function_that_runs_in_a_namespace_leaves_no_thread_there() -> None:
     with Pod() as pod:
         before = netns.identity(netns.HOST)
         inside = netns.run(pod.pin, lambda: netns.identity("/proc/thread-self/ns/net"))
@@ -97,7 +97,7 @@ def test_work_inside_leaves_no_thread_there() -> None:
 
 
 @on_a_node
-def test_a_refused_netlink_request_raises_the_kernels_reason() -> None:
+def test_a_refused_netlink_request_raises_the_message_of_the_kernel() -> None:
     pair("one")
     with Netlink() as connection:
         link = links.get(connection, name="one")
@@ -115,7 +115,7 @@ def test_a_refused_netlink_request_raises_the_kernels_reason() -> None:
 def test_netlink_messages_of_other_processes_are_ignored() -> None:
     """Processes of a pod may send to sockets in its namespace, including those of the driver."""
     with Netlink() as connection, socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETLINK_ROUTE) as other:
-        links.listed(connection)  # binds it
+        links.listed(connection)  # binds the socket
         target = connection._socket.getsockname()[0]
         for sequence in range(1, 5):
             refused = struct.pack("=IHHIIi", 20, 2, 0, sequence, 0, -errno.EPERM)
@@ -126,17 +126,17 @@ def test_netlink_messages_of_other_processes_are_ignored() -> None:
 
 
 @on_a_node
-def test_a_table_that_the_kernel_does_not_have_is_empty() -> None:
-    """Like the IPv6 rules of a kernel without IPv6. This test uses those of DECnet."""
-    asked = bytes([12]) + bytes(11)
+def test_an_optional_dump_that_the_kernel_does_not_support_is_empty() -> None:
+    """Such as the IPv6 rules of a kernel without IPv6. This test requests the rules of DECnet."""
+    request = bytes([12]) + bytes(11)
     with Netlink() as connection:
         with pytest.raises(OSError):
-            connection.dump(routes.RTM_GETRULE, asked)
-        assert connection.dump(routes.RTM_GETRULE, asked, optional=True) == []
+            connection.dump(routes.RTM_GETRULE, request)
+        assert connection.dump(routes.RTM_GETRULE, request, optional=True) == []
 
 
 @on_a_node
-def test_a_long_dump_that_changes_meanwhile_is_complete() -> None:
+def test_a_long_dump_is_complete_although_addresses_change_meanwhile() -> None:
     pair("one")
     run("ip -batch -", text="".join(f"addr add 10.{n // 250}.{n % 250}.1/32 dev one\n" for n in range(3000)))
     stop = threading.Event()
@@ -148,14 +148,13 @@ def test_a_long_dump_that_changes_meanwhile_is_complete() -> None:
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        from lanewise_driver.kernel import addresses
-
         with Netlink() as connection:
             link = links.get(connection, name="one")
             assert link is not None
             for _unused in range(5):
-                found = [entry["address"] for entry, _unused in addresses.listed(connection, link.index)]
-                assert len({one for one in found if one.startswith("10.") and not one.startswith("10.200")}) == 3000
+                listed = {entry["address"] for entry, _unused in addresses.listed(connection, link.index)}
+                unchanged = {text for text in listed if text.startswith("10.") and not text.startswith("10.200")}
+                assert len(unchanged) == 3000
     finally:
         stop.set()
         thread.join()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver turns a claim into a record, or reports an error that says where the claim is wrong."""
+"""The driver turns a claim into a record, or reports an error that names the wrong field."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from lanewise_driver.claims.metadata import POD_CLAIM_NAME
 from lanewise_driver.claims.plan import check_pod, consumer, plan
 from lanewise_driver.claims.records import Pod, decode, encode
 
-# one claim each
-
 
 def test_a_record_has_everything_that_attach_needs() -> None:
     allocated = claim(
@@ -61,19 +59,19 @@ def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
         config({"gsoMaxSize": 1400, "name": "class"}, source="FromClass"),
         config({"routes": []}, "a"),
         config({"mtu": 9000}, "b"),
-        config({"nothing": "of ours"}, driver="other.example.com"),
+        config({"unknown": "field"}, driver="other.example.com"),
         config({"name": "other"}, "a/sub"),
     ]
     record = planned(claim([result("a/sub", PF), result("c/sub", OTHER)], [*configs[:1], *configs[2:]]))
     assert record.devices[0].config == {"mtu": 1500, "routes": [], "name": "other"}
     assert record.devices[1].config["mtu"] == 1500 and "name" not in record.devices[1].config
-    # the class is first wherever it stands in the list
+    # the configuration of the class is applied first, whatever its position in the list
     record = planned(claim([result("b", PF)], configs))
     assert record.devices[0].config["mtu"] == 9000 and record.devices[0].config["name"] == "class"
 
 
-def test_an_accepted_configuration_does_not_make_another_valid() -> None:
-    for fields, right in (
+def test_each_configuration_is_validated_whatever_was_accepted_before() -> None:
+    for fields, valid in (
         ({"gsoMaxSize": 1400, "mtu": 1500}, True),
         ({"mtu": 1500}, True),
         ({"mtu": "1500"}, False),
@@ -83,19 +81,21 @@ def test_an_accepted_configuration_does_not_make_another_valid() -> None:
         ({"mtu": "1500"}, False),
     ):
         allocated = claim([result("nic", PF)], [config(fields)])
-        if right:
+        if valid:
             assert planned(allocated).devices[0].config == fields
         else:
             refused(allocated, "spec.devices.config[0]")
 
 
-def test_other_settings_than_those_of_the_class_are_refused() -> None:
-    """The site decides which VLAN and MAC address a tenant has on the wire."""
-    safe = {"vlan": 100, "trust": False, "spoofchk": True, "mac": "02:00:00:00:00:01"}
-    of_class = config({"vf": safe, "mtu": 9000, "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 1}}, source="FromClass")
-    wrong: list[Object] = [{"vf": {**safe, "vlan": 200}}, {"vf": {}}, {"vf": {"maxTxRate": 1}}, {"mtu": 1500}]
-    wrong += [{"vf": {key: value for key, value in safe.items() if key != gone}} for gone in safe]
-    wrong += [{"vf": {**safe, "linkState": "enable"}}, {"sysctls": {}}, {"vf": {**safe, "trust": True}}]
+def test_a_claim_cannot_change_settings_of_its_class() -> None:
+    """The administrator decides which VLAN and MAC address a tenant uses on the network."""
+    class_vf = {"vlan": 100, "trust": False, "spoofchk": True, "mac": "02:00:00:00:00:01"}
+    of_class = config(
+        {"vf": class_vf, "mtu": 9000, "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 1}}, source="FromClass"
+    )
+    wrong: list[Object] = [{"vf": {**class_vf, "vlan": 200}}, {"vf": {}}, {"vf": {"maxTxRate": 1}}, {"mtu": 1500}]
+    wrong += [{"vf": {key: value for key, value in class_vf.items() if key != missing}} for missing in class_vf]
+    wrong += [{"vf": {**class_vf, "linkState": "enable"}}, {"sysctls": {}}, {"vf": {**class_vf, "trust": True}}]
     for fields in wrong:
         name = next(iter(fields))
         for configs in (
@@ -108,13 +108,13 @@ def test_other_settings_than_those_of_the_class_are_refused() -> None:
                 f"config[{len(configs) - 2}].opaque.parameters.{name}",
                 "DeviceClass",
             )
-    same = [of_class, config({"vf": dict(reversed(safe.items())), "mtu": 9000, "name": "net1"})]
-    found = planned(claim([result("nic", VF)], same)).devices[0].config
-    assert (found["vf"], found["mtu"], found["name"]) == (safe, 9000, "net1")
-    # another field with the same effect does not bypass this
+    unchanged = [of_class, config({"vf": dict(reversed(class_vf.items())), "mtu": 9000, "name": "net1"})]
+    found = planned(claim([result("nic", VF)], unchanged)).devices[0].config
+    assert (found["vf"], found["mtu"], found["name"]) == (class_vf, 9000, "net1")
+    # `mac` has the same effect as `vf.mac`
     other_mac = [of_class, OPEN, config({"mac": "02:00:00:00:00:02"})]
     refused(claim([result("nic", VF)], other_mac), "vf.mac must be the same")
-    # of two configurations of a class the later one applies
+    # if a class has two configurations, the later one applies
     later = [
         config({"mtu": 1400}, source="FromClass"),
         config({"mtu": 1300}, source="FromClass"),
@@ -126,10 +126,10 @@ def test_other_settings_than_those_of_the_class_are_refused() -> None:
 
 def test_a_claim_may_set_only_what_its_class_allows() -> None:
     nic = [result("nic", VF)]
-    closed: list[Object] = [{"mac": "02:00:00:00:00:01"}, {"ethtool": {"privateFlags": {"x": True}}}]
-    closed += [{"vf": {name: value}} for name, value in (("vlan", 5), ("trust", True), ("spoofchk", False))]
-    closed += [{"vf": {"maxTxRate": 0}}, {"sysctls": {"net.ipv4.conf.IFNAME.proxy_arp": 1}}]
-    for fields in closed:
+    restricted: list[Object] = [{"mac": "02:00:00:00:00:01"}, {"ethtool": {"privateFlags": {"x": True}}}]
+    restricted += [{"vf": {name: value}} for name, value in (("vlan", 5), ("trust", True), ("spoofchk", False))]
+    restricted += [{"vf": {"maxTxRate": 0}}, {"sysctls": {"net.ipv4.conf.IFNAME.proxy_arp": 1}}]
+    for fields in restricted:
         refused(claim(nic, [config(fields)]), "config[0].opaque.parameters", "DeviceClass of request nic")
         assert planned(claim(nic, [OPEN, config(fields)]))
     allow = {
@@ -137,23 +137,23 @@ def test_a_claim_may_set_only_what_its_class_allows() -> None:
         "mac": {"prefixes": ["02:aa"]},
         "mtu": {"most": 1500},
     }
-    some = policy({"namespaces": ["other"], "allow": {}}, {"namespaces": ["ns"], "allow": allow})
-    for right in ({"addresses": ["10.1.2.3/24", "fd00:1::1/64"]}, {"mac": "02:AA:00:00:00:01"}, {"mtu": 1500}):
-        assert planned(claim(nic, [some, config(right)]))
-    for wrong in (
+    limited = policy({"namespaces": ["other"], "allow": {}}, {"namespaces": ["ns"], "allow": allow})
+    for fields in ({"addresses": ["10.1.2.3/24", "fd00:1::1/64"]}, {"mac": "02:AA:00:00:00:01"}, {"mtu": 1500}):
+        assert planned(claim(nic, [limited, config(fields)]))
+    for fields in (
         {"addresses": ["10.1.2.3/24", "10.2.0.1/24"]},
         {"addresses": ["10.1.2.3/8"]},
         {"mac": "02:ab:00:00:00:01"},
         {"mtu": 1501},
         {"dhcp": ["ipv4"]},
     ):
-        refused(claim(nic, [some, config(wrong)]), f"parameters.{next(iter(wrong))}", "DeviceClass")
-    refused(claim(nic, [some], namespace="third"), "results[0]", "not for claims of namespace third")
-    refused(claim(nic, [some, policy()]), "more than one policy")
+        refused(claim(nic, [limited, config(fields)]), f"parameters.{next(iter(fields))}", "DeviceClass")
+    refused(claim(nic, [limited], namespace="third"), "results[0]", "not for claims of namespace third")
+    refused(claim(nic, [limited, policy()]), "more than one policy")
     # a claim cannot contain a policy, and an invalid policy allows nothing
     refused(claim(nic, [{**OPEN, "source": "FromClaim"}]), "kind")
     refused(claim(nic, [policy({"allow": {"mtu": 1}})]), "tenants[0].allow.mtu")
-    # a configuration for all requests must satisfy the class of each, whatever its driver
+    # a configuration for all requests must be allowed by the class of each request, whatever its driver
     gpu = {"request": "gpu", "driver": "gpu.example.com", "pool": "x", "device": "gpu-0"}
     of_nic = {**OPEN, "requests": ["nic"]}
     vlan = {"vf": {"vlan": 5}}
@@ -171,8 +171,8 @@ def test_another_claim_or_allocation_is_refused() -> None:
     refused(None, "claim")
     refused(claim([result("nic", PF, pool="node-2")]), "results[0].pool", "node-2", NODE)
     refused(claim([result("nic", PF), result("x", "pci-none")]), "results[1].device", "pci-none", kind=Busy)
-    held = {"pci-none": "it carries the node's default route"}
-    refused(claim([result("x", "pci-none")]), "default route", kind=Busy, withheld=held)
+    withheld = {"pci-none": "it carries the node's default route"}
+    refused(claim([result("x", "pci-none")]), "default route", kind=Busy, withheld=withheld)
 
 
 def test_a_claim_that_is_not_for_one_pod_of_this_node_is_refused() -> None:
@@ -181,21 +181,21 @@ def test_a_claim_that_is_not_for_one_pod_of_this_node_is_refused() -> None:
     def reserved(*entries: t.Any) -> Object:
         return {**good, "status": {**good["status"], "reservedFor": list(entries)}}
 
-    one = {"resource": "pods", "name": "pod", "uid": POD_UID}
+    owner = {"resource": "pods", "name": "pod", "uid": POD_UID}
     refused(reserved(), "status.reservedFor")
-    refused(reserved(one, {**one, "uid": "other", "name": "two"}), "status.reservedFor", "2 consumers")
-    refused(reserved({**one, "resource": "podgroups", "apiGroup": "scheduling.k8s.io"}), "reservedFor[0].resource")
-    refused(reserved({**one, "apiGroup": "example.com"}), "pods.example.com")
-    refused(good, "status.reservedFor[0].uid", its_pod={**pod(), "metadata": {"uid": "new"}})
-    refused(good, "pod.spec.hostNetwork", its_pod=pod(hostNetwork=True))
-    refused(good, "pod.spec.nodeName", "node-2", its_pod=pod(nodeName="node-2"))
-    refused(good, "pod.spec.nodeName", "no node", its_pod={**pod(), "spec": {}})
+    refused(reserved(owner, {**owner, "uid": "other", "name": "two"}), "status.reservedFor", "2 consumers")
+    refused(reserved({**owner, "resource": "podgroups", "apiGroup": "scheduling.k8s.io"}), "reservedFor[0].resource")
+    refused(reserved({**owner, "apiGroup": "example.com"}), "pods.example.com")
+    refused(good, "status.reservedFor[0].uid", claim_pod={**pod(), "metadata": {"uid": "new"}})
+    refused(good, "pod.spec.hostNetwork", claim_pod=pod(hostNetwork=True))
+    refused(good, "pod.spec.nodeName", "node-2", claim_pod=pod(nodeName="node-2"))
+    refused(good, "pod.spec.nodeName", "no node", claim_pod={**pod(), "spec": {}})
     with pytest.raises(Refused, match="does not exist"):
         check_pod(None, Pod("ns", "pod", POD_UID), NODE)
 
 
-def test_admin_access_takes_nothing() -> None:
-    """For admin access: several pods, one in the node's network; the device may be held, even by the same claim."""
+def test_admin_access_takes_no_device() -> None:
+    """Such a claim may be for several pods, and another claim or request may have the device."""
     allocated = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
     allocated["status"]["reservedFor"] *= 2
     other = planned(claim([result("nic", PF)], uid="other"), uid="other")
@@ -203,7 +203,7 @@ def test_admin_access_takes_nothing() -> None:
     assert consumer(allocated, UID) is None and record.pod is None
     assert record.held == [] and record.devices[0].config == {} and record.devices[0].interface == ""
     assert planned(claim([result("all", PF, adminAccess=True), result("nic", PF)])).held[0].request == "nic"
-    # and it does not keep other claims from the device
+    # other claims can still have the device
     assert planned(claim([result("nic", PF)], uid="other"), uid="other", others=[record]).held
     refused(
         claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all")]), "spec.devices.config[0]", "admin"
@@ -213,9 +213,8 @@ def test_admin_access_takes_nothing() -> None:
 def test_a_device_goes_to_one_request_of_one_claim() -> None:
     other = planned(claim([result("nic", PF)], uid="other"), uid="other")
     refused(claim([result("nic", OTHER), result("b", PF)]), "results[1].device", "ns/claim", kind=Busy, others=[other])
-    assert planned(
-        claim([result("nic", PF)]), others=[planned(claim([result("nic", PF)]))]
-    )  # its own older record does not count
+    older = planned(claim([result("nic", PF)]))
+    assert planned(claim([result("nic", PF)]), others=[older])  # a record of the same claim does not count
     refused(claim([result("a", PF), result("b", PF)]), "results[1].device", "twice")
 
 
@@ -229,13 +228,13 @@ def test_interfaces_of_a_pod_must_have_different_names() -> None:
     eth0 = {"pci-x": device("pci-x", "eth0")}
     refused(claim([result("a", "pci-x")]), "results[0].device", "eth0", known=eth0)
     assert planned(claim([result("a", "pci-x")], [config({"name": "net0"})]), known=eth0).devices[0].interface == "net0"
-    # across claims of the pod, and not across pods
+    # also in different claims of a pod, but not in different pods
     other = planned(claim([result("nic", OTHER)], [config({"name": "net1"})], uid="other", name="second"), uid="other")
-    mine = claim([result("a", PF)], [config({"name": "net1"}, source="FromClass")])
-    refused(mine, "status.allocation.devices.config[0].opaque.parameters.name", "ns/second", others=[other])
+    conflicting = claim([result("a", PF)], [config({"name": "net1"}, source="FromClass")])
+    refused(conflicting, "status.allocation.devices.config[0].opaque.parameters.name", "ns/second", others=[other])
     assert other.pod
     other.pod.uid = "another pod"
-    assert planned(mine, others=[other])
+    assert planned(conflicting, others=[other])
 
 
 def test_conflicting_vrfs_of_a_pod_are_refused() -> None:
@@ -257,7 +256,7 @@ def test_conflicting_vrfs_of_a_pod_are_refused() -> None:
     refused(claim([result("nic", PF)], [config({"name": "red"})]), "parameters.name", "VRF", others=[other])
 
 
-def test_a_vrf_without_a_table_has_the_one_of_its_name() -> None:
+def test_the_default_table_of_a_vrf_follows_from_its_name() -> None:
     both = [result("a", PF), result("b", OTHER)]
     first, second = planned(
         claim(both, [config({"vrf": {"name": "red"}}, "a"), config({"vrf": {"name": "red"}}, "b")])
@@ -281,7 +280,7 @@ def test_settings_that_a_device_cannot_have_are_refused() -> None:
 @pytest.mark.parametrize(
     "fields",
     [{"name": "net1"}, {"addresses": ["192.0.2.1/24"]}, {"mac": "02:00:00:00:00:01"}],
-    ids=lambda one: next(iter(one)),
+    ids=lambda fields: next(iter(fields)),
 )
 def test_one_configuration_cannot_give_two_devices_the_same_name_or_address(fields: Object) -> None:
     both = [result("a", PF), result("a", OTHER)]
@@ -290,22 +289,22 @@ def test_one_configuration_cannot_give_two_devices_the_same_name_or_address(fiel
     assert planned(claim([result("a", PF), result("b", OTHER)], [OPEN, config(fields, "a")]))
 
 
-def test_every_error_is_reported_with_its_path() -> None:
+def test_all_errors_are_reported_with_their_paths() -> None:
     configs = [
         config({"mtu": 1, "routs": []}, source="FromClass"),
         config({"routes": [{"destination": "10.0.0.0/8"}], "ethtool": {"rings": {"rx": "many"}}}),
     ]
     message = refused(claim([result("nic", PF)], configs))
-    for place in (
+    for path in (
         "status.allocation.devices.config[0].opaque.parameters.mtu",
         "status.allocation.devices.config[0].opaque.parameters.routs",
         "spec.devices.config[0].opaque.parameters.routes[0]",
         "spec.devices.config[0].opaque.parameters.ethtool.rings.rx",
     ):
-        assert f"{place}: " in message
+        assert f"{path}: " in message
 
 
-def test_two_valid_configurations_may_contradict_each_other() -> None:
+def test_valid_configurations_that_contradict_each_other_are_refused() -> None:
     configs = [config({"dhcp": ["ipv4"]}, source="FromClass"), config({"addresses": ["192.0.2.1/24"]})]
     refused(
         claim([result("nic", PF)], configs), "spec.devices.config[0]", "dhcp", "status.allocation.devices.config[0]"
@@ -317,11 +316,11 @@ def test_the_configuration_of_an_unallocated_request_is_ignored() -> None:
     assert planned(claim([result("nic/fast", PF)], configs)).devices[0].config == {"mtu": 9000}
 
 
-# what a hostile claim may hold
+# hostile claims
 
 
 def test_an_invalid_claim_of_maximum_size_is_refused_with_a_short_message() -> None:
-    """As large as an API server accepts it: 32 configurations of 10 KiB with an error every two bytes."""
+    """An API server accepts at most 32 configurations of 10 KiB. These have up to one error per two bytes."""
     configs = [config({"addresses": [0] * 5060}) for _number in range(32)]
     configs[5] = config({f"{number:x}": 0 for number in range(1200)})
     configs[6] = config({"sysctls": {f"{number:x}": 0 for number in range(1200)}})
@@ -334,15 +333,15 @@ def test_an_invalid_claim_of_maximum_size_is_refused_with_a_short_message() -> N
         assert len(message) <= MESSAGE_LIMIT and peak < 4_000_000
 
 
-def test_valid_configurations_are_refused_if_they_are_too_large_together() -> None:
-    many = {"destination": "fd00:aaaa:bbbb:cccc::/64", "gateway": "fd00:aaaa:bbbb:cccc::1"}
-    large = [config({"routes": [{**many, "metric": metric} for metric in range(64)]}) for _number in range(32)]
+def test_valid_configurations_are_refused_if_their_total_size_is_too_large() -> None:
+    route = {"destination": "fd00:aaaa:bbbb:cccc::/64", "gateway": "fd00:aaaa:bbbb:cccc::1"}
+    large = [config({"routes": [{**route, "metric": metric} for metric in range(64)]}) for _number in range(32)]
     assert planned(claim([result("nic", PF)], large[:16]))
     refused(claim([result("nic", PF)], large), "opaque.parameters", "bytes together")
 
 
 @pytest.mark.parametrize("depth", [100, 990, 5000])
-def test_a_nested_claim_is_refused(depth: int) -> None:
+def test_a_deeply_nested_claim_is_refused(depth: int) -> None:
     nested: t.Any = 0
     for _level in range(depth):
         nested = {"a": [nested]}
@@ -364,6 +363,6 @@ def test_the_name_of_a_claim_in_its_pod_cannot_be_a_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b/c", "a/..", "a\n", "A", "x" * 64])
-def test_the_name_of_a_request_cannot_be_a_path(name: str) -> None:
+def test_neither_the_name_of_a_request_nor_a_share_id_can_be_a_path(name: str) -> None:
     refused(claim([result(name, PF)]), "results[0].request")
     refused(claim([result("nic", PF, shareID=f"{name}/")]), "results[0].shareID")

@@ -53,10 +53,10 @@ IPS = st.ip_addresses().map(str).filter(lambda ip: "::ffff:" not in ip)
 
 
 def values(form: Field) -> st.SearchStrategy[t.Any]:
-    """The values that the table of a field allows. Rules between fields are not considered."""
+    """The values that the definition of a field allows. Rules between fields are not considered."""
     if form.choices:
         return st.sampled_from(form.choices)
-    return _KINDS[form.type](form) if form.type in _KINDS else _mapping(form)
+    return _TYPES[form.type](form) if form.type in _TYPES else _mapping(form)
 
 
 def _item(form: Field) -> st.SearchStrategy[t.Any]:
@@ -70,8 +70,8 @@ def _mapping(form: Field) -> st.SearchStrategy[t.Any]:
     return st.fixed_dictionaries(required, optional=optional)
 
 
-_KINDS: dict[str, t.Callable[[Field], st.SearchStrategy[t.Any]]] = {
-    "string": lambda form: st.from_regex(form.pattern, fullmatch=True).filter(lambda one: one not in form.forbidden),
+_TYPES: dict[str, t.Callable[[Field], st.SearchStrategy[t.Any]]] = {
+    "string": lambda form: st.from_regex(form.pattern, fullmatch=True).filter(lambda text: text not in form.forbidden),
     "bool": lambda _form: st.booleans(),
     "int": lambda form: st.integers(form.minimum, form.maximum),
     "setting": lambda form: st.integers(form.minimum, form.maximum) | st.from_regex(form.pattern, fullmatch=True),
@@ -90,25 +90,26 @@ CONFIGS = st.lists(st.sampled_from(list(FIELDS)), max_size=4, unique=True).flatm
 )
 
 
-def places(value: t.Any, path: tuple[t.Any, ...] = ()) -> t.Iterator[tuple[t.Any, ...]]:
+def paths(value: t.Any, path: tuple[t.Any, ...] = ()) -> t.Iterator[tuple[t.Any, ...]]:
+    """The paths of a JSON value and of all values in it."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
-        yield from places(inner, (*path, key))
+        yield from paths(inner, (*path, key))
 
 
-def put(value: t.Any, path: tuple[t.Any, ...], new: t.Any, remove: bool = False) -> t.Any:
+def replace(value: t.Any, path: tuple[t.Any, ...], new: t.Any, remove: bool = False) -> t.Any:
     """A copy of a value in which the value at `path` is replaced or removed."""
     if not path:
         return new
     changed = copy.deepcopy(value)
-    holder = changed
+    parent = changed
     for key in path[:-1]:
-        holder = holder[key]
+        parent = parent[key]
     if remove:
-        del holder[path[-1]]
+        del parent[path[-1]]
     else:
-        holder[path[-1]] = new
+        parent[path[-1]] = new
     return changed
 
 
@@ -124,10 +125,10 @@ BASE = claim(
 )
 
 
-WHOLE = {"claim": BASE, "pod": pod(hostNetwork=False)}
+CLAIM_AND_POD = {"claim": BASE, "pod": pod(hostNetwork=False)}
 
 
-PLACES = list(places(WHOLE))
+PATHS = list(paths(CLAIM_AND_POD))
 
 
 def test_the_claim_that_other_tests_change_is_valid() -> None:
@@ -136,20 +137,20 @@ def test_the_claim_that_other_tests_change_is_valid() -> None:
 
 @settings(max_examples=TRIES, deadline=None)
 @given(st.data())
-def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> None:
-    """Up to three places of a claim or its pod hold arbitrary values, or are missing."""
-    whole: t.Any = WHOLE
-    for _time in range(data.draw(st.integers(1, 3))):
-        candidates = PLACES if whole is WHOLE else list(places(whole))
-        place = data.draw(st.sampled_from(candidates[1:] or [()]))
-        remove = data.draw(st.booleans()) if place else False
-        whole = put(whole, place, None if remove else data.draw(JSON), remove)
-        assume(isinstance(whole, dict))
+def test_any_claim_becomes_a_record_or_an_error_that_names_a_field(data: st.DataObject) -> None:
+    """Up to three fields of a claim or its pod have arbitrary values, or are missing."""
+    changed: t.Any = CLAIM_AND_POD
+    for _change in range(data.draw(st.integers(1, 3))):
+        candidates = PATHS if changed is CLAIM_AND_POD else list(paths(changed))
+        path = data.draw(st.sampled_from(candidates[1:] or [()]))
+        remove = data.draw(st.booleans()) if path else False
+        changed = replace(changed, path, None if remove else data.draw(JSON), remove)
+        assume(isinstance(changed, dict))
     other = planned(claim([result("nic", INFINIBAND)], uid="other"), uid="other")
     try:
-        record = plan(whole.get("claim"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot")
+        record = plan(changed.get("claim"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot")
         if record.pod:
-            check_pod(whole.get("pod"), record.pod, NODE)
+            check_pod(changed.get("pod"), record.pod, NODE)
     except DriverError as error:
         assert names_a_field(error.message), error.message
     else:
@@ -163,27 +164,27 @@ def test_a_configuration_is_accepted_or_the_error_names_its_field(data: st.DataO
     """Generated configurations, often with one wrong value: a valid one is recorded unchanged, others are refused."""
     parameters: t.Any = interface_config.parameters(fields)
     if data.draw(st.booleans()):
-        place = data.draw(st.sampled_from(list(places(parameters))))
-        parameters = put(parameters, place, data.draw(JSON))
+        path = data.draw(st.sampled_from(list(paths(parameters))))
+        parameters = replace(parameters, path, data.draw(JSON))
     name = data.draw(st.sampled_from([PF, VF, INFINIBAND, RDMA_ONLY]))
     entry = config(None)
     entry["opaque"]["parameters"] = parameters
     try:
         record = planned(claim([result("nic", name)], [OPEN, entry]))
     except Refused as error:
-        path = "spec.devices.config[0].opaque.parameters"
-        problems = interface_config.validate(parameters, path)
-        assert error.message.startswith(path) or "two interfaces" in error.message, error.message
+        prefix = "spec.devices.config[0].opaque.parameters"
+        problems = interface_config.validate(parameters, prefix)
+        assert error.message.startswith(prefix) or "two interfaces" in error.message, error.message
         for problem in problems:
             assert str(problem) in error.message
-        if not problems:  # refused because of the device, with a field of the configuration
-            assert any(error.message.startswith(f"{path}.{key}") for key in parameters), error.message
+        if not problems:  # the device cannot have this field of the configuration
+            assert any(error.message.startswith(f"{prefix}.{key}") for key in parameters), error.message
     else:
         assert interface_config.validate(parameters, "") == []
         if "table" not in parameters.get("vrf", {"table": 0}):
             parameters["vrf"]["table"] = interface_config.vrf_table(parameters["vrf"]["name"])
         if parameters.get("railAddresses") is False:
-            del parameters["railAddresses"]  # the same as leaving it out
+            del parameters["railAddresses"]  # the default, which is not recorded
         assert record.devices[0].config == {
             key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")
         }
@@ -191,19 +192,19 @@ def test_a_configuration_is_accepted_or_the_error_names_its_field(data: st.DataO
 
 @settings(max_examples=TRIES // 5, deadline=None)
 @given(st.data())
-def test_the_last_configuration_of_a_field_counts_unless_a_class_sets_it(data: st.DataObject) -> None:
-    """Compares with a simple, slow model that searches the configurations of each field from the end."""
-    simple = st.fixed_dictionaries(
+def test_the_last_value_of_a_field_applies_and_values_of_a_class_cannot_be_changed(data: st.DataObject) -> None:
+    """Compares the plan with a simple model, which lists the values of each field in order."""
+    field_values = st.fixed_dictionaries(
         {}, optional={"mtu": st.integers(1280, 9000), "gsoMaxSize": st.integers(1, 9), "routes": st.just([])}
     )
     names = st.sampled_from(["a", "b", "a/x", "b/y", "other"])
     entries = data.draw(
         st.lists(
             st.builds(
-                lambda fields, requests, source, ours: config(
-                    fields, *requests, source=source, driver="lanewise.dev" if ours else "other.example.com"
+                lambda fields, requests, source, is_ours: config(
+                    fields, *requests, source=source, driver="lanewise.dev" if is_ours else "other.example.com"
                 ),
-                simple,
+                field_values,
                 st.lists(names, max_size=3),
                 st.sampled_from(["FromClass", "FromClaim"]),
                 st.integers(0, 4).map(bool),
@@ -214,23 +215,23 @@ def test_the_last_configuration_of_a_field_counts_unless_a_class_sets_it(data: s
     requests = data.draw(st.sampled_from([("a", "b"), ("a/x", "b/y"), ("a", "b/y")]))
     allocated = claim([result(requests[0], PF), result(requests[1], OTHER)], entries)
     wanted: dict[str, Object] = {}
-    changed = False
+    changes_class = False
     for request in requests:
-        reported: dict[str, list[tuple[str, t.Any]]] = {"mtu": [], "gsoMaxSize": [], "routes": []}
+        found: dict[str, list[tuple[str, t.Any]]] = {"mtu": [], "gsoMaxSize": [], "routes": []}
         for source in ("FromClass", "FromClaim"):
             for entry in entries:
                 covers = entry.get("requests") or [request]
-                mine = request in covers or request.partition("/")[0] in covers
-                if entry["source"] == source and mine and entry["opaque"]["driver"] == "lanewise.dev":
+                applies = request in covers or request.partition("/")[0] in covers
+                if entry["source"] == source and applies and entry["opaque"]["driver"] == "lanewise.dev":
                     for field, value in entry["opaque"]["parameters"].items():
-                        if field in reported:
-                            reported[field].append((source, value))
-        wanted[request] = {field: values[-1][1] for field, values in reported.items() if values}
-        for values in reported.values():
-            held = [value for source, value in values if source == "FromClass"][-1:]
-            changed |= any(source == "FromClaim" and held not in ([], [value]) for source, value in values)
-    if changed:
+                        if field in found:
+                            found[field].append((source, value))
+        wanted[request] = {field: values[-1][1] for field, values in found.items() if values}
+        for values in found.values():
+            of_class = [value for source, value in values if source == "FromClass"][-1:]
+            changes_class |= any(source == "FromClaim" and of_class not in ([], [value]) for source, value in values)
+    if changes_class:
         refused(allocated, "cannot change")
     else:
-        for one in planned(allocated).devices:
-            assert one.config == wanted[one.request]
+        for device in planned(allocated).devices:
+            assert device.config == wanted[device.request]

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hostile configurations are accepted or refused, from the bytes of the API server to the record.
+"""Claims with hostile configurations, read as the bytes of an API server, become a record or a short error in time.
 
-LANEWISE_HOSTILE_TRIES is their number; 10,000 take some minutes.
+LANEWISE_HOSTILE_TRIES is the number of claims; 10,000 take some minutes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ TRIES = int(os.environ.get("LANEWISE_HOSTILE_TRIES", "400"))
 KNOWN = {PF: device(PF, "eth1"), VF: device(VF, "eth2", pf="0000:8a:00.0", vf=0)}
 _TEXTS = ["", "\0", "\n", "../..", "a" * 15, "ä" * 3000, "\ud800", "\u202e", "eth0", "lo", "IFNAME", "{}", "%s", "${x}"]
 _TEXTS += ["0.0.0.0/0", "::/0", "10.0.0.1/33", "1" * 400, "0x10", "fe80::1%eth0", "::ffff:1.2.3.4", "02:00:00:00:00:01"]
+#: JSON literals, some of them invalid.
 _RAW = [b"-0", b"1e400", b"1E-400", b"9" * 300, b"-" + b"9" * 300, b"0.1", b"1e2", b'"\\ud800"', b'"\xff"', b"null"]
 
 
 class HostileClaim:
-    """Generates claims with hostile configurations. The same number gives the same claim."""
+    """Generates a claim with hostile configurations, as JSON. The same seed gives the same claim."""
 
-    def __init__(self, number: int) -> None:
-        self.generator = random.Random(number)
+    def __init__(self, seed: int) -> None:
+        self.generator = random.Random(seed)
 
     def any(self, depth: int = 3) -> bytes:
+        """Any value, often a very large or deeply nested one."""
         kind = self.generator.randrange(9) if depth else self.generator.randrange(5, 9)
         if kind == 0:
             levels = self.generator.choice([20, 63, 64, 65, 990, 2000])
@@ -70,12 +72,12 @@ class HostileClaim:
             names = [name for name in form.fields if form.fields[name].required or self.generator.randrange(3) == 0]
             return self.mapping([(name, form.fields[name]) for name in names])
         if form.type == "list" and form.item:
-            most = self.generator.choice([0, 1, 2, form.maximum, form.maximum + 1])
-            return b"[" + b",".join(self.field(form.item) for _number in range(most)) + b"]"
+            length = self.generator.choice([0, 1, 2, form.maximum, form.maximum + 1])
+            return b"[" + b",".join(self.field(form.item) for _number in range(length)) + b"]"
         if form.type == "map" and form.item:
-            known = ["net.ipv4.conf.IFNAME.rp_filter", "tx-checksumming", *_TEXTS]
+            names = ["net.ipv4.conf.IFNAME.rp_filter", "tx-checksumming", *_TEXTS]
             number = self.generator.randrange(4)
-            return self.mapping([(self.generator.choice(known), form.item) for _number in range(number)])
+            return self.mapping([(self.generator.choice(names), form.item) for _number in range(number)])
         if form.choices:
             return json.dumps(self.generator.choice(form.choices)).encode()
         if form.type in ("int", "setting"):
@@ -89,19 +91,19 @@ class HostileClaim:
 
     def parameters(self) -> bytes:
         """Parameters of a size that an API server accepts."""
-        while len(found := self._parameters()) > limits.OPAQUE_BYTES:
+        while len(parameters := self._parameters()) > limits.OPAQUE_BYTES:
             pass
-        return found
+        return parameters
 
     def _parameters(self) -> bytes:
         chosen = [(name, form) for name, form in CONFIG.fields.items() if not form.required]
         chosen = self.generator.sample(chosen, self.generator.randrange(4))
-        head = b'"apiVersion":"%s","kind":"%s"' % (API_VERSION.encode(), KIND.encode())
+        header = b'"apiVersion":"%s","kind":"%s"' % (API_VERSION.encode(), KIND.encode())
         inner = self.mapping(chosen)[1:-1]
-        text = b"{" + head + (b"," + inner if inner else b"") + b"}"
-        if not self.generator.randrange(30):  # a damaged byte; an API server accepts only what is still JSON
-            place = self.generator.randrange(len(text))
-            text = text[:place] + self.generator.choice([b"", b"[", b'"', b"\\", b"\xff", b"\0"]) + text[place + 1 :]
+        text = b"{" + header + (b"," + inner if inner else b"") + b"}"
+        if not self.generator.randrange(30):  # a damaged byte; usually the result is no JSON
+            offset = self.generator.randrange(len(text))
+            text = text[:offset] + self.generator.choice([b"", b"[", b'"', b"\\", b"\xff", b"\0"]) + text[offset + 1 :]
         return text if self.generator.randrange(8) else self.any()
 
     def claim(self) -> bytes:
@@ -115,17 +117,17 @@ class HostileClaim:
             b",".join(configs),
             json.dumps({"resource": "pods", "name": "pod", "uid": POD_UID}).encode(),
         )
-        named = not self.generator.randrange(4)
-        annotations = {POD_CLAIM_NAME: self.generator.choice(["nic", *_TEXTS])} if named else {}
+        has_name = not self.generator.randrange(4)
+        annotations = {POD_CLAIM_NAME: self.generator.choice(["nic", *_TEXTS])} if has_name else {}
         metadata = {"name": "claim", "namespace": "ns", "uid": UID, "annotations": annotations}
         return b'{"metadata":%s,"spec":{},"status":%s}' % (json.dumps(metadata).encode(), status)
 
 
-def test_hostile_configurations_are_accepted_or_refused() -> None:
+def test_hostile_configurations_are_accepted_or_refused_in_time() -> None:
     accepted = refused = invalid = 0
     slowest = (0.0, 0)
-    for number in range(TRIES):
-        content = HostileClaim(number).claim()
+    for seed in range(TRIES):
+        content = HostileClaim(seed).claim()
         start = time.process_time()
         try:
             claim = loads_pruned(content)
@@ -137,15 +139,15 @@ def test_hostile_configurations_are_accepted_or_refused() -> None:
             message = ""
         except DriverError as error:
             message = error.message
-        slowest = max(slowest, (time.process_time() - start, number))
+        slowest = max(slowest, (time.process_time() - start, seed))
         if message:
             refused += 1
             assert len(message) <= errors.MESSAGE_LIMIT and len(events.shortened(message).encode()) <= events.NOTE_BYTES
         else:
             accepted += 1
-            assert decode(encode(record)) == record, number
-            json.dumps(claim_status.devices(record), ensure_ascii=False).encode()
+            assert decode(encode(record)) == record, seed
+            json.dumps(claim_status.devices(record), ensure_ascii=False).encode()  # raises an error for lone surrogates
     print(f"accepted {accepted}, refused {refused}, no JSON {invalid}")
-    print(f"the slowest took {slowest[0]:.3f} s ({slowest[1]})")
+    print(f"the slowest took {slowest[0]:.3f} s (seed {slowest[1]})")
     assert accepted > TRIES / 100 and refused > TRIES / 3
     assert slowest[0] < 5

@@ -24,7 +24,7 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, FileService, Kubelet
-from ansible_collections.lanewise.dra.tests.driver.test_protocol import compiled, sources
+from ansible_collections.lanewise.dra.tests.driver.test_protocol import api_folders, compile_protos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base import lock
@@ -35,7 +35,7 @@ from lanewise_driver.kubelet import plugin as plugin_module
 from lanewise_driver.kubelet import protocol
 from lanewise_driver.kubelet.plugin import Plugin
 
-INSTANCE = "0b0f4c0e-1111-4000-8000-00000000000{}"
+INSTANCE_UID = "0b0f4c0e-1111-4000-8000-00000000000{}"
 
 
 @pytest.fixture
@@ -58,27 +58,28 @@ def service(tmp_path: Path) -> FileService:
 
 @pytest.fixture
 def plugin(paths: Paths, service: FileService) -> t.Iterator[Plugin]:
-    running = Plugin(paths, service, Metrics())
-    running.start()
-    yield running
-    running.stop(1)
+    started = Plugin(paths, service, Metrics())
+    started.start()
+    yield started
+    started.stop(1)
 
 
 @pytest.fixture(params=["upstream", "own"])
 def pool(request: pytest.FixtureRequest, tmp_path: Path) -> t.Any:
-    """Message classes from the files of Kubernetes, and those of the driver."""
+    """Message classes from the protocol files of Kubernetes, and those of the driver."""
     if request.param == "own":
         return protocol.pool
-    if not sources():
+    if not api_folders():
         pytest.skip("no k8s.io/kubelet in Go's module cache")
-    return compiled(sources()[-1], tmp_path / "protos")
+    return compile_protos(api_folders()[-1], tmp_path / "protos")
 
 
 def claims(*names: str) -> list[dict[str, str]]:
+    """Claims as kubelet names them. For some names, FileService raises an error."""
     return [{"namespace": "training", "name": name, "uid": UID.format(i)} for i, name in enumerate(names)]
 
 
-def test_kubelet_registers_the_plugin_and_its_refusal_is_reported(plugin: Plugin, pool: t.Any) -> None:
+def test_the_registration_by_kubelet_and_its_refusal_are_reported(plugin: Plugin, pool: t.Any) -> None:
     with Kubelet(plugin.registration_socket, pool) as kubelet:
         info = kubelet.call(protocol.REGISTRATION, "GetInfo")
         assert (info.type, info.name) == ("DRAPlugin", "lanewise.dev")
@@ -93,14 +94,16 @@ def test_kubelet_registers_the_plugin_and_its_refusal_is_reported(plugin: Plugin
 
 
 @pytest.mark.parametrize("version", protocol.DRA)
-def test_prepare_and_unprepare(plugin: Plugin, service: FileService, pool: t.Any, version: str) -> None:
+def test_prepare_and_unprepare_answer_for_each_claim(
+    plugin: Plugin, service: FileService, pool: t.Any, version: str
+) -> None:
     api = protocol.DRA[version]
-    asked = claims("good", "refused", "silent", "crashed", "wrong", "other")
+    requested = claims("good", "refused", "silent", "crashed", "wrong", "other")
     with Kubelet(plugin.service_socket, pool) as kubelet:
         for _unused in range(2):
-            answer = kubelet.call(api, "NodePrepareResources", claims=asked)
-            assert set(answer.claims) == {claim["uid"] for claim in asked}
-            good, refused, silent, crashed, wrong, other = (answer.claims[claim["uid"]] for claim in asked)
+            answer = kubelet.call(api, "NodePrepareResources", claims=requested)
+            assert set(answer.claims) == {claim["uid"] for claim in requested}
+            good, refused, silent, crashed, wrong, other = (answer.claims[claim["uid"]] for claim in requested)
             for entry in (good, other):
                 (device,) = entry.devices
                 assert list(device.request_names) == ["nic", "other"]
@@ -111,19 +114,19 @@ def test_prepare_and_unprepare(plugin: Plugin, service: FileService, pool: t.Any
             assert silent.error == "Refused"
             assert crashed.error == "the driver failed: KeyError: 'no such thing \\ud800'"
             assert wrong.error.startswith("the driver failed: TypeError") and not wrong.devices
-        assert {path.name for path in service.folder.iterdir()} == {asked[0]["uid"], asked[5]["uid"]}
+        assert {path.name for path in service.folder.iterdir()} == {requested[0]["uid"], requested[5]["uid"]}
         for _unused in range(2):
-            answer = kubelet.call(api, "NodeUnprepareResources", claims=asked)
+            answer = kubelet.call(api, "NodeUnprepareResources", claims=requested)
             errors = {uid: entry.error for uid, entry in answer.claims.items() if entry.error}
-            assert errors == {asked[1]["uid"]: "the interface does not come back"}
-            assert len(answer.claims) == len(asked)
+            assert errors == {requested[1]["uid"]: "the interface does not come back"}
+            assert len(answer.claims) == len(requested)
         assert not list(service.folder.iterdir())
     text = plugin.metrics.text().decode()
     assert 'lanewise_operation_seconds_count{operation="prepare",outcome="ok"} 4.0' in text
     assert 'lanewise_operation_seconds_count{operation="prepare",outcome="refused"} 4.0' in text
 
 
-TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
     ["", ".", "..", "../../etc/passwd", "a/b", "A", "good", "refused", "\0", "x" * 300, UID.format(7)]
 )
 
@@ -136,33 +139,33 @@ def test_any_request_is_answered(plugin: Plugin, service: FileService) -> None:
         @given(
             st.sampled_from(sorted(protocol.DRA.values())),
             st.sampled_from(["NodePrepareResources", "NodeUnprepareResources"]),
-            st.lists(st.fixed_dictionaries({"namespace": TEXT, "name": TEXT, "uid": TEXT}), max_size=5),
+            st.lists(st.fixed_dictionaries({"namespace": TEXTS, "name": TEXTS, "uid": TEXTS}), max_size=5),
         )
-        def ask(service: str, method: str, asked: list[dict[str, str]]) -> None:
-            answer = kubelet.call(service, method, claims=asked)
-            assert set(answer.claims) == {claim["uid"] for claim in asked}
+        def call(service_name: str, method: str, requested: list[dict[str, str]]) -> None:
+            answer = kubelet.call(service_name, method, claims=requested)
+            assert set(answer.claims) == {claim["uid"] for claim in requested}
             for uid, entry in answer.claims.items():
                 if "/" in uid or uid in ("", ".", "..", "\0"):
                     assert bool(entry.error) == (method == "NodePrepareResources")
 
-        ask()
+        call()
         for path in service.folder.iterdir():
             assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.name), path.name
 
 
-def test_any_bytes_do_no_harm(plugin: Plugin) -> None:
+def test_any_bytes_are_answered_and_the_plugin_still_serves(plugin: Plugin) -> None:
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
         services = [*protocol.DRA.values(), *protocol.HEALTH.values(), "no.such.Service"]
 
         @settings(max_examples=200, deadline=None)
         @given(st.sampled_from(services), st.sampled_from(["NodePrepareResources", "No"]), st.binary(max_size=60))
-        def ask(service: str, method: str, content: bytes) -> None:
+        def call(service_name: str, method: str, content: bytes) -> None:
             try:
-                kubelet.channel.unary_unary(f"/{service}/{method}")(content, timeout=30)
+                kubelet.channel.unary_unary(f"/{service_name}/{method}")(content, timeout=30)
             except grpc.RpcError as error:
                 assert error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED)
 
-        ask()
+        call()
         answer = kubelet.call(protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
         assert not answer.claims[UID.format(0)].error
 
@@ -179,7 +182,7 @@ def test_health_is_streamed_when_it_changes(plugin: Plugin, service: FileService
         plugin.health_changed()
         assert [device.health for device in next(stream).devices] == [2, 0]
         assert time.monotonic() - start < 5
-        # no report if health cannot be determined; the stream continues
+        # if the health cannot be determined, nothing is sent, and the stream continues
         service.devices = {"nic0": "no such health"}
         plugin.health_changed()
         time.sleep(0.2)
@@ -189,7 +192,7 @@ def test_health_is_streamed_when_it_changes(plugin: Plugin, service: FileService
         stream.cancel()
 
 
-def test_health_is_sent_again_without_a_request(
+def test_health_is_also_sent_regularly_without_a_change(
     paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert plugin_module.HEALTH_INTERVAL_SECONDS * 2 < plugin_module.HEALTH_TIMEOUT_SECONDS
@@ -203,7 +206,7 @@ def test_health_is_sent_again_without_a_request(
 
 
 def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
-    for _unused in range(4):
+    for _round in range(4):
         clients = [Kubelet(plugin.service_socket, protocol.pool) for _unused in range(plugin_module.MAX_STREAMS + 3)]
         streams = [client.call(protocol.HEALTH["v1"], "NodeWatchResources") for client in clients]
         ended = 0
@@ -216,7 +219,7 @@ def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
         assert ended == 3
         answer = clients[0].call(protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
         assert not answer.claims[UID.format(0)].error
-        # the threads of a kubelet that died are freed
+        # the threads of closed connections are freed
         for client in clients:
             client.close()
         until(lambda: plugin._streams._value == plugin_module.MAX_STREAMS)
@@ -234,7 +237,7 @@ def test_sockets_are_for_root_only_and_are_removed_at_the_end(paths: Paths, serv
     assert not plugin.service_socket.exists() and not plugin.registration_socket.exists()
 
 
-def test_running_calls_end_before_it_stops(paths: Paths, service: FileService) -> None:
+def test_running_calls_end_before_the_plugin_stops(paths: Paths, service: FileService) -> None:
     plugin = Plugin(paths, service, Metrics())
     plugin.start()
     service.delay = 1
@@ -247,12 +250,12 @@ def test_running_calls_end_before_it_stops(paths: Paths, service: FileService) -
         plugin.stop(20)
         assert time.monotonic() - start < 10
         assert not call.result().claims[UID.format(0)].error
-        # the stream ends instead of holding up the stop
+        # the stream ends, so that it does not delay the stop
         assert list(stream) == []
 
 
 def test_a_restarted_driver_replaces_stale_sockets(root: Path, paths: Paths, service: FileService) -> None:
-    """After kill -9 the sockets still exist. The next process serves at once."""
+    """After kill -9 the sockets still exist."""
     code = (
         "import os, sys; from pathlib import Path\n"
         "from ansible_collections.lanewise.dra.tests.driver.folders import under\n"
@@ -267,7 +270,7 @@ def test_a_restarted_driver_replaces_stale_sockets(root: Path, paths: Paths, ser
     )
     assert child.stdout and child.stdout.readline() == b"up\n"
     plugin = Plugin(paths, service, Metrics())
-    # while it runs, no other process takes its sockets
+    # while a process runs, another one does not replace its sockets
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin_module, "OLD_PROCESS_SECONDS", 0.3)
         with pytest.raises(DriverError, match="another process of lanewise.dev"):
@@ -281,9 +284,9 @@ def test_a_restarted_driver_replaces_stale_sockets(root: Path, paths: Paths, ser
     plugin.stop(1)
 
 
-@pytest.mark.parametrize("lost", ["service_socket", "registration_socket", "both", "folder"])
-def test_lost_sockets_are_created_again(
-    paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch, lost: str
+@pytest.mark.parametrize("deleted", ["service_socket", "registration_socket", "both", "folder"])
+def test_deleted_sockets_are_created_again(
+    paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch, deleted: str
 ) -> None:
     monkeypatch.setattr(plugin_module, "WATCH_INTERVAL_SECONDS", 0.05)
     plugin = Plugin(paths, service, Metrics())
@@ -291,15 +294,15 @@ def test_lost_sockets_are_created_again(
     sockets = [plugin.service_socket, plugin.registration_socket]
     before = [path.stat().st_ino for path in sockets]
     for path in sockets:
-        if lost in ("both", "folder") or path == getattr(plugin, lost):
+        if deleted in ("both", "folder") or path == getattr(plugin, deleted):
             path.unlink()
-    if lost == "folder":
+    if deleted == "folder":
         paths.registry_dir.rmdir()
 
-    def back() -> bool:
+    def exist_again() -> bool:
         return all(path.exists() for path in sockets) and before != [path.stat().st_ino for path in sockets]
 
-    until(back)
+    until(exist_again)
     gc.collect()
     with Kubelet(plugin.registration_socket, protocol.pool) as kubelet:
         endpoint = kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint
@@ -312,13 +315,13 @@ def test_lost_sockets_are_created_again(
 
 def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: FileService) -> None:
     """Two pods of the driver both serve, calls exclude each other across both, and one can end without the other."""
-    old, new = (Plugin(paths, service, Metrics(), INSTANCE.format(i)) for i in (1, 2))
+    old, new = (Plugin(paths, service, Metrics(), INSTANCE_UID.format(i)) for i in (1, 2))
     old.start()
     new.start()
     assert len({old.service_socket, new.service_socket, old.registration_socket, new.registration_socket}) == 4
-    usual = Paths().registration_socket(INSTANCE.format(1))
-    assert usual.name == f"lanewise.dev-{INSTANCE.format(1)}-reg.sock"
-    assert old.service_socket.name == f"dra-{INSTANCE.format(1)}.sock"
+    default = Paths().registration_socket(INSTANCE_UID.format(1))
+    assert default.name == f"lanewise.dev-{INSTANCE_UID.format(1)}-reg.sock"
+    assert old.service_socket.name == f"dra-{INSTANCE_UID.format(1)}.sock"
     service.delay = 0.05
     with Kubelet(old.service_socket, protocol.pool) as first, Kubelet(new.service_socket, protocol.pool) as second:
         with ThreadPoolExecutor(8) as threads:
@@ -340,8 +343,8 @@ def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: File
     assert not list(paths.registry_dir.iterdir())
 
 
-def test_the_lock_works_across_processes(paths: Paths, service: FileService) -> None:
-    plugin = Plugin(paths, service, Metrics(), INSTANCE.format(1))
+def test_calls_wait_for_the_lock_of_another_process(paths: Paths, service: FileService) -> None:
+    plugin = Plugin(paths, service, Metrics(), INSTANCE_UID.format(1))
     plugin.start()
     code = (
         "import sys; from pathlib import Path; from lanewise_driver.base.lock import serialized\n"
@@ -367,8 +370,8 @@ def test_the_lock_works_across_processes(paths: Paths, service: FileService) -> 
 
 
 def test_socket_names_are_shortened_until_the_path_fits(root: Path, service: FileService) -> None:
-    """Names are shortened to fit the exact limit of a socket address."""
-    instance = INSTANCE.format(1)
+    """They are shortened only as far as the limit of a socket address requires."""
+    instance = INSTANCE_UID.format(1)
     names = {}
     for length in range(len(str(root)) + 2, MAX_SOCKET_PATH_BYTES):
         paths = under(root, registry_dir=Path(f"{root}/".ljust(length, "r")))
@@ -385,8 +388,8 @@ def test_socket_names_are_shortened_until_the_path_fits(root: Path, service: Fil
         with Kubelet(paths.registry_dir / name, protocol.pool) as kubelet:
             assert kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint == str(plugin.service_socket)
         plugin.stop(1)
-    long = under(root, plugin_dir=Path(f"{root}/".ljust(80, "p")))
-    assert long.service_socket(instance).name == "dra-kN1UCFUzGhs.sock"
+    long_paths = under(root, plugin_dir=Path(f"{root}/".ljust(80, "p")))
+    assert long_paths.service_socket(instance).name == "dra-kN1UCFUzGhs.sock"
     with pytest.raises(DriverError, match="too long for a Unix socket"):
         Plugin(under(root / ("x" * 100)), service, Metrics())
 
@@ -406,7 +409,8 @@ def test_a_hundred_claims_are_prepared_at_once(plugin: Plugin, service: FileServ
     assert len(list(service.folder.iterdir())) == 100
 
 
-FORKS = """
+#: A plugin whose process forks while it answers calls.
+FORKING_DRIVER = """
 import os, sys, time
 from pathlib import Path
 from lanewise_driver.kubelet import plugin, protocol
@@ -417,9 +421,9 @@ from concurrent.futures import ThreadPoolExecutor
 root = Path(sys.argv[1])
 service = FileService(root)
 service.delay = 0.02
-running = plugin.Plugin(under(root), service, Metrics())
-running.start()
-kubelet = Kubelet(running.service_socket, protocol.pool)
+started = plugin.Plugin(under(root), service, Metrics())
+started.start()
+kubelet = Kubelet(started.service_socket, protocol.pool)
 next(kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources"))
 claim = {"namespace": "n", "name": "exclusive", "uid": "u"}
 call = lambda: kubelet.call(protocol.DRA["v1"], "NodePrepareResources", claims=[claim])
@@ -431,13 +435,13 @@ with ThreadPoolExecutor(1) as threads:
             os._exit(0)
         os.waitpid(child, 0)
     print([call.result().claims["u"].error for call in calls] == [""] * 40)
-running.stop(1)
+started.stop(1)
 """
 
 
-def test_forks_do_not_disturb_calls(root: Path) -> None:
+def test_calls_are_answered_while_the_process_forks(root: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS, str(root)],
+        [sys.executable, "-W", "ignore", "-c", FORKING_DRIVER, str(root)],
         capture_output=True,
         text=True,
         timeout=100,
@@ -449,11 +453,11 @@ def test_forks_do_not_disturb_calls(root: Path) -> None:
 
 
 def test_a_stopped_plugin_leaves_no_threads_or_descriptors(paths: Paths, service: FileService) -> None:
-    before, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _unused in range(10):
         plugin = Plugin(paths, service, Metrics())
         plugin.start()
         plugin.stop(1)
     gc.collect()
-    until(lambda: threading.active_count() <= before + 1)
+    until(lambda: threading.active_count() <= threads + 1)
     assert len(os.listdir("/proc/self/fd")) < descriptors + 10

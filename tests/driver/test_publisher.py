@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The publisher without an API server, and the kernel events that wake it.
+"""The publisher without an API server, access to the server, and the kernel events after which the driver publishes.
 
-With one: tests/cluster/test_driver_cluster.py.
+tests/cluster/test_driver_cluster.py tests the publisher with an API server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ needs_namespaces = pytest.mark.skipif(
     bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
     reason="needs root, unshare and ip for network namespaces",
 )
-UNREACHABLE = Access("https://127.0.0.1:1")  # tcpmux: refused at once
+UNREACHABLE = Access("https://127.0.0.1:1")  # nothing listens on this port, so connections are refused at once
 
 
 def test_the_publisher_keeps_trying_without_an_api_server(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_a_server_that_never_answers_does_not_delay_a_stop(tmp_path: Path) -> No
         began = time.monotonic()
         publisher.stop()
         renewal.stop()
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 12  # each waits 3 s for its thread; the rest is for a busy machine
 
 
-def test_requests_to_an_unreachable_server_end_in_time() -> None:
+def test_requests_to_an_unreachable_server_are_retried_for_a_limited_time() -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer GET /api/v1/nodes/worker-1"):
         Cluster(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 1.5).node_object()
@@ -98,28 +98,28 @@ def test_access_is_read_from_the_service_account_of_a_pod(tmp_path: Path, monkey
         Cluster(lambda: access, "lanewise.dev", "worker-1").node_object()
 
 
-def test_secrets_do_not_appear_in_the_representation() -> None:
+def test_the_repr_of_access_contains_no_secrets() -> None:
     assert "hunter2" not in repr(Access("https://x", authority="hunter2", certificate="hunter2", token="hunter2"))
 
 
-def test_uevents_of_the_nodes_pci_devices_are_reported() -> None:
-    def uevent(path: str, subsystem: str) -> str:
+def test_only_uevents_of_physical_devices_and_their_interfaces_are_reported() -> None:
+    def reason(path: str, subsystem: str) -> str:
         content = f"add@{path}\0ACTION=add\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=1\0".encode()
-        return _uevent(content, lambda name: name == "ofapod")
+        return _uevent(content, lambda name: name == "eth7")
 
-    assert uevent("/devices/pci0000:00/0000:00:03.0", "pci") == "device 0000:00:03.0 has changed"
-    assert uevent("/devices/pci0000:00/0000:00:03.0/infiniband/mlx5_0", "infiniband")
-    assert uevent("/devices/pci0000:00/0000:00:03.0/net/eth0", "net")
-    assert not uevent("/devices/virtual/net/cali12345", "net")  # netlink reports those, with their kind
-    assert not uevent("/devices/pci0000:00/0000:00:03.0/net/eth0/queues/rx-0", "queues")
-    assert not uevent("/devices/pci0000:00/0000:00:03.0/block/sda", "block")
-    assert not uevent("/devices/pci0000:00/0000:00:03.0/net/ofapod", "net")
-    assert uevent("/devices/pci0000:00/0000:00:03.0/ofapod", "pci")
+    assert reason("/devices/pci0000:00/0000:00:03.0", "pci") == "device 0000:00:03.0 has changed"
+    assert reason("/devices/pci0000:00/0000:00:03.0/infiniband/mlx5_0", "infiniband")
+    assert reason("/devices/pci0000:00/0000:00:03.0/net/eth0", "net")
+    assert not reason("/devices/virtual/net/cali12345", "net")  # rtnetlink reports virtual interfaces
+    assert not reason("/devices/pci0000:00/0000:00:03.0/net/eth0/queues/rx-0", "queues")
+    assert not reason("/devices/pci0000:00/0000:00:03.0/block/sda", "block")
+    assert not reason("/devices/pci0000:00/0000:00:03.0/net/eth7", "net")  # a claim holds it
+    assert reason("/devices/pci0000:00/0000:00:03.0/eth7", "pci")  # not an interface
     assert _uevent(b"libudev\0\xfe\xed", lambda name: False) == ""
 
 
-#: Prints the events of the monitor after each of several changes, and after a flood of messages.
-MONITORED = """
+#: Prints the events that the monitor reports after each of several changes, and after a flood of messages.
+PROGRAM = """
 import json, socket, struct, subprocess, threading, time
 from lanewise_driver.kernel.monitor import Monitor
 
@@ -129,34 +129,34 @@ monitor.start()
 found = {}
 
 def events():
-    # all events up to that of a mark, because rtnetlink keeps their order
-    time.sleep(0.2)  # the kernel reports carriers a moment later
-    for turn in range(400):
+    # rtnetlink keeps the order of events, so all earlier ones have arrived with that of nicmark
+    time.sleep(0.2)  # the kernel reports changes of the carrier later
+    for attempt in range(400):
         if "interface nicmark has changed" in seen:
             break
-        if turn % 100 == 0:  # the first may be lost in a flood
+        if attempt % 100 == 0:  # an event may be lost in the flood
             subprocess.run(f"ip link set nicmark mtu {1000 + time.monotonic_ns() % 499}".split(), check=True)
         time.sleep(0.05)
     return sorted({*seen} - {"interface nicmark has changed"})
 
 for name, commands in {
     "a pod's interface": ["link add veth1 type veth peer name veth2", "link set veth1 up"],
-    "ours": ["link set nic0 up"],
-    "ours, on its way": ["link add nicheld type veth peer name far2", "link set nicheld up"],
+    "a NIC": ["link set nic0 up"],
+    "a NIC of a claim": ["link add nicheld type veth peer name far2", "link set nicheld up"],
     "a bridge": ["link add br0 type bridge"],
-    "a port": ["link set veth1 master br0"],
+    "a bridge port": ["link set veth1 master br0"],
     "a route": ["route add 198.51.100.0/24 dev nic0"],
     "a default route": ["route add default dev nic0 table 7"],
     "an IPv6 default route": ["-6 route add default dev nic0"],
     "half of all addresses": ["route add 128.0.0.0/1 dev nic0"],
     "a nexthop": ["nexthop add id 7 dev nic0"],
-    "gone": ["link del nic0"],
+    "a removed NIC": ["link del nic0"],
 }.items():
     seen.clear()
     for command in commands:
         subprocess.run(["ip", *command.split()], check=True)
     found[name] = events()
-# more events than any buffer holds must not be lost silently, nor end the thread
+# events that the buffer cannot hold must not be lost silently, nor end the thread
 seen.clear()
 lines = "".join(f"route add default dev veth1 table {n}\\n" for n in range(1000, 9000))
 subprocess.run(["ip", "link", "set", "veth1", "up"], check=True)
@@ -164,18 +164,18 @@ subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
 found["flood"] = events()[:1]
 seen.clear()
 subprocess.run(["ip", "link", "add", "nic1", "type", "veth"], check=True)
-found["after"] = "interface nic1 has changed" in events()
-# messages of other processes that look like those of the kernel must not end it either
-with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as other:
+found["after the flood"] = "interface nic1 has changed" in events()
+# malformed messages of other processes must not end the thread either
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sender:
     for kind in (16, 24):
         for size in (16, 17, 20):
             target = monitor._sockets[0].getsockname()[0]
-            other.sendto(struct.pack("=IHHII", size, kind, 0, 0, 0).ljust(size, b"x"), (target, 0))
+            sender.sendto(struct.pack("=IHHII", size, kind, 0, 0, 0).ljust(size, b"x"), (target, 0))
 seen.clear()
 events()
 seen.clear()
 subprocess.run(["ip", "link", "del", "nic1"], check=True)
-found["after others"] = "interface nic1 has changed" in events()
+found["after malformed messages"] = "interface nic1 has changed" in events()
 monitor.stop()
 found["stopped"] = not monitor._thread.is_alive()
 print(json.dumps(found))
@@ -183,11 +183,11 @@ print(json.dumps(found))
 
 
 @needs_namespaces
-def test_which_kernel_messages_cause_a_publication() -> None:
+def test_the_monitor_reports_changes_of_nics_bridges_and_default_routes() -> None:
     links = "ip link add nic0 type veth peer name far0 && ip link add nicmark type veth peer name far1"
     shell = f'ip link set lo up && {links} && ip link set far0 up && exec "$0" -c "$1"'
     done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", shell, sys.executable, MONITORED],
+        ["unshare", "--net", "sh", "-c", shell, sys.executable, PROGRAM],
         capture_output=True,
         text=True,
         timeout=120,
@@ -195,11 +195,17 @@ def test_which_kernel_messages_cause_a_publication() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found.pop("a pod's interface") == [] and found.pop("a route") == [] and found.pop("ours, on its way") == []
-    assert found.pop("ours") == ["interface nic0 has changed"]
+    for name in ("a pod's interface", "a route", "a NIC of a claim"):
+        assert found.pop(name) == [], name
+    assert found.pop("a NIC") == ["interface nic0 has changed"]
     assert found.pop("a bridge") == ["interface br0 has changed"]
-    assert "interface br0 has changed" in found.pop("a port")
+    assert "interface br0 has changed" in found.pop("a bridge port")
     for name in ("a default route", "an IPv6 default route", "half of all addresses", "a nexthop"):
         assert found.pop(name) == ["a default route has changed"], name
-    assert "interface nic0 has changed" in found.pop("gone")
-    assert found == {"flood": ["a default route has changed"], "after": True, "after others": True, "stopped": True}
+    assert "interface nic0 has changed" in found.pop("a removed NIC")
+    assert found == {
+        "flood": ["a default route has changed"],
+        "after the flood": True,
+        "after malformed messages": True,
+        "stopped": True,
+    }

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims that ask for addresses of rails, through the whole driver.
+"""Claims that request addresses of rails, from prepare to unprepare.
 
-The claim's status, the device metadata and the map of the pod have the addresses of NICs, of macvlan children and of
-shares. The addresses go back to the range when the claim ends.
+The addresses of NICs, macvlan children and shares are in the claim's status, in the device metadata and in the pod map.
+They are released when the claim ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import ipv6
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, host_state, ip
+from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox, host_state, ip
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from ansible_collections.lanewise.dra.tests.driver.rail_node import NICS, RailNode
 from lanewise_driver.base.calls import ClaimRef
@@ -36,7 +36,7 @@ SHARES = {
     "bandwidth": "1G",
     "step": "1M",
 }
-FIRST = ["10.100.0.16/16", "fd00:100::10/64"]
+FIRST_ADDRESSES = ["10.100.0.16/16", "fd00:100::10/64"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,20 +49,20 @@ def _nics() -> None:
 
 
 def reported_addresses(node: RailNode, claim: ClaimRef, request: str = "nic") -> tuple[list[str], list[str], list[str]]:
-    """The addresses in the claim's status, in the metadata of a request, and in the map of the pod."""
+    """The addresses in the claim's status, in the device metadata of a request, and in the pod map."""
     statuses = node.cluster.statuses
-    until(lambda: any("networkData" in one for one in statuses.get(claim.name, ())), 60)
-    status = [address for one in statuses[claim.name] for address in one["networkData"]["ips"]]
+    until(lambda: any("networkData" in device for device in statuses.get(claim.name, ())), 60)
+    status = [address for device in statuses[claim.name] for address in device["networkData"]["ips"]]
     path = node.paths.metadata_dir / claim.uid / request / "metadata.json"
-    (first, *_older) = path.read_text().splitlines()
-    devices = json.loads(first)["requests"][0]["devices"]
-    metadata = [address for one in devices for address in one["networkData"]["ips"]]
+    newest_version, *_older_versions = path.read_text().splitlines()
+    devices = json.loads(newest_version)["requests"][0]["devices"]
+    metadata = [address for device in devices for address in device["networkData"]["ips"]]
     nics = json.loads(node.paths.pod_map(claim.uid).read_text())["nics"]
-    return status, metadata, [address for one in nics for address in one["addresses"]]
+    return status, metadata, [address for nic in nics for address in nic["addresses"]]
 
 
 @pytest.mark.parametrize("kind", ["the NIC itself", "macvlan", "a share"])
-def test_an_address_is_reported_everywhere(tmp_path: Path, kind: str) -> None:
+def test_addresses_are_in_the_pod_and_reported_until_the_claim_ends(tmp_path: Path, kind: str) -> None:
     before = host_state()
     node = RailNode(tmp_path, RANGES, **({"shares": [SHARES]} if kind == "a share" else {}))
     node.status.start()
@@ -75,7 +75,7 @@ def test_an_address_is_reported_everywhere(tmp_path: Path, kind: str) -> None:
     pod = Sandbox()
     try:
         node.attach(claim, pod.path)
-        assert reported_addresses(node, claim) == (FIRST, FIRST, FIRST)
+        assert reported_addresses(node, claim) == (FIRST_ADDRESSES, FIRST_ADDRESSES, FIRST_ADDRESSES)
         inside = [one["local"] for one in pod.links()["net1"]["addr_info"] if one["scope"] == "global"]
         assert inside == ["10.100.0.16", "fd00:100::10"]
         assert "10.100.0.16" in ip("rule", netns=pod.pid) and "fd00:100::10" in ip("-6", "rule", netns=pod.pid)
@@ -93,14 +93,14 @@ def test_a_claim_with_both_nics_gets_an_address_of_each_rail(tmp_path: Path) -> 
     node = RailNode(tmp_path, RANGES)
     pod = Sandbox()
     try:
-        assert node.job("two", pod.path) == [*FIRST, "10.101.0.18/28"]
+        assert node.attach_job("two", pod.path) == [*FIRST_ADDRESSES, "10.101.0.18/28"]
         node.service.unprepare(ClaimRef("team-a", "two", "0000-two"))
     finally:
         pod.end()
 
 
 def test_a_claim_with_its_own_addresses_gets_none_from_the_rail(tmp_path: Path) -> None:
-    """A site with its own IPAM: nothing is handed out, and no rule or route is added."""
+    """For sites with their own IPAM. No rule or route is added either."""
     node = RailNode(tmp_path, RANGES)
     claim = node.allocate("own", {"nic": "net-nic0"}, config({"name": "net1", "addresses": ["192.0.2.7/24"]}))
     pod = Sandbox()

@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Two pods with two NICs each and the addresses of their rails: what is sent to a rail leaves by that rail's NIC, as
-the counters of the interfaces show."""
+"""Two pods with two NICs each and the addresses of their rails. Traffic to a rail leaves through the NIC of that rail,
+as the interface counters show, and the check of rails reports broken routes."""
 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import typing as t
 
@@ -25,26 +26,26 @@ from lanewise_driver.interface.network_config import network_config
 from lanewise_driver.publish.device import Device
 
 RAILS = (0, 1)
-SENT = 20
-#: Sends SENT datagrams to an address, from a given address or from any, and prints the error.
-SEND = """
+DATAGRAMS = 20
+#: Sends datagrams to an address, from the given source address if any, and prints the error if the kernel refuses.
+SENDER = """
 import socket, sys
-to, source = sys.argv[1], sys.argv[2]
-family = socket.AF_INET6 if ":" in to else socket.AF_INET
-one = socket.socket(family, socket.SOCK_DGRAM)
+destination, source = sys.argv[1], sys.argv[2]
+family = socket.AF_INET6 if ":" in destination else socket.AF_INET
+sender = socket.socket(family, socket.SOCK_DGRAM)
 if source:
-    one.bind((source, 0))
+    sender.bind((source, 0))
 try:
-    for number in range({sent}):
-        one.sendto(bytes(1000), (to, 9))
+    for number in range({count}):
+        sender.sendto(bytes(1000), (destination, 9))
 except OSError as error:
     print(error.strerror)
 """
 
 
-def plan(reach: str = "rail") -> dict[str, tuple[RailRange, ...]]:
-    """Two nodes on rails 0 and 1: rail 0 is one segment, on rail 1 each node has a subnet and a router."""
-    one: dict[str, t.Any] = {
+def ranges_by_node(reach: str = "rail") -> dict[str, tuple[RailRange, ...]]:
+    """The address ranges of nodes a and b. Rail 0 is a single segment; on rail 1 each node has its own subnet."""
+    plan: dict[str, t.Any] = {
         "per_node": 16,
         "reach": "rail",
         "rails": [
@@ -58,11 +59,21 @@ def plan(reach: str = "rail") -> dict[str, tuple[RailRange, ...]]:
             {"rail": 1, "pool": "fd00:101::/64"},
         ],
     }
-    return site_plan([NodeInput("a", one, 3), NodeInput("b", one, 9)]).ranges
+    return site_plan([NodeInput("a", plan, 3), NodeInput("b", plan, 9)]).ranges
+
+
+def ipv4_range(rail: int) -> RailRange:
+    """The IPv4 range of node a on a rail."""
+    ranges = [entry for entry in ranges_by_node()["a"] if entry.rail == rail and entry.family == "ipv4"]
+    (rail_range,) = ranges
+    return rail_range
 
 
 class Pods:
-    """Pods `a` and `b`, each with the interfaces rail0 and rail1, attached as the driver does it."""
+    """Pods a and b, each with the interfaces rail0 and rail1, which are attached as the driver attaches them.
+
+    The key of `addresses` is the pod, the rail and the IP version. With `one_segment`, both rails are one segment.
+    """
 
     def __init__(self, reach: str = "rail", child: str = "", one_segment: bool = False) -> None:
         nodes.without_dad()
@@ -70,21 +81,25 @@ class Pods:
         self.addresses: dict[tuple[str, int, int], str] = {}
         for rail in RAILS if not one_segment else (0,):
             nodes.run(f"ip link add segment{rail} type bridge; ip link set segment{rail} up")
-        for name, ranges in plan(reach).items():
+        for name, ranges in ranges_by_node(reach).items():
             for rail in RAILS:
-                self._attach(name, rail, [one for one in ranges if one.rail == rail], child, one_segment)
+                self._attach(
+                    name, rail, [rail_range for rail_range in ranges if rail_range.rail == rail], child, one_segment
+                )
 
-    def _attach(self, name: str, rail: int, own: list[RailRange], child: str, one_segment: bool) -> None:
+    def _attach(self, name: str, rail: int, ranges: list[RailRange], child: str, one_segment: bool) -> None:
         interface = f"{name}{rail}"
         mac = f"02:00:00:00:0{rail}:0{name}"
         nodes.run(f"ip link add {interface} address {mac} type veth peer name {interface}-far")
         segment = 0 if one_segment else rail
         nodes.run(f"ip link set {interface}-far master segment{segment} up; ip link set {interface} up")
-        given = [rails.make_rail_address(one, str(next(one.addresses()))) for one in own]
-        for one in given:
-            address = one["address"].partition("/")[0]
+        rail_addresses = [
+            rails.make_rail_address(rail_range, str(next(rail_range.addresses()))) for rail_range in ranges
+        ]
+        for rail_address in rail_addresses:
+            address = rail_address["address"].partition("/")[0]
             self.addresses[name, rail, 6 if ":" in address else 4] = address
-        config: dict[str, t.Any] = {"name": f"rail{rail}", "railAddresses": given, "dad": "none"}
+        config: dict[str, t.Any] = {"name": f"rail{rail}", "railAddresses": rail_addresses, "dad": "none"}
         if child:
             config["child"] = {"type": child}
         identity = Identity(None, None, interface)
@@ -94,15 +109,15 @@ class Pods:
     def run(self, name: str, command: str) -> str:
         return self.pods[name].run(command)
 
-    def send(self, name: str, to: str, source: str = "") -> str:
-        """The error of an attempt to send; empty if it succeeds."""
-        script = SEND.format(sent=SENT)
-        return self.run(name, f"python3 -c '{script}' {to} '{source}'").strip()
+    def send(self, name: str, destination: str, source: str = "") -> str:
+        """Send datagrams from a pod. Returns the error; empty if the kernel accepts them."""
+        script = SENDER.format(count=DATAGRAMS)
+        return self.run(name, f"python3 -c '{script}' {destination} '{source}'").strip()
 
     def sent_packets(self, name: str) -> dict[int, int]:
         """The number of packets that the pod has sent on each of its rails."""
-        shown = json.loads(self.run(name, "ip -s -j link"))
-        counters = {one["ifname"]: one["stats64"]["tx"]["packets"] for one in shown}
+        links = json.loads(self.run(name, "ip -s -j link"))
+        counters = {link["ifname"]: link["stats64"]["tx"]["packets"] for link in links}
         return {rail: counters[f"rail{rail}"] for rail in RAILS}
 
     def end(self) -> None:
@@ -110,58 +125,65 @@ class Pods:
             pod.end()
 
 
-def sent_by(pods: Pods, to_rail: int, version: int, bound: bool) -> dict[int, int]:
-    """Send from pod a to the address of pod b on a rail; returns how many more packets left by each rail."""
+def send_and_count(pods: Pods, to_rail: int, version: int, bound: bool) -> dict[int, int]:
+    """Send from pod a to the address of pod b on a rail. Returns how many packets pod a has sent on each rail.
+
+    With `bound`, the sender binds its socket to the address of pod a on this rail.
+    """
     before = pods.sent_packets("a")
     source = pods.addresses["a", to_rail, version] if bound else ""
     assert pods.send("a", pods.addresses["b", to_rail, version], source) == ""
     return {rail: count - before[rail] for rail, count in pods.sent_packets("a").items()}
 
 
-def learn_neighbors(pods: Pods) -> None:
-    """Let pod b answer for the missing routers of rail 1, so that neighbor discovery is not counted."""
-    far = json.loads(pods.run("b", "ip -j link show rail1"))[0]["address"]
-    gateway = str(next(one.gateway for one in plan()["a"] if one.rail == 1 and one.gateway))
-    pods.run("a", f"ip neighbour replace {gateway} lladdr {far} dev rail1 nud permanent")
+def add_neighbor_entry(pods: Pods) -> None:
+    """Let pod a use the MAC address of pod b for the router of rail 1, which does not exist here. So pod a can send to
+    the router, and its counters include no neighbor discovery."""
+    mac = json.loads(pods.run("b", "ip -j link show rail1"))[0]["address"]
+    gateway = ipv4_range(1).gateway
+    pods.run("a", f"ip neighbour replace {gateway} lladdr {mac} dev rail1 nud permanent")
 
 
-@pytest.mark.parametrize("one_segment", [False, True])
-@pytest.mark.parametrize("child", ["", "macvlan"])
-def test_traffic_to_a_rail_leaves_by_that_rail(child: str, one_segment: bool) -> None:
+@pytest.mark.parametrize("one_segment", [False, True], ids=["two segments", "one segment"])
+@pytest.mark.parametrize("child", ["", "macvlan"], ids=["NIC", "macvlan"])
+def test_traffic_to_a_rail_leaves_through_the_nic_of_that_rail(child: str, one_segment: bool) -> None:
     @nodes.on_a_node
     def test() -> None:
         pods = Pods(child=child, one_segment=one_segment)
         nodes.wait_for_ipv6()
-        learn_neighbors(pods)
+        add_neighbor_entry(pods)
         for version in (4, 6):
             for rail in RAILS:
                 for bound in (False, True):
-                    # until the neighbor is known, datagrams wait
-                    until(lambda way=(rail, version, bound): sent_by(pods, *way)[way[0]] >= SENT)
-                    counts = sent_by(pods, rail, version, bound)
+                    # the kernel queues the first datagrams until it has the MAC address of the neighbor
+                    until(lambda case=(rail, version, bound): send_and_count(pods, *case)[case[0]] >= DATAGRAMS)
+                    counts = send_and_count(pods, rail, version, bound)
                     other = 1 - rail
-                    # beside the datagrams there are messages of neighbor discovery and router solicitations
-                    assert counts[rail] >= SENT, (version, rail, bound, counts)
-                    assert counts[other] < SENT / 2, (version, rail, bound, counts)
+                    # the counters include neighbor discovery and router solicitations
+                    assert counts[rail] >= DATAGRAMS, (version, rail, bound, counts)
+                    assert counts[other] < DATAGRAMS / 2, (version, rail, bound, counts)
         pods.end()
 
     test()
 
 
 def record_of(pods: Pods, name: str) -> Record:
-    """The record of the claim of a pod, as the driver stores it."""
+    """The record of a pod's claim, as the driver stores it."""
     devices = []
     for rail in RAILS:
-        own = [one for one in plan()[name] if one.rail == rail]
-        given = [rails.make_rail_address(one, pods.addresses[name, rail, one.range.version]) for one in own]
+        ranges = [rail_range for rail_range in ranges_by_node()[name] if rail_range.rail == rail]
+        rail_addresses = [
+            rails.make_rail_address(rail_range, pods.addresses[name, rail, rail_range.range.version])
+            for rail_range in ranges
+        ]
         known = Device(f"nic{rail}", {"name": f"nic{rail}", "attributes": {"rail": {"int": rail}}})
-        config = {"railAddresses": given}
+        config = {"railAddresses": rail_addresses}
         devices.append(DeviceRecord(f"nic{rail}", "node", "nic", known, config, interface=f"rail{rail}"))
     return Record(f"uid-{name}", "ns", f"claim-{name}", Pod("ns", name, f"uid-{name}"), "boot", devices, ATTACHED)
 
 
 @pytest.mark.parametrize(
-    ("broken", "rail", "words"),
+    ("command", "rail", "message"),
     [
         ("ip route flush table {table}", 1, "can send to other networks, through rail0"),
         ("ip rule del from {address}", 1, "can send to other networks, through rail0"),
@@ -177,7 +199,7 @@ def record_of(pods: Pods, name: str) -> Record:
         ("ip route flush table {table}", 0, "can send to other networks, through rail0"),
     ],
 )
-def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int, words: str) -> None:
+def test_the_check_names_the_rail_whose_routes_are_broken(command: str, rail: int, message: str) -> None:
     @nodes.on_a_node
     def test() -> None:
         pods = Pods()
@@ -187,66 +209,66 @@ def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int
         records = [record_of(pods, name) for name in "ab"]
         pins = {f"uid-{name}": pod.pin for name, pod in pods.pods.items()}
         assert rail_check.misrouted(records, pins.__getitem__) == []
-        (own,) = (one for one in plan()["a"] if one.rail == rail and one.family == "ipv4")
+        rail_range = ipv4_range(rail)
         address = pods.addresses["a", rail, 4]
-        pods.run("a", broken.format(table=own.table(ipaddress.ip_address(address)), address=address))
-        found = rail_check.misrouted(records, pins.__getitem__)
-        assert any(words in one for one in found), found
-        assert all(one.startswith("claim ns/claim-a: ") and f"rail {rail}" in one for one in found), found
+        pods.run("a", command.format(table=rail_range.table(ipaddress.ip_address(address)), address=address))
+        problems = rail_check.misrouted(records, pins.__getitem__)
+        assert any(message in line for line in problems), problems
+        assert all(line.startswith("claim ns/claim-a: ") and f"rail {rail}" in line for line in problems), problems
         pods.end()
 
     test()
 
 
-def test_the_check_counts_the_addresses_in_use() -> None:
-    ranges = plan()["a"]
+def test_the_check_counts_the_addresses_in_use_by_range() -> None:
+    ranges = ranges_by_node()["a"]
     known = Device("nic", {"name": "nic"})
-    addresses = [str(address) for address, _each in zip(ranges[0].addresses(), range(3))]
-    given = [rails.make_rail_address(ranges[0], address) for address in addresses]
-    record = Record("u", "ns", "c", None, "boot", [DeviceRecord("nic", "n", "r", known, {"railAddresses": given})])
-    assert [used for _one, used in rail_check.in_use([record], ranges)] == [3, 0, 0, 0]
+    addresses = itertools.islice(ranges[0].addresses(), 3)
+    config = {"railAddresses": [rails.make_rail_address(ranges[0], str(address)) for address in addresses]}
+    record = Record("uid", "ns", "claim", None, "boot", [DeviceRecord("nic", "node", "nic", known, config)])
+    assert [used for _range, used in rail_check.in_use([record], ranges)] == [3, 0, 0, 0]
 
 
 @nodes.on_a_node
-def test_an_address_of_a_rail_reaches_only_this_rail() -> None:
+def test_an_address_of_a_rail_cannot_reach_the_other_rail() -> None:
     pods = Pods()
     nodes.wait_for_ipv6()
     for version in (4, 6):
         for rail in RAILS:
-            own, across = pods.addresses["a", rail, version], pods.addresses["b", 1 - rail, version]
+            local, remote = pods.addresses["a", rail, version], pods.addresses["b", 1 - rail, version]
             before = pods.sent_packets("a")
-            assert pods.send("a", across, own) == "No route to host", (version, rail)
-            assert all(count - before[one] < SENT / 2 for one, count in pods.sent_packets("a").items())
+            assert pods.send("a", remote, local) == "No route to host", (version, rail)
+            assert all(count - before[number] < DATAGRAMS / 2 for number, count in pods.sent_packets("a").items())
     pods.end()
 
 
 @nodes.on_a_node
-def test_with_reach_all_an_address_reaches_other_rails_through_its_own() -> None:
+def test_with_reach_all_an_address_reaches_other_rails_through_the_router_of_its_rail() -> None:
     pods = Pods(reach="all")
     for name in "ab":
         assert "default via 10.101.0" in pods.run(name, "ip route show table all")
-    own = pods.addresses["a", 1, 4]
-    shown = pods.run("a", f"ip route get 10.100.0.99 from {own}")
-    assert "dev rail1" in shown and "via 10.101.0.49" in shown
-    assert "dev rail1" in pods.run("a", "ip route get 10.101.77.77"), "by the router of the rail"
+    address = pods.addresses["a", 1, 4]
+    route = pods.run("a", f"ip route get 10.100.0.99 from {address}")
+    assert "dev rail1" in route and "via 10.101.0.49" in route
+    assert "dev rail1" in pods.run("a", "ip route get 10.101.77.77")
     pods.end()
 
 
 @nodes.on_a_node
 def test_two_interfaces_of_one_rail_send_from_their_own_addresses() -> None:
     nodes.without_dad()
-    (own,) = (one for one in plan()["a"] if one.rail == 0 and one.family == "ipv4")
+    rail_range = ipv4_range(0)
     with nodes.Pod() as pod:
-        chosen = [address for address, _each in zip(own.addresses(), range(2))]
-        for number, address in enumerate(chosen):
+        addresses = list(itertools.islice(rail_range.addresses(), 2))
+        for number, address in enumerate(addresses):
             name = f"nic{number}"
             nodes.run(f"ip link add {name} type veth peer name {name}-far; ip link set {name}-far up")
             identity = Identity(None, None, name)
-            config = {"railAddresses": [rails.make_rail_address(own, str(address))]}
+            config = {"railAddresses": [rails.make_rail_address(rail_range, str(address))]}
             host = interfaces.snapshot(identity)
             interfaces.attach(identity, host, config, pod.pin)
-            interfaces.attach(identity, host, config, pod.pin)  # as after a crash
-        for number, address in enumerate(chosen):
+            interfaces.attach(identity, host, config, pod.pin)  # as after a crash of the driver
+        for number, address in enumerate(addresses):
             assert f"dev nic{number}" in pod.run(f"ip route get 10.100.9.9 from {address}")
 
 
@@ -255,28 +277,33 @@ def test_fields_of_the_claim_override_those_of_the_rail() -> None:
     nodes.without_dad()
     nodes.pair("one")
     nodes.wait_for_ipv6()
-    (own,) = (one for one in plan()["a"] if one.rail == 1 and one.family == "ipv4")
-    given = [rails.make_rail_address(own, str(next(own.addresses())))]
+    rail_range = ipv4_range(1)
+    rail_address = rails.make_rail_address(rail_range, str(next(rail_range.addresses())))
     host = interfaces.snapshot(nodes.ONE)
-    config: dict[str, t.Any] = {"railAddresses": given, "addresses": ["fd00:7::1/64"], "routes": [], "rules": []}
-    config["sysctls"] = {"net.ipv4.conf.IFNAME.arp_ignore": 0}
+    config: dict[str, t.Any] = {
+        "railAddresses": [rail_address],
+        "addresses": ["fd00:7::1/64"],
+        "routes": [],
+        "rules": [],
+        "sysctls": {"net.ipv4.conf.IFNAME.arp_ignore": 0},
+    }
     with nodes.Pod() as pod:
         attached = interfaces.attach(nodes.ONE, host, config, pod.pin)
-        assert set(attached.network["ips"]) == {given[0]["address"], "fd00:7::1/64"}
+        assert set(attached.network["ips"]) == {rail_address["address"], "fd00:7::1/64"}
         assert "10.101.0.0/16" not in pod.run("ip route show table all")
-        assert str(given[0]["table"]) not in pod.run("ip rule")
+        assert str(rail_address["table"]) not in pod.run("ip rule")
         assert pod.run("cat /proc/sys/net/ipv4/conf/one/arp_ignore").strip() == "0"
         assert pod.run("cat /proc/sys/net/ipv4/conf/one/arp_announce").strip() == "2"
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
     assert interfaces.snapshot(nodes.ONE) == host
 
 
-def test_a_vrf_has_the_routes_of_the_rail_in_its_table() -> None:
-    (own,) = (one for one in plan()["a"] if one.rail == 1 and one.family == "ipv4")
+def test_the_routes_of_a_rail_are_in_the_table_of_the_vrf() -> None:
+    rail_range = ipv4_range(1)
     config: dict[str, t.Any] = {
-        "railAddresses": [rails.make_rail_address(own, str(next(own.addresses())))],
+        "railAddresses": [rails.make_rail_address(rail_range, str(next(rail_range.addresses())))],
         "vrf": {"name": "red", "table": 77},
     }
-    found = network_config({"addresses": [], "routes": [], "rules": [], "neighbors": []}, config)
-    assert [(one["destination"], one["table"]) for one in found.routes] == [("10.101.0.0/16", 77)]
-    assert found.rules == []
+    network = network_config({"addresses": [], "routes": [], "rules": [], "neighbors": []}, config)
+    assert [(route["destination"], route["table"]) for route in network.routes] == [("10.101.0.0/16", 77)]
+    assert network.rules == []

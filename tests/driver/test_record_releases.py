@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Records between releases: after an upgrade or a rollback the driver finds the devices of running pods.
+"""After an upgrade or a rollback, the driver can read the records of the other release, so it finds the devices of
+running pods.
 
-The samples are what each release wrote, and RELEASES has its reader, which is a copy of its code. A release that adds a
-field or a format adds itself here and leaves the earlier ones unchanged. Samples with the name of a claim after the
-phase are of real claims (test_claims_releases.py). The others have made-up values for RDMA and VFs, in the encoding of
-the release.
+Each sample is a record that a release wrote. RELEASES has a copy of each release's code for reading records. A release
+that adds a field or a format is added here; the samples and readers of earlier releases stay unchanged. Samples with
+the name of a claim after the phase are records of real claims (test_claims_releases.py). The others have made-up values
+for RDMA and VFs, in the format of the release.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ SAMPLES = sorted(FOLDER.glob("*.json"))
 
 
 def values(record: t.Any) -> Object:
-    """The values of a record as JSON, without the number of its format, which only some releases keep in it, and
-    without what only later releases write for RDMA devices and shares."""
+    """The values of a record as JSON, without the version of its format, which is not a field in every release, and
+    without empty fields of RDMA devices and shares, which 1.0.0 does not have."""
     found = json.loads(json.dumps(dataclasses.asdict(record)))
     found.pop("schema", None)
     for device in found["devices"]:
@@ -52,26 +53,26 @@ def values(record: t.Any) -> Object:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_samples_of_a_release_keep_their_meaning(sample: Path) -> None:
+def test_a_record_of_another_release_has_the_same_values_in_this_release(sample: Path) -> None:
     content = sample.read_bytes()
     release = RELEASES[sample.name.partition("-")[0]]
-    theirs = release.decode(content)
-    assert release.encode(theirs) == content, "a sample is what the release wrote"
-    ours = records.decode(content)
-    assert {key: value for key, value in values(ours).items() if key in values(theirs)} == values(theirs)
+    expected = release.decode(content)
+    assert release.encode(expected) == content, "the release would not write this sample"
+    found = records.decode(content)
+    assert {key: value for key, value in values(found).items() if key in values(expected)} == values(expected)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("release", RELEASES)
 def test_an_older_release_reads_current_records_after_a_rollback(sample: Path, release: str) -> None:
-    """1.0.0 treats a record with an unknown field as damaged, and then forgets the devices of the claim."""
-    now = records.encode(records.decode(sample.read_bytes()))
-    assert values(RELEASES[release].decode(now)) == values(RELEASES[release].decode(sample.read_bytes()))
-    assert records.decode(now) == records.decode(sample.read_bytes())
+    """1.0.0 treats a record with an unknown field as damaged, and then does not return the devices of the claim."""
+    current = records.encode(records.decode(sample.read_bytes()))
+    assert values(RELEASES[release].decode(current)) == values(RELEASES[release].decode(sample.read_bytes()))
+    assert records.decode(current) == records.decode(sample.read_bytes())
 
 
-def test_1_0_0_itself_reads_current_records(tmp_path: Path) -> None:
-    """Runs all code of 1.0.0 that reads a record, not only the copied reader."""
+def test_the_driver_of_1_0_0_reads_current_records(tmp_path: Path) -> None:
+    """Runs the original code of 1.0.0, not only the copied reader."""
     folders = []
     for sample in SAMPLES:
         store = Store(tmp_path / sample.stem)
@@ -86,8 +87,8 @@ def test_1_0_0_itself_reads_current_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", [FORMS.newest, FORMS.newest + 1])
-def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
-    """As after a rollback. Its format may also be later, if the record says that it can be read as this one."""
+def test_fields_of_a_later_release_are_ignored(schema: int) -> None:
+    """As after a rollback. The format may be newer too, if the record says that it is readable as this release's."""
     for sample in SAMPLES:
         value = json.loads(sample.read_bytes())
         later = {**value, "schema": schema, "readable_by": FORMS.newest, "witness": {"new": [1]}}
@@ -99,13 +100,11 @@ def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
             later["pod"] = {**later["pod"], "node": "n"}
         found, wanted = records.decode(json.dumps(later).encode()), records.decode(sample.read_bytes())
         assert values(found).keys() == values(wanted).keys()
-        for one, other in zip(found.devices, wanted.devices, strict=True):
-            assert one.known == other.known
         assert found == wanted
 
 
 def test_a_field_that_holds_its_default_is_not_written() -> None:
-    """So a later release can add a field, and an earlier one, which refuses unknown fields, sees it only if used."""
+    """So a release can add a field: an earlier release, which refuses unknown fields, finds it only if it is used."""
     known = Device("d", {"name": "d"})
     minimal = Record("uid", "ns", "name", None, "boot", [records.DeviceRecord("d", "node", "nic", known)])
     assert json.loads(records.encode(minimal)) == {
@@ -119,31 +118,34 @@ def test_a_field_that_holds_its_default_is_not_written() -> None:
     }
 
 
-def rail_record(gateway: str) -> Record:
-    """The record of a claim with an address of the rail of its NIC, and with a share of the NIC."""
+def record_with_share_and_rail_address() -> Record:
+    """The record of a claim with a share of a NIC and an address of the NIC's rail."""
     network, pool = ipaddress.ip_network("10.100.4.64/26"), ipaddress.ip_network("10.100.0.0/16")
-    given = rails.make_rail_address(RailRange(0, network, pool, 16, ipaddress.ip_address(gateway)), "10.100.4.65")
+    gateway = ipaddress.ip_address("10.100.255.254")
+    rail_address = rails.make_rail_address(RailRange(0, network, pool, 16, gateway), "10.100.4.65")
     known = Device("net-nic0", {"name": "net-nic0"}, "0000:23:10.0", pf="0000:23:00.0", vf=0)
     share = ShareRecord("net-nic0", "vfs", 10**9, 2 * 10**9, 10**10, 10**10, burst=5 * 10**9, factor="3/2", minor=4)
-    device = DeviceRecord("net-nic0-share", "node", "nic", known, {"name": "net1", rails.FIELD: [given]}, share=share)
+    device = DeviceRecord(
+        "net-nic0-share", "node", "nic", known, {"name": "net1", rails.FIELD: [rail_address]}, share=share
+    )
     return Record("uid", "ns", "name", None, "boot", [device])
 
 
-def test_shares_and_handed_out_addresses_are_kept() -> None:
-    """Also with fields of a later release in them. Policies of classes leave nothing in a record."""
-    record = rail_record("10.100.255.254")
+def test_shares_and_rail_addresses_are_read_back() -> None:
+    """Also if a later release has added fields to them."""
+    record = record_with_share_and_rail_address()
     stored = json.loads(records.encode(record))
     assert records.decode(json.dumps(stored).encode()) == record
     stored["devices"][0]["share"]["weight"] = 7
     stored["devices"][0]["config"][rails.FIELD][0]["lease"] = "later"
     found = records.decode(json.dumps(stored).encode())
     assert found.devices[0].share == record.devices[0].share
-    assert [one["address"] for one in rails.rail_addresses(found.devices[0].config)] == ["10.100.4.65/16"]
+    assert [entry["address"] for entry in rails.rail_addresses(found.devices[0].config)] == ["10.100.4.65/16"]
 
 
 @pytest.mark.parametrize("setting", ["shares: []", "rail_addresses: []"])
-def test_1_0_0_is_not_started_with_shares_or_rails(tmp_path: Path, setting: str) -> None:
-    """1.0.0 could not return shares and addresses, so it refuses the settings that are needed for them."""
+def test_1_0_0_refuses_settings_with_shares_or_rail_addresses(tmp_path: Path, setting: str) -> None:
+    """So it is not started after a rollback: it could not return shares and addresses."""
     known = "node_name: a\nkubeconfig: /etc/lanewise/kubeconfig\ntoken_file: /etc/lanewise/token\n"
     (tmp_path / "driver.yml").write_text(f"{known}{setting}\n")
     load(tmp_path / "driver.yml")
@@ -152,7 +154,7 @@ def test_1_0_0_is_not_started_with_shares_or_rails(tmp_path: Path, setting: str)
 
 @pytest.fixture
 def next_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A possible next format, in which two fields are written differently."""
+    """A hypothetical next format, in which two fields are written differently."""
 
     def up(value: Object) -> Object:
         value["since"] = value.get("since", "").replace("Z", "+00:00")
@@ -179,12 +181,12 @@ def test_a_format_is_converted_to_the_next_and_back(next_format: None, tmp_path:
         assert record.since == old.since.replace("Z", "+00:00")
         before = values(record)
         store.save(record)
-        assert values(record) == before, "saving does not change the record in memory"
+        assert values(record) == before, "saving has changed the record in memory"
         assert values(records_1_0_0.decode(store.path(old.uid).read_bytes())) == values(old)
         assert store.load(old.uid) == record
 
 
-def test_the_next_format_of_records_is_written_one_release_later(
+def test_records_in_a_format_that_this_release_does_not_have_are_refused(
     next_format: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = records.decode(SAMPLES[0].read_bytes())
@@ -198,27 +200,25 @@ def test_the_next_format_of_records_is_written_one_release_later(
 
 
 def test_the_status_says_which_record_needs_a_newer_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The role shows these reasons if a rollback has waited too long for a ready driver."""
+    """The role shows these reasons if the driver is not ready in time after a rollback."""
     (tmp_path / "driver.yml").write_text('metrics_address: ""')
     store = Store(tmp_path / "state")
     store.save(records.decode(SAMPLES[0].read_bytes()))
-    asked = [f"--settings={tmp_path}/driver.yml", f"--plugin-dir={tmp_path}", "status", "--json"]
-    assert cli.main(asked) == 0 and json.loads(capsys.readouterr().out)["reasons"] == []
+    command = [f"--settings={tmp_path}/driver.yml", f"--plugin-dir={tmp_path}", "status", "--json"]
+    assert cli.main(command) == 0 and json.loads(capsys.readouterr().out)["reasons"] == []
     (path,) = store.folder.iterdir()
     content = json.dumps({**json.loads(path.read_text()), "schema": FORMS.newest + 1})
     path.write_text(content)
-    assert cli.main(asked) == 1
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["claims"] == [] and len(answer["reasons"]) == 1
-    assert (
-        "its schema is 2" in answer["reasons"][0]
-        and "reinstall the release that wrote the record" in answer["reasons"][0]
-    )
+    assert cli.main(command) == 1
+    status = json.loads(capsys.readouterr().out)
+    (reason,) = status["reasons"]
+    assert status["claims"] == []
+    assert "its schema is 2" in reason and "reinstall the release that wrote the record" in reason
     assert path.read_text() == content
 
 
 def test_1_0_0_refuses_a_setting_that_it_does_not_know(tmp_path: Path) -> None:
-    """The role lets a release check the settings before it starts it, so a rollback then changes nothing."""
+    """The role runs this check before it starts a release, so an impossible rollback changes nothing."""
     known = "node_name: a\nkubeconfig: /etc/lanewise/kubeconfig\ntoken_file: /etc/lanewise/token\n"
     (tmp_path / "driver.yml").write_text(known)
     assert old_driver.check(tmp_path / "driver.yml") == ""

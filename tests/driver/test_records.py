@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Records on a real disk are read back unchanged and complete, whenever their writer dies."""
+"""Records on a real disk are read back complete and unchanged, whenever their writer is killed. Damaged records are set
+aside."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ from lanewise_driver.claims.records import DeviceRecord, Pod, RdmaRecord, Record
 from lanewise_driver.publish.inventory import Device
 
 UID = "5f0c1b9e-0000-4000-8000-000000000001"
+# Hypothesis strategies of random records and their parts.
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -37,23 +39,21 @@ JSON = st.recursive(
 )
 OBJECTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
 TEXT = st.text(max_size=20)
-LEASE = {
-    **{"family": "ipv4", "interface": "net1", "address": "10.0.0.2/24"},
-    **dict.fromkeys(("obtained", "lifetime", "renew", "rebind"), 1),
-}
-TYPED = st.dictionaries(TEXT, st.dictionaries(TEXT, JSON, max_size=1), max_size=2)
+ATTRIBUTES = st.dictionaries(TEXT, st.dictionaries(TEXT, JSON, max_size=1), max_size=2)
 KNOWN = st.builds(
     lambda name, attributes, **more: Device(name, {"name": name, "attributes": attributes}, **more),
     TEXT.filter(bool),
-    TYPED,
+    ATTRIBUTES,
     address=st.none() | TEXT,
     interface=st.none() | TEXT,
     rdma_devices=st.lists(TEXT, max_size=2).map(tuple),
     vf=st.none() | st.integers(),
 )
-NODES = st.builds(DeviceNode, TEXT, st.integers(), st.integers(), TEXT)
+DEVICE_NODES = st.builds(DeviceNode, TEXT, st.integers(), st.integers(), TEXT)
 TIMES = st.integers(0) | st.floats(0, allow_infinity=False)
-RDMA = st.builds(RdmaRecord, st.lists(NODES, max_size=1), st.lists(TEXT), st.dictionaries(TEXT, OBJECTS, max_size=1))
+RDMA = st.builds(
+    RdmaRecord, st.lists(DEVICE_NODES, max_size=1), st.lists(TEXT), st.dictionaries(TEXT, OBJECTS, max_size=1)
+)
 LEASES = st.fixed_dictionaries(
     {
         **dict.fromkeys(("family", "interface", "address"), TEXT),
@@ -92,19 +92,26 @@ RECORDS = st.builds(
 )
 
 
+#: A valid DHCP lease of a device.
+LEASE = {
+    **{"family": "ipv4", "interface": "net1", "address": "10.0.0.2/24"},
+    **dict.fromkeys(("obtained", "lifetime", "renew", "rebind"), 1),
+}
+
+
 def record(number: int, size: int = 10) -> Record:
-    """A record with the same number in every part, so that a mixture of two records is noticed."""
+    """A record with the same number in each part, so that a mixture of two records is detected."""
     attributes = {f"a{index}": {"int": number} for index in range(size)}
     known = Device(f"d{number}", {"name": f"d{number}", "attributes": attributes})
     device = DeviceRecord(f"d{number}", "node", "nic", known)
     return Record(UID, "ns", f"claim-{number}", Pod("ns", "pod", str(number)), str(number), [device])
 
 
-def number_of(found: Record | None) -> int:
-    """The number of a record. Fails if the record is not complete."""
-    assert found is not None
-    number = int(found.boot)
-    assert found == record(number, len(found.devices[0].known.device["attributes"]))
+def number_of(loaded: Record | None) -> int:
+    """The number of a record. Raises AssertionError if the record is missing or not complete."""
+    assert loaded is not None
+    number = int(loaded.boot)
+    assert loaded == record(number, len(loaded.devices[0].known.device["attributes"]))
     return number
 
 
@@ -129,23 +136,23 @@ def test_a_missing_folder_has_no_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uid", ["", ".", "..", "../x", "a/b", "x" * 129, "a\0b", "-x"])
-def test_a_uid_cannot_be_a_path(tmp_path: Path, uid: str) -> None:
+def test_a_uid_that_is_not_a_valid_name_is_refused(tmp_path: Path, uid: str) -> None:
     store = Store(tmp_path / "state")
-    for act in (store.load, store.remove, store.path):
+    for method in (store.load, store.remove, store.path):
         with pytest.raises(DriverError):
-            act(uid)
-    wrong = record(1)
-    wrong.uid = uid
+            method(uid)
+    invalid = record(1)
+    invalid.uid = uid
     with pytest.raises(DriverError):
-        store.save(wrong)
+        store.save(invalid)
 
 
-def test_the_fabric_role_finds_the_devices_of_pods_in_the_records(tmp_path: Path) -> None:
-    """The role fabric does not touch cards that pods have, which it finds in these records."""
+def test_the_role_fabric_finds_the_devices_of_pods_in_the_records(tmp_path: Path) -> None:
+    """The role does not change devices that belong to pods."""
     attributes = {"linkLayer": {"string": "ethernet"}, "linkSpeedMbps": {"int": 400000}, "ifName": {"string": "eth7"}}
     known = Device("pci", {"name": "pci", "attributes": attributes}, address="0000:19:00.0")
-    held = Record(UID, "ns", "claim", Pod("ns", "pod", "1"), "boot", [DeviceRecord("pci", "node", "nic", known)])
-    Store(tmp_path / usage._CLAIMS.lstrip("/")).save(held)
+    attached = Record(UID, "ns", "claim", Pod("ns", "pod", "1"), "boot", [DeviceRecord("pci", "node", "nic", known)])
+    Store(tmp_path / usage._CLAIMS.lstrip("/")).save(attached)
     system = System(str(tmp_path))
     assert usage.users(system, "0000:19:00.0").endswith(UID)
     assert usage.as_published(system, "0000:19:00.0") == {
@@ -163,7 +170,8 @@ def test_only_root_can_read_the_records(tmp_path: Path) -> None:
     assert store.folder.stat().st_mode & 0o777 == 0o700
 
 
-def _damaged() -> dict[str, bytes]:
+def _damaged_records() -> dict[str, bytes]:
+    """Contents that are not a valid record of this release, by what is wrong with them."""
     good = records.encode(record(1))
     value = json.loads(good)
 
@@ -174,11 +182,11 @@ def _damaged() -> dict[str, bytes]:
     known = device["known"]
     return {
         "empty": b"",
-        "cut": good[: len(good) // 2],
+        "truncated": good[: len(good) // 2],
         "zeros": b"\0" * len(good),
         "not utf-8": b"\xff\xfe" + good,
         "a list": b"[]",
-        "deep": b"[" * 100_000,
+        "nested list": b"[" * 100_000,
         "no schema": json.dumps({key: item for key, item in value.items() if key != "schema"}).encode(),
         "schema true": changed(schema=True),
         "old schema": changed(schema=0),
@@ -203,28 +211,28 @@ def _damaged() -> dict[str, bytes]:
         "lease times": changed(devices=[{**device, "leases": [{**LEASE, "renew": "soon"}]}]),
         "vrf": changed(devices=[{**device, "config": {"vrf": {}}}]),
         "vf": changed(devices=[{**device, "config": {"vf": 1}}]),
-        "nested": changed(more=json.loads("[" * 80 + "]" * 80)),
+        "nested field": changed(more=json.loads("[" * 80 + "]" * 80)),
         "pod": changed(pod=[]),
         "netns": changed(netns=[1]),
-        "netns of text": changed(netns=["1", "2"]),
-        "netns of truth": changed(netns=[True, False]),
+        "netns of strings": changed(netns=["1", "2"]),
+        "netns of booleans": changed(netns=[True, False]),
         "large": b" " * (records.MAX_RECORD_BYTES + 1),
     }
 
 
-@pytest.mark.parametrize("kind", _damaged())
-def test_a_corrupt_record_is_set_aside_and_reported(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("damage", _damaged_records())
+def test_a_damaged_record_is_set_aside_and_reported_once(tmp_path: Path, damage: str) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     for number in range(2):
-        content = _damaged()[kind]
+        content = _damaged_records()[damage]
         store.path(UID).write_bytes(content)
         found, unreadable = store.all()
         assert found == [] and len(unreadable) == 1
         aside = store.folder / f"{UID}.json.corrupt-{number}"
         assert str(aside) in unreadable[0].message
         assert aside.read_bytes() == content
-        assert store.all() == ([], [])  # reported once
+        assert store.all() == ([], [])
     store.save(record(2))
     assert store.load(UID) == record(2)
 
@@ -236,24 +244,23 @@ def test_records_of_a_newer_driver_are_kept(tmp_path: Path) -> None:
     newer = {**value, "schema": FORMS.newest + 1, "new": {}}
     for content in (newer, {**newer, "readable_by": FORMS.newest, "phase": "moving"}):
         store.path(UID).write_text(json.dumps(content))
-        for _again in range(2):
+        for _attempt in range(2):
             with pytest.raises(Unreadable, match="schema|phase"):
                 store.load(UID)
         assert json.loads(store.path(UID).read_bytes()) == content
 
 
-def test_entries_that_are_not_regular_files_do_not_block(tmp_path: Path) -> None:
+def test_entries_that_are_not_regular_files_are_reported_and_do_not_block(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
-    other = UID[:-1] + "{}"
-    os.mkfifo(store.path(other.format(2)))
-    store.path(other.format(3)).mkdir()
-    store.path(other.format(4)).symlink_to("/dev/zero")
+    os.mkfifo(store.path(f"{UID[:-1]}2"))
+    store.path(f"{UID[:-1]}3").mkdir()
+    store.path(f"{UID[:-1]}4").symlink_to("/dev/zero")
     found, unreadable = store.all()
     assert found == [record(1)] and len(unreadable) == 3
 
 
-def test_a_record_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+def test_a_record_that_is_too_large_to_be_read_back_is_not_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     large = record(2)
@@ -266,8 +273,7 @@ def test_a_record_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> 
 def test_a_large_file_is_not_read_into_memory(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
-    other = store.path(UID[:-1] + "2")
-    with other.open("wb") as file:
+    with store.path(f"{UID[:-1]}2").open("wb") as file:
         file.truncate(200 << 20)
     tracemalloc.start()
     found, unreadable = store.all()
@@ -278,17 +284,17 @@ def test_a_large_file_is_not_read_into_memory(tmp_path: Path) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(JSON, st.binary(max_size=30))
-def test_any_invalid_content_raises_only_value_errors(value: t.Any, noise: bytes) -> None:
-    base = json.loads(records.encode(record(1)))
+def test_any_content_is_decoded_or_raises_value_error(value: t.Any, noise: bytes) -> None:
+    valid = json.loads(records.encode(record(1)))
     contents = [noise, json.dumps(value).encode()]
-    contents += [json.dumps({**base, key: value}).encode() for key in base]
-    device = base["devices"][0]
+    contents += [json.dumps({**valid, key: value}).encode() for key in valid]
+    device = valid["devices"][0]
     contents += [
-        json.dumps({**base, "devices": [{**device, key: value}]}).encode()
+        json.dumps({**valid, "devices": [{**device, key: value}]}).encode()
         for key in ("device", "host", "known", "rdma", "network", "leases", "config")
     ]
     contents += [
-        json.dumps({**base, "devices": [{**device, "known": {**device["known"], key: value}}]}).encode()
+        json.dumps({**valid, "devices": [{**device, "known": {**device["known"], key: value}}]}).encode()
         for key in device["known"]
     ]
     for content in contents:
@@ -299,7 +305,7 @@ def test_any_invalid_content_raises_only_value_errors(value: t.Any, noise: bytes
 
 
 def test_a_write_killed_at_any_step_leaves_a_complete_record(tmp_path: Path) -> None:
-    """Whichever call of the writer is its last, the record is the old one or the new one."""
+    """The record is then the old one or the new one."""
     store = Store(tmp_path / "state")
     store.save(record(1))
     seen = set()
@@ -309,7 +315,7 @@ def test_a_write_killed_at_any_step_leaves_a_complete_record(tmp_path: Path) -> 
         assert store.all()[1] == []
         assert store.uids() == [UID]
         for path in store.folder.glob(f"*{files.UNFINISHED}"):
-            os.utime(path, (0, 0))  # as if it was written long ago
+            os.utime(path, (0, 0))  # sweep removes only unfinished files that are old
         store.sweep()
         assert os.listdir(store.folder) == [f"{UID}.json"]
         store.save(record(1))
@@ -328,8 +334,9 @@ def test_a_removal_killed_at_any_step_leaves_a_complete_record_or_none(tmp_path:
     assert seen == {True, False}
 
 
-def _writer(store: Store, number: int) -> tuple[int, t.BinaryIO]:
-    """A process that writes one record after the other, and prints each number when it is written."""
+def _start_writer(store: Store, number: int) -> tuple[int, t.BinaryIO]:
+    """Start a process that saves records with increasing numbers and prints the number of each saved record. Returns
+    its ID and its output."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -342,12 +349,12 @@ def _writer(store: Store, number: int) -> tuple[int, t.BinaryIO]:
 
 
 def test_a_writer_killed_at_any_time_leaves_a_complete_record(tmp_path: Path) -> None:
-    """kill -9 at random times, on the file system of this machine. What the writer has reported as done is on disk."""
+    """With kill -9 at random times. No record is lost that the writer has reported as saved."""
     store = Store(tmp_path / "state")
     generator = random.Random(20261121)
     number = 0
     for _round in range(100):
-        child, output = _writer(store, number)
+        child, output = _start_writer(store, number)
         with output:
             acknowledged = int(output.readline())
             time.sleep(generator.random() / 20)
@@ -359,10 +366,10 @@ def test_a_writer_killed_at_any_time_leaves_a_complete_record(tmp_path: Path) ->
         number = found + 1
 
 
-def test_readers_never_see_half_a_record(tmp_path: Path) -> None:
+def test_readers_never_see_a_partly_written_record(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(0, 2000))
-    child, output = _writer(store, 1)
+    child, output = _start_writer(store, 1)
     with output:
         try:
             output.readline()

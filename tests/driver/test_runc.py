@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A container of real runc, created as the CDI library says: the hook, the network namespace, devices and metadata."""
+"""A container that runc starts with what the CDI library injects: the hook, the device node and the device metadata."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from lanewise_driver.claims.metadata import DeviceMetadata
 from lanewise_driver.hook.install import install_hook
 from lanewise_driver.hook.server import HookServer
 
-__all__ = ["consumer"]  # a fixture
+__all__ = ["consumer"]  # the fixture of test_containers, which is also used here
 
 CLAIM = ClaimRef("training", "nics", UID.format(1))
 NETWORK = {"interfaceName": "rdma0", "hardwareAddress": "02:00:00:00:00:01", "ips": ["10.1.0.2/24"]}
-#: The container: prints its network namespace, whether it may open the device, and the metadata.
+#: The program of the container: prints its network namespace, whether it may open the device, and the metadata.
 PROGRAM = """
 #include <stdio.h>
 #include <sys/stat.h>
 int main(int count, char **path) {
-    struct stat own;
-    int one;
-    stat("/proc/self/ns/net", &own);
-    printf("%lu %s\\n", (unsigned long)own.st_ino, fopen("/dev/infiniband/rdma_cm", "r+") ? "device" : "nothing");
+    struct stat netns;
+    int character;
+    stat("/proc/self/ns/net", &netns);
+    printf("%lu %s\\n", (unsigned long)netns.st_ino, fopen("/dev/infiniband/rdma_cm", "r+") ? "device" : "no device");
     FILE *file = fopen(path[1], "r");
-    while (file && (one = fgetc(file)) != EOF) putchar(one);
+    while (file && (character = fgetc(file)) != EOF) putchar(character);
     return 0;
 }
 """
@@ -61,8 +61,8 @@ pytestmark = [
 ]
 
 
-class Answer:
-    """Writes network data as the driver does once devices are attached, or refuses."""
+class AttachService:
+    """Answers attach requests of hooks: writes network data to the metadata as the driver does, or refuses."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
@@ -78,11 +78,13 @@ class Answer:
 
 @pytest.fixture
 def root() -> t.Iterator[Path]:
+    """A folder with a short path, because the length of socket paths is limited."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="d") as folder:
         yield Path(folder)
 
 
-def bundle(root: Path, runc: str, injected: dict[str, t.Any], arguments: list[str]) -> Path:
+def make_bundle(root: Path, runc: str, injected: dict[str, t.Any], arguments: list[str]) -> Path:
+    """Create an OCI bundle of the program, with what the CDI library injects into the container."""
     folder = root / "bundle"
     (folder / "rootfs/bin").mkdir(parents=True)
     subprocess.run(
@@ -105,35 +107,37 @@ def bundle(root: Path, runc: str, injected: dict[str, t.Any], arguments: list[st
 
 
 @pytest.mark.parametrize("runc", runtimes())
-def test_a_container_of_runc_starts_with_its_device_or_is_refused(root: Path, runc: str, consumer: Path) -> None:
+def test_a_container_of_runc_starts_with_its_device_unless_attach_is_refused(
+    root: Path, runc: str, consumer: Path
+) -> None:
     paths = under(root, hook_python=Path(sys.executable))
     paths.make()
     install_hook(paths)
     mount = metadata.write(paths, CLAIM, [DeviceMetadata("nic", "node", "a", {})])["nic"]
-    # /dev/null's numbers: a device that is there on any machine
+    # the numbers of /dev/null, which exists on every machine
     node = cdi.DeviceNode("/dev/infiniband/rdma_cm", 1, 3)
     ids = cdi.write(paths, CLAIM.uid, [cdi.Device("nic", "a", (node,), (mount,))])
-    folder = bundle(root, runc, read(consumer, "cdi", paths.cdi_dir, *ids), [mount.container])
-    answer = Answer(paths)
-    server = HookServer(paths, answer, Metrics())  # type: ignore[arg-type]
+    bundle = make_bundle(root, runc, read(consumer, "cdi", paths.cdi_dir, *ids), [mount.container])
+    service = AttachService(paths)
+    server = HookServer(paths, service, Metrics())  # type: ignore[arg-type]
     server.start()
 
     def run(name: str) -> subprocess.CompletedProcess[str]:
-        command = [runc, "--root", root / "state", "run", "--bundle", folder, f"lanewise-{os.getpid()}-{name}"]
+        command = [runc, "--root", root / "state", "run", "--bundle", bundle, f"lanewise-{os.getpid()}-{name}"]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     done = run("good")
     assert done.returncode == 0, done.stderr
-    first, *objects = done.stdout.splitlines()
-    ((pod, netns),) = answer.attached
+    first, *metadata_lines = done.stdout.splitlines()
+    ((pod, netns),) = service.attached
     assert pod == "pod-uid" and first == f"{netns} device"
     assert netns != os.stat("/proc/self/ns/net").st_ino
-    # what attach wrote is in the file that was mounted before
-    for content in objects:
-        assert json.loads(content)["requests"][0]["devices"][0]["networkData"] == NETWORK
-    assert len(objects) == len(metadata.VERSIONS)
+    # attach has written to the file after it was mounted
+    for line in metadata_lines:
+        assert json.loads(line)["requests"][0]["devices"][0]["networkData"] == NETWORK
+    assert len(metadata_lines) == len(metadata.VERSIONS)
 
-    answer.refusal = "claim nics: mtu 70000 is above 9216"
+    service.refusal = "claim nics: mtu 70000 is above 9216"
     done = run("refused")
     assert done.returncode == 1 and done.stdout == ""
     assert "stderr: lanewise.dev: claim nics: mtu 70000 is above 9216" in done.stderr

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The settings file: all errors are reported together, each with its place. An invalid new file changes nothing."""
+"""The settings file: all errors are reported together, each with its path. An invalid new file changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lanewise_driver.dra.kube.problems import Problems
 from lanewise_driver.topology.publish_shares import ShareRule
 from lanewise_driver.topology.selector import Selector
 
-WHOLE = """
+EVERY_SETTING = """
 node_name: worker-1
 kubeconfig: /etc/lanewise/kubeconfig
 token_file: /etc/lanewise/token
@@ -50,20 +50,21 @@ locality: [{address: "0000:8b:00.0", numa_node: 1}]
 """
 
 
-def written(folder: Path, text: str) -> Path:
+def write_settings(folder: Path, text: str) -> Path:
     path = folder / "driver.yml"
     path.write_text(text)
     return path
 
 
-def errors(data: t.Any) -> list[str]:
-    with pytest.raises(Problems) as found:
+def error_paths(data: t.Any) -> list[str]:
+    """The paths of the errors in settings, in the order in which they are reported."""
+    with pytest.raises(Problems) as caught:
         read(data)
-    return [problem.path for problem in found.value.problems]
+    return [problem.path for problem in caught.value.problems]
 
 
 def test_a_file_with_every_setting_is_read(tmp_path: Path) -> None:
-    found = load(written(tmp_path, WHOLE))
+    found = load(write_settings(tmp_path, EVERY_SETTING))
     assert found == Settings(
         node_name="worker-1",
         kubeconfig="/etc/lanewise/kubeconfig",
@@ -107,7 +108,7 @@ def test_a_file_with_every_setting_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranges", "words"),
+    ("ranges", "message"),
     [
         ([{"rail": 0, "range": "10.0.0.0/26", "pool": "10.1.0.0/16"}], "10.0.0.0/26 is not in the pool 10.1.0.0/16"),
         ([{"rail": 0, "range": "10.0.0.0/16", "pool": "10.0.0.0/16"}], "has more than 4096 addresses"),
@@ -124,22 +125,25 @@ def test_a_file_with_every_setting_is_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_ranges_of_addresses_are_refused(ranges: list[dict[str, t.Any]], words: str) -> None:
-    with pytest.raises(Problems) as found:
+def test_invalid_ranges_of_rail_addresses_are_refused(ranges: list[dict[str, t.Any]], message: str) -> None:
+    with pytest.raises(Problems) as caught:
         read({"rail_addresses": ranges})
-    assert words in str(found.value)
+    assert message in str(caught.value)
 
 
 def test_a_missing_or_empty_file_means_defaults(tmp_path: Path) -> None:
     assert (
-        load(tmp_path / "none") == load(written(tmp_path, "")) == load(written(tmp_path, "# nothing\n")) == Settings()
+        load(tmp_path / "none")
+        == load(write_settings(tmp_path, ""))
+        == load(write_settings(tmp_path, "# nothing\n"))
+        == Settings()
     )
     assert Settings().node == os.uname().nodename.lower()
     assert read({"metrics_address": ""}).metrics_address is None
 
 
 def test_all_errors_are_reported_together() -> None:
-    assert errors(
+    assert error_paths(
         {
             "node_name": "Worker",
             "kubeconfig": "relative",
@@ -184,16 +188,16 @@ def test_all_errors_are_reported_together() -> None:
 @pytest.mark.parametrize(
     "text", ["a: [", "- x", "3", "a: !!python/object:os.system x", "\t", "node_name: 5", "? [a]\n: b"]
 )
-def test_a_file_that_is_not_settings_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_does_not_contain_settings_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(Problems):
-        load(written(tmp_path, text))
+        load(write_settings(tmp_path, text))
 
 
 def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Problems, match="is a duplicate key, again in line 3"):
-        load(written(tmp_path, "management: [a]\nlog_level: info\nmanagement: [b]\n"))
+        load(write_settings(tmp_path, "management: [a]\nlog_level: info\nmanagement: [b]\n"))
     with pytest.raises(Problems, match="is a duplicate key"):
-        load(written(tmp_path, "aliases: {a: x, a: y}\n"))
+        load(write_settings(tmp_path, "aliases: {a: x, a: y}\n"))
 
 
 def test_binary_settings_are_refused(tmp_path: Path) -> None:
@@ -204,7 +208,7 @@ def test_binary_settings_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_valid_change_is_loaded_and_an_invalid_one_is_not(tmp_path: Path) -> None:
-    path = written(tmp_path, "log_level: info\n")
+    path = write_settings(tmp_path, "log_level: info\n")
     file = SettingsFile(path)
     assert not file.changed()
     path.write_text("log_level: loud\n")
@@ -219,7 +223,7 @@ def test_a_valid_change_is_loaded_and_an_invalid_one_is_not(tmp_path: Path) -> N
     path.write_text("log_level: info # the default\n")
     assert file.changed() and not file.reload() and not file.problem
     with pytest.raises(Problems):
-        SettingsFile(written(tmp_path, "x: 1"))
+        SettingsFile(write_settings(tmp_path, "x: 1"))
 
 
 _VALUES = st.recursive(
@@ -242,5 +246,6 @@ def test_any_data_gives_settings_or_problems(data: dict[str, t.Any]) -> None:
     except Problems as problems:
         assert all(problem.path for problem in problems.problems)
     else:
-        hash(found.include)  # settings are values
+        # these raise an exception if a value has a wrong type
+        hash(found.include)
         yaml.safe_dump(found.locality_overrides)

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares of a NIC by macvlan, from prepare to unprepare, and when the driver is killed.
+"""Shares of a NIC by macvlan, from prepare to unprepare, also if the driver is killed.
 
-This file has more than 500 lines because all tests use the same node with a divided NIC.
+This file is long because all tests use the same node with a divided NIC.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
-from ansible_collections.lanewise.dra.tests.driver import driver_changes, folders, shares_world
-from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
+from ansible_collections.lanewise.dra.tests.driver import driver_changes, folders, shares_node
+from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox, differences, host_state, ip
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import NODE, FakeCluster
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
-from ansible_collections.lanewise.dra.tests.driver.shares_world import (
+from ansible_collections.lanewise.dra.tests.driver.shares_node import (
     NIC,
     RULE,
     SHARE,
     Object,
-    SharesWorld,
+    SharesNode,
     class_rates,
     classes,
     root_qdiscs,
@@ -61,37 +61,37 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 pytestmark = pytest.mark.namespaces
 
-#: The kernel adds no route from an address that the pod does not have.
-NO_ROUTE = {"destination": "203.0.113.0/24", "gateway": "198.51.100.1", "source": "198.51.100.77"}
+#: The kernel refuses this route, because the pod does not have the source address.
+REFUSED_ROUTE = {"destination": "203.0.113.0/24", "gateway": "198.51.100.1", "source": "198.51.100.77"}
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> SharesWorld:
-    return SharesWorld(tmp_path_factory.mktemp("node"))
+def node(tmp_path_factory: pytest.TempPathFactory) -> SharesNode:
+    return SharesNode(tmp_path_factory.mktemp("node"))
 
 
 @pytest.fixture
-def shares(node: SharesWorld) -> t.Iterator[SharesWorld]:
-    """The node. Checks that a test leaves nothing on it."""
+def shares(node: SharesNode) -> t.Iterator[SharesNode]:
+    """The node. Fails if the test leaves anything on it."""
     before, qdiscs = host_state(), root_qdiscs()
     node.settings = node.with_rule()
     yield node
     node.cluster.claims.clear()
     assert (root_qdiscs(), classes()) == (qdiscs, {})
-    # the kernel ends the namespaces of pods a while after their last process
+    # the kernel destroys the namespaces of pods some time after their last process has ended
     until(lambda: host_state() == before, why=lambda: differences(before, host_state()))
     assert node.files() == []
 
 
 @pytest.fixture
 def pods() -> t.Iterator[list[Sandbox]]:
-    made = [Sandbox() for _each in range(2)]
-    yield made
-    for one in made:
-        one.end()
+    sandboxes = [Sandbox() for _each in range(2)]
+    yield sandboxes
+    for sandbox in sandboxes:
+        sandbox.end()
 
 
-def test_two_shares_are_attached_and_returned(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_two_shares_are_attached_and_returned(shares: SharesNode, pods: list[Sandbox]) -> None:
     service = shares.service()
     big, small = shares.allocate("big", "700M"), shares.allocate("small", "200M", share={"burst": "500M"})
     shares.attach(service, big, pods[0])
@@ -100,12 +100,11 @@ def test_two_shares_are_attached_and_returned(shares: SharesWorld, pods: list[Sa
     assert class_rates() == [(200, 500), (700, 1000)]
     inside = pods[0].links()["net1"]
     assert inside["address"] in classes() and inside["linkinfo"]["info_data"]["mode"] == "private"
-    status = shares.cluster.statuses  # written by a thread, which is not started here
-    assert status == {}
+    assert shares.cluster.statuses == {}  # the writer of statuses is not started in this test
     (nic,) = service.shares.nics()
     assert (nic.name, nic.totals.requested, nic.totals.current) == (f"net-{NIC}", 900 * 10**6, 900 * 10**6)
     assert service.held() == [] and set(service.shares.held()) == {SHARE}
-    # again as kubelet does it after a restart, also when the settings are others now
+    # kubelet repeats prepare after a restart; meanwhile the settings may have changed
     shares.settings = shares.with_rule(mode="vepa", namespace="team-b")
     service.prepare(big)
     shares.settings = without_shares(shares.settings)
@@ -117,7 +116,7 @@ def test_two_shares_are_attached_and_returned(shares: SharesWorld, pods: list[Sa
     service.unprepare(small)
 
 
-def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesNode, pods: list[Sandbox]) -> None:
     service = shares.service()
     claim = claim_with_two_shares(shares, {}, {})
     shares.attach(service, claim, pods[0])
@@ -132,7 +131,7 @@ def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sa
     assert set(pods[0].links()) == {"lo"}
 
 
-def claim_with_two_shares(shares: SharesWorld, first: Object, second: Object) -> ClaimRef:
+def claim_with_two_shares(shares: SharesNode, first: Object, second: Object) -> ClaimRef:
     """A claim with two shares of the NIC, net1 and net2 in the pod, with these fields in their configurations."""
     claim = shares.allocate("both", "700M")
     devices = shares.cluster.claims["both"]["status"]["allocation"]["devices"]
@@ -163,35 +162,35 @@ def dhcp_server(folder: Path) -> t.Iterator[Path]:
         ip("address", "del", "10.8.0.1/24", "dev", "far")
 
 
-def test_a_lease_is_released_if_the_claims_other_device_gets_none(
-    shares: SharesWorld, pods: list[Sandbox], tmp_path: Path
+def test_a_lease_is_released_if_another_device_of_the_claim_gets_no_lease(
+    shares: SharesNode, pods: list[Sandbox], tmp_path: Path
 ) -> None:
     service = shares.service()
     claim = claim_with_two_shares(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv6"]})
     with dhcp_server(tmp_path) as log:
         with pytest.raises(KernelError, match="no DHCPv6 server answered in time"):
             shares.attach(service, claim, pods[0])
-        (given,) = re.findall(r"DHCPACK\(far\) (\S+)", log.read_text())
-        until(lambda: f"DHCPRELEASE(far) {given}" in log.read_text())
+        (address,) = re.findall(r"DHCPACK\(far\) (\S+)", log.read_text())
+        until(lambda: f"DHCPRELEASE(far) {address}" in log.read_text())
         assert set(pods[0].links()) == {"lo"}
         service.unprepare(claim)
         assert log.read_text().count("DHCPRELEASE") == 1
     service.close()
 
 
-def test_two_shares_of_a_claim_keep_a_lease_each(shares: SharesWorld, pods: list[Sandbox], tmp_path: Path) -> None:
+def test_two_shares_of_a_claim_have_a_lease_each(shares: SharesNode, pods: list[Sandbox], tmp_path: Path) -> None:
     service = shares.service()
     claim = claim_with_two_shares(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv4"]})
     with dhcp_server(tmp_path) as log:
         shares.attach(service, claim, pods[0])
-        given = set(re.findall(r"DHCPACK\(far\) (\S+)", log.read_text()))
-        assert len(given) == 2
+        addresses = set(re.findall(r"DHCPACK\(far\) (\S+)", log.read_text()))
+        assert len(addresses) == 2
         service.unprepare(claim)
-        until(lambda: set(re.findall(r"DHCPRELEASE\(far\) (\S+)", log.read_text())) == given, why=log.read_text)
+        until(lambda: set(re.findall(r"DHCPRELEASE\(far\) (\S+)", log.read_text())) == addresses, why=log.read_text)
     service.close()
 
 
-def test_a_problem_is_reported_for_the_share_that_has_it(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_an_interface_that_is_down_is_reported_for_its_share_only(shares: SharesNode, pods: list[Sandbox]) -> None:
     service = shares.service()
     service.status.start()
     claim = claim_with_two_shares(shares, {}, {})
@@ -199,8 +198,8 @@ def test_a_problem_is_reported_for_the_share_that_has_it(shares: SharesWorld, po
 
     def ready() -> dict[str, tuple[str, str]]:
         assert service.status.wait(20)
-        found = [(one["shareID"], one["conditions"][0]) for one in shares.cluster.statuses["both"]]
-        return {share: (condition["status"], condition["message"]) for share, condition in found}
+        conditions = {device["shareID"]: device["conditions"][0] for device in shares.cluster.statuses["both"]}
+        return {share: (condition["status"], condition["message"]) for share, condition in conditions.items()}
 
     healthy = ("True", "the device is in the pod")
     assert ready() == {"share-both": healthy, "share-more": healthy}
@@ -216,12 +215,12 @@ def test_a_problem_is_reported_for_the_share_that_has_it(shares: SharesWorld, po
     shares.cluster.statuses.clear()
 
 
-@pytest.mark.parametrize("how", ["ends", "cannot be attached", "was being attached by a killed driver"])
-def test_a_pod_keeps_its_share_if_that_of_its_other_claim_ends_or_fails(
-    shares: SharesWorld, pods: list[Sandbox], how: str
+@pytest.mark.parametrize("second_claim", ["ends", "cannot be attached", "was being attached by a killed driver"])
+def test_a_pod_keeps_its_share_if_its_second_claim_ends_or_fails(
+    shares: SharesNode, pods: list[Sandbox], second_claim: str
 ) -> None:
-    service, fails = shares.service(), how == "cannot be attached"
-    more = {"addresses": ["198.51.100.7/24"], "routes": [NO_ROUTE]} if fails else {}
+    service, fails = shares.service(), second_claim == "cannot be attached"
+    more = {"addresses": ["198.51.100.7/24"], "routes": [REFUSED_ROUTE]} if fails else {}
     first, second = shares.allocate("first", "300M"), shares.allocate("second", "200M")
     status = shares.cluster.claims["second"]["status"]
     status["allocation"]["devices"]["config"][1:] = [config({"name": "net2", **more})]
@@ -230,10 +229,10 @@ def test_a_pod_keeps_its_share_if_that_of_its_other_claim_ends_or_fails(
     mac = pods[0].links()["net1"]["address"]
     request = replace(shares.request(first, pods[0]), uid=second.uid)
 
-    def only_the_first() -> bool:
-        inside, record = pods[0].links(), service.store.load(first.uid)
-        assert set(inside) == {"lo", "net1"} and inside["net1"]["address"] == mac
-        return record is not None and record.phase == ATTACHED and class_rates() == [(300, 1000)]
+    def check_that_only_the_first_is_attached() -> None:
+        links, record = pods[0].links(), service.store.load(first.uid)
+        assert set(links) == {"lo", "net1"} and links["net1"]["address"] == mac, step
+        assert record is not None and record.phase == ATTACHED and class_rates() == [(300, 1000)], step
 
     step, killed = 0, False
     while step == 0 or killed:
@@ -241,8 +240,8 @@ def test_a_pod_keeps_its_share_if_that_of_its_other_claim_ends_or_fails(
         if fails:
             with pytest.raises(KernelError, match="add the route"):
                 service.attach(request)
-            assert only_the_first()
-        elif how == "ends":
+            check_that_only_the_first_is_attached()
+        elif second_claim == "ends":
             service.attach(request)
             ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", "mode", "bridge", netns=pods[0].pid)
         else:
@@ -250,19 +249,19 @@ def test_a_pod_keeps_its_share_if_that_of_its_other_claim_ends_or_fails(
             service = shares.service()
             assert service.recover() and "net1" in pods[0].links(), step
         service.unprepare(second)
-        assert only_the_first(), step
+        check_that_only_the_first_is_attached()
         step += 1
     service.unprepare(first)
     assert set(pods[0].links()) == {"lo"}
 
 
-def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_rates_of_overcommitted_shares_change_with_the_other_shares_and_the_settings(
+    shares: SharesNode, pods: list[Sandbox]
+) -> None:
     shares.settings = shares.with_rule(factor=2)
     service = shares.service()
-    soft, hard = (
-        shares.allocate("soft", "800M"),
-        shares.allocate("hard", "1G", share={"hard": True, "guarantee": "500M"}),
-    )
+    soft = shares.allocate("soft", "800M")
+    hard = shares.allocate("hard", "1G", share={"hard": True, "guarantee": "500M"})
     shares.attach(service, soft, pods[0])
     assert class_rates() == [(800, 1000)]
     shares.attach(service, hard, pods[1])
@@ -274,7 +273,7 @@ def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: lis
     service.inventory.refresh()
     assert service.shares.refresh() and class_rates() == [(500, 1000), (500, 1000)]
     assert service.shares.nics()[0].totals.debt == 300 * 10**6
-    # a part of the NIC is kept for something else: the hard share keeps what it has
+    # with less bandwidth for shares, the hard share keeps its rate
     shares.settings = shares.with_rule(factor=2, bandwidth="900M", ceiling="700M")
     service.inventory.refresh()
     assert service.shares.refresh() and class_rates() == [(400, 700), (500, 700)]
@@ -283,8 +282,9 @@ def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: lis
     service.unprepare(soft)
 
 
-def test_a_share_may_be_promised_more_than_the_nic_has(shares: SharesWorld, pods: list[Sandbox]) -> None:
-    """The scheduler only knows the capacity. The share gets the whole NIC while no other pod has a share."""
+def test_a_share_may_be_larger_than_the_nic(shares: SharesNode, pods: list[Sandbox]) -> None:
+    """The scheduler only compares it with the published capacity, which is the bandwidth times the factor. The share
+    gets the whole NIC while no other pod has a share."""
     shares.settings = shares.with_rule(factor=2)
     service = shares.service()
     service.status.start()
@@ -295,22 +295,23 @@ def test_a_share_may_be_promised_more_than_the_nic_has(shares: SharesWorld, pods
     reported = device["data"]["share"]
     assert (reported["bandwidth"], reported["guaranteed"], reported["ceiling"]) == ("1500M", "750M", "1G")
     shares.attach(service, other, pods[1])
-    assert [round(rate) for rate, _most in class_rates()] == [143, 857]
+    assert [round(rate) for rate, _ceiling in class_rates()] == [143, 857]
     for claim in (large, other):
         service.unprepare(claim)
     service.status.stop()
     shares.cluster.statuses.clear()
 
 
-def test_an_interface_that_is_gone_has_no_rates() -> None:
+def test_setting_rates_of_a_missing_interface_or_vf_does_nothing() -> None:
     by_class.set_classes(Identity(None, None, "gone0"), 10**9, {3: htb.Class("02:00:00:00:00:01", 10**6, 10**6)})
     assert by_class.sent(Identity(None, None, "gone0")) == {}
-    gone = {"0000:ff:1f.7": EffectiveRate(10**6, 10**6)}
-    assert by_vf.set_rates(gone) == by_vf.current_rates(gone) == {}
+    missing = {"0000:ff:1f.7": EffectiveRate(10**6, 10**6)}
+    assert by_vf.set_rates(missing) == by_vf.current_rates(missing) == {}
 
 
-def test_status_metrics_and_report_show_the_rates_in_force(shares: SharesWorld, pods: list[Sandbox]) -> None:
-    """Status of claims, metrics, and the report for administrators: after the second share both have less."""
+def test_the_claim_status_the_metrics_and_the_share_report_show_the_rates_in_force(
+    shares: SharesNode, pods: list[Sandbox]
+) -> None:
     shares.settings = shares.with_rule(factor=2)
     service = shares.service()
     service.status.start()
@@ -339,15 +340,15 @@ def test_status_metrics_and_report_show_the_rates_in_force(shares: SharesWorld, 
     assert f'lanewise_shared_nic_bits_per_second{{amount="debt",nic="net-{NIC}"}} 3e+08' in text
     assert 'amount="in_force",claim="soft",namespace="team-a"' in text
     assert 'lanewise_share_sent_bytes_total{claim="hard"' in text
-    (nic,) = found = share_report.shares(service.ledger.records(), service.ledger.boot, service.inventory)
+    (nic,) = report = share_report.shares(service.ledger.records(), service.ledger.boot, service.inventory)
     assert (nic["promised"], nic["capacity"], nic["debt"]) == (1300 * 10**6, 10**9, 300 * 10**6)
-    assert {one["claim"]: (one["guaranteed"], one["inForce"]) for one in nic["shares"]} == {
+    assert {share["claim"]: (share["guaranteed"], share["inForce"]) for share in nic["shares"]} == {
         "team-a/soft": (500 * 10**6, 500 * 10**6),
         "team-a/hard": (500 * 10**6, 500 * 10**6),
     }
-    assert all(one["used"] is not None for one in nic["shares"])
-    first, *rest = share_report.lines(found)
-    assert first == (f"shares of net-{NIC}: promised 1300M of 1G (1G times 1), guaranteed 1G, in force 1G, debt 300M")
+    assert all(share["used"] is not None for share in nic["shares"])
+    first, *rest = share_report.lines(report)
+    assert first == f"shares of net-{NIC}: promised 1300M of 1G (1G times 1), guaranteed 1G, in force 1G, debt 300M"
     assert any(
         "team-a/soft  nic  800M soft: guaranteed 500M, in force 500M, ceiling 900M, uses" in line for line in rest
     )
@@ -358,35 +359,40 @@ def test_status_metrics_and_report_show_the_rates_in_force(shares: SharesWorld, 
 
 
 @pytest.mark.parametrize("published", ["once", "never"])
-def test_a_changed_factor_is_reported_to_those_it_affects(
-    shares: SharesWorld, pods: list[Sandbox], published: str
+def test_a_changed_factor_is_reported_as_an_event_of_the_soft_shares(
+    shares: SharesNode, pods: list[Sandbox], published: str
 ) -> None:
-    """Also if nothing was published between the last allocation and the change."""
+    """Also if nothing was published between the last allocation and the change. The guarantee of a hard share does not
+    depend on the factor."""
     service = shares.service()
 
-    def reports() -> list[tuple[str, str, str]]:
-        named = {soft.name, hard.name}  # events of other tests may still arrive
-        return [one for one in shares.cluster.events if one[0] in named and one[1] == "ShareGuaranteeChanged"]
+    def events() -> list[tuple[str, str, str]]:
+        claims = {soft.name, hard.name}  # events of other tests may still arrive
+        return [
+            (name, reason, note)
+            for name, reason, note in shares.cluster.events
+            if name in claims and reason == "ShareGuaranteeChanged"
+        ]
 
     soft = shares.allocate(f"soft-{published}", "600M")
     hard = shares.allocate(f"hard-{published}", "200M", share={"hard": True, "guarantee": "200M"})
     for claim, pod in ((soft, pods[0]), (hard, pods[1])):
         shares.attach(service, claim, pod)
     if published == "once":
-        assert service.shares.refresh() and reports() == []
+        assert service.shares.refresh() and events() == []
     shares.settings = shares.with_rule(factor=2)
-    again = shares.service()  # the role restarts the driver with its new settings
-    assert again.recover()
-    again.inventory.refresh()
-    assert again.shares.refresh() and again.shares.refresh()
-    until(reports)
-    ((name, _reason, note),) = reports()
+    restarted = shares.service()  # the role restarts the driver with its new settings
+    assert restarted.recover()
+    restarted.inventory.refresh()
+    assert restarted.shares.refresh() and restarted.shares.refresh()
+    until(events)
+    ((name, _reason, note),) = events()
     assert name == soft.name
     assert "is now promised 2 times its bandwidth instead of 1" in note
     assert "is guaranteed 300Mbit/s instead of 600Mbit/s" in note
     shares.cluster.events.clear()
     for claim in (soft, hard):
-        again.unprepare(claim)
+        restarted.unprepare(claim)
 
 
 @pytest.mark.parametrize(
@@ -402,59 +408,71 @@ def test_a_changed_factor_is_reported_to_those_it_affects(
         (10**12, "1000G"),
     ],
 )
-def test_measured_rates_are_shown_with_three_digits(rate: int | None, shown: str) -> None:
+def test_measured_rates_are_rounded_to_three_digits(rate: int | None, shown: str) -> None:
     assert share_report._rounded(rate) == shown
 
 
-def test_shares_that_the_rule_does_not_allow_are_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_a_burst_below_the_next_step_is_the_rate_of_the_share(shares: SharesNode, pods: list[Sandbox]) -> None:
+    """In steps of 10M, the scheduler allocates 580M for a request of 578M."""
+    shares.settings = shares.with_rule(step="10M")
+    service = shares.service()
+    claim = shares.allocate("rounded", "580M", share={"burst": "578M"})
+    shares.attach(service, claim, pods[0])
+    assert class_rates() == [(578, 578)]
+    service.unprepare(claim)
+    with pytest.raises(Refused, match="burst: 570M is less than the share, 580000000 bit/s"):
+        service.prepare(shares.allocate("wrong", "580M", share={"burst": "570M"}))
+
+
+def test_shares_that_the_rule_or_other_claims_do_not_allow_are_refused(shares: SharesNode, pods: list[Sandbox]) -> None:
     service = shares.service()
 
-    def refused(error: type[Exception], words: str, *args: t.Any, **more: t.Any) -> None:
-        claim = shares.allocate("bad", *args, **more)
-        with pytest.raises(error, match=words):
+    def check_refusal(error: type[Exception], message: str, *arguments: t.Any, **more: t.Any) -> None:
+        claim = shares.allocate("bad", *arguments, **more)
+        with pytest.raises(error, match=message):
             service.prepare(claim)
         assert service.store.load(claim.uid) is None
 
-    refused(Refused, "for the namespace team-a, and", "100M", namespace="team-b")
-    refused(Refused, "exceed the", "2G")
-    refused(Refused, "bandwidth: 'x' is not a quantity", "x")
-    refused(Refused, "is not a rate", "0")
-    refused(Refused, "is not a rate", "1E")
-    refused(Refused, "burst: 50M is less", "100M", share={"burst": "50M"})
-    refused(Refused, "render the claim again", "100M", share={"hard": True, "guarantee": "200M"})
-    refused(Refused, "child: is not allowed for shares", "100M", child={"type": "macvlan"})
-    refused(Refused, "has no VF", "100M", vf={"vlan": 5})
-    refused(Refused, "as a whole, not in shares", "", f"net-{NIC}", share={})
+    check_refusal(Refused, "for the namespace team-a, and", "100M", namespace="team-b")
+    check_refusal(Refused, "exceed the", "2G")
+    check_refusal(Refused, "bandwidth: 'x' is not a quantity", "x")
+    check_refusal(Refused, "is not a rate", "0")
+    check_refusal(Refused, "is not a rate", "1E")
+    check_refusal(Refused, "burst: 50M is less", "100M", share={"burst": "50M"})
+    check_refusal(Refused, "render the claim again", "100M", share={"hard": True, "guarantee": "200M"})
+    check_refusal(Refused, "child: is not allowed for shares", "100M", child={"type": "macvlan"})
+    check_refusal(Refused, "has no VF", "100M", vf={"vlan": 5})
+    check_refusal(Refused, "as a whole, not in shares", "", f"net-{NIC}", share={})
     claim = shares.allocate("bad", "100M")
     del shares.cluster.claims["bad"]["status"]["allocation"]["devices"]["results"][0]["shareID"]
     with pytest.raises(Refused, match="shareID: is missing"):
         service.prepare(claim)
     share = shares.allocate("share", "600M")
     shares.attach(service, share, pods[0])
-    refused(Busy, "would be promised more than 1 times its", "500M")
-    refused(Busy, f"still has a share of net-{NIC}", "", f"net-{NIC}")
+    check_refusal(Busy, "would be promised more than 1 times its", "500M")
+    check_refusal(Busy, f"still has a share of net-{NIC}", "", f"net-{NIC}")
     shares.settings = without_shares(shares.settings)
     service.inventory.refresh()
-    refused(Busy, "do not divide", "100M")
+    check_refusal(Busy, "do not divide", "100M")
     shares.settings = shares.with_rule()
     service.inventory.refresh()
     service.unprepare(share)
     whole = shares.allocate("whole", "", f"net-{NIC}")
     service.prepare(whole)
-    refused(Busy, f"still has net-{NIC}", "100M")
+    check_refusal(Busy, f"still has net-{NIC}", "100M")
     service.unprepare(whole)
 
 
-def test_an_unclean_nic_does_not_return_to_its_own_pod(
-    shares: SharesWorld, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+def test_a_nic_that_cannot_be_restored_does_not_return_to_the_same_pod(
+    shares: SharesNode, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pod has a new sandbox, or a new driver takes the NIC back before the pod's container starts."""
+    """Not even to a new sandbox of the pod, whether the driver was restarted or not."""
     monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
     service, claim = shares.service(), shares.allocate("whole", "", f"net-{NIC}")
     shares.attach(service, claim, pods[0])
     ip("link", "set", "net1", "mtu", "1300", netns=pods[0].pid)
-    with monkeypatch.context() as broken:
-        broken.setattr(take_back, "restore", lambda *_arguments: [])
+    with monkeypatch.context() as patch:
+        patch.setattr(take_back, "restore", lambda *_arguments: [])
         for driver in (service, shares.service()):
             assert driver is service or driver.recover()
             with pytest.raises(Busy, match=f"net-{NIC} is withheld from pods until its original state is restored: "):
@@ -466,8 +484,8 @@ def test_an_unclean_nic_does_not_return_to_its_own_pod(
     driver.unprepare(claim)
 
 
-def test_a_vf_as_a_whole_excludes_shares_of_its_card() -> None:
-    """For example, the settings may divide a card of which a pod already has a VF."""
+def test_a_pf_or_vf_as_a_whole_excludes_shares_of_its_pf() -> None:
+    """For example, the settings may begin to divide a PF while a pod has one of its VFs."""
     pf, name = "0000:23:00.0", "pci-0000-23-00-0"
     share = DeviceRecord(
         f"{name}-share",
@@ -478,9 +496,9 @@ def test_a_vf_as_a_whole_excludes_shares_of_its_card() -> None:
         share=ShareRecord(name, "vfs", 10**9, 10**9, 10**10, 10**10),
     )
 
-    def whole(address: str, of: str | None) -> DeviceRecord:
-        known = Device(device_name(address), {}, address, pf=of)
-        return DeviceRecord(known.name, NODE, "nic", known, lock=of or address)
+    def whole(address: str, pf_of_vf: str | None) -> DeviceRecord:
+        known = Device(device_name(address), {}, address, pf=pf_of_vf)
+        return DeviceRecord(known.name, NODE, "nic", known, lock=pf_of_vf or address)
 
     for other, excluded in (
         (whole("0000:23:10.2", pf), True),
@@ -491,7 +509,7 @@ def test_a_vf_as_a_whole_excludes_shares_of_its_card() -> None:
         assert share_plan.excludes(share, other) == share_plan.excludes(other, share) == excluded
 
 
-def test_a_class_caps_the_ceiling(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_the_burst_of_a_class_limits_the_ceilings_of_its_claims(shares: SharesNode, pods: list[Sandbox]) -> None:
     service = shares.service()
 
     def allocate(name: str, bandwidth: str, **share: t.Any) -> ClaimRef:
@@ -505,36 +523,36 @@ def test_a_class_caps_the_ceiling(shares: SharesWorld, pods: list[Sandbox]) -> N
     for claim, pod in ((soft, pods[0]), (hard, pods[1])):
         shares.attach(service, claim, pod)
     assert class_rates() == [(100, 400), (200, 300)]
-    for more, words in (
+    for more, message in (
         ({"burst": "500M"}, "can only lower the burst of 400Mbit/s"),
         ({"hard": True, "guarantee": "500M"}, "can only lower the burst of 400Mbit/s"),
         ({}, "burst: 400M is less than the share"),
     ):
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(Refused, match=message):
             service.prepare(allocate("bad", "500M", **more))
     for claim in (soft, hard):
         service.unprepare(claim)
 
 
-def test_a_root_qdisc_of_the_site_is_not_replaced(shares: SharesWorld) -> None:
+def test_a_root_qdisc_that_the_driver_did_not_add_is_not_replaced(shares: SharesNode) -> None:
     service = shares.service()
-    shares_world.tc(
+    shares_node.tc(
         "qdisc", "add", "dev", NIC, "root", "handle", "1:", "tbf", "rate", "1gbit", "burst", "9k", "latency", "1ms"
     )
     try:
         with pytest.raises(Busy, match="root qdisc tbf 1: was not configured by the driver"):
             service.prepare(shares.allocate("share", "100M"))
     finally:
-        shares_world.tc("qdisc", "del", "dev", NIC, "root")
+        shares_node.tc("qdisc", "del", "dev", NIC, "root")
 
 
-def test_a_lasting_error_of_shares_is_retried_and_reported(
-    shares: SharesWorld, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+def test_setting_shares_is_retried_and_the_error_is_a_reason_for_not_being_ready(
+    shares: SharesNode, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The site replaces the qdisc of the driver: /readyz reports it, and claims are not recovered again."""
+    """The qdisc of the driver was replaced. The claims are recovered only once, and only the shares are set again."""
     claim = shares.allocate("first", "300M")
     shares.attach(shares.service(), claim, pods[0])
-    shares_world.tc(*f"qdisc replace dev {NIC} root handle 1: tbf rate 1gbit burst 9k latency 1ms".split())
+    shares_node.tc(*f"qdisc replace dev {NIC} root handle 1: tbf rate 1gbit burst 9k latency 1ms".split())
     shares.paths.settings.write_text(json.dumps({"node_name": NODE, "virtual_interfaces": [NIC], "shares": [RULE]}))
     reconciled: list[bool] = []
     with monkeypatch.context() as patch:
@@ -552,16 +570,16 @@ def test_a_lasting_error_of_shares_is_retried_and_reported(
             driver._on_published(driver.inventory.publication)
             problem = "root qdisc tbf 1: was not configured by the driver"
             reason = f"the shares of net-{NIC} could not be set: .*{problem}.*; trying again"
-            assert [one for one in driver.not_ready_reasons() if re.fullmatch(reason, one)]
-            assert not [reason for reason in driver.not_ready_reasons() if "operations" in reason]
-            shares_world.tc("qdisc", "del", "dev", NIC, "root")
+            assert any(re.fullmatch(reason, found) for found in driver.not_ready_reasons())
+            assert not any("operations" in found for found in driver.not_ready_reasons())
+            shares_node.tc("qdisc", "del", "dev", NIC, "root")
             until(lambda: class_rates() == [(300, 1000)])
-            until(lambda: not [reason for reason in driver.not_ready_reasons() if "shares" in reason])
+            until(lambda: not any("shares" in found for found in driver.not_ready_reasons()))
         finally:
             driver._stopping.set()
             running.join()
             if "tbf" in root_qdiscs()[0]:
-                shares_world.tc("qdisc", "del", "dev", NIC, "root")
+                shares_node.tc("qdisc", "del", "dev", NIC, "root")
             shares.paths.settings.unlink()
             shares.service().unprepare(claim)
     assert reconciled == [True]
@@ -569,21 +587,21 @@ def test_a_lasting_error_of_shares_is_retried_and_reported(
 
 @pytest.mark.parametrize("operation", ["attach", "detach", "change"])
 def test_a_driver_killed_before_any_change_restores_all_shares(
-    shares: SharesWorld, pods: list[Sandbox], operation: str
+    shares: SharesNode, pods: list[Sandbox], operation: str
 ) -> None:
-    """After each restart, exactly the shares of attached claims are in force, by the settings of the restart; at the
-    end nothing is left."""
+    """After each restart, exactly the shares of attached claims are in force, according to the current settings. After
+    unprepare, no share of the claim is left."""
     staying, leaving = shares.allocate("staying", "300M"), shares.allocate("leaving", "500M")
     shares.attach(shares.service(), staying, pods[0])
     changed = shares.with_rule(ceiling="500M", bandwidth="600M", factor=2)
 
     def change() -> None:
         shares.settings = changed
-        one = shares.service()
-        one.inventory.refresh()
-        assert one.shares.refresh()
+        service = shares.service()
+        service.inventory.refresh()
+        assert service.shares.refresh()
 
-    act = {
+    run_operation = {
         "attach": lambda: shares.attach(shares.service(), leaving, pods[1]),
         "detach": lambda: shares.service().unprepare(leaving),
         "change": change,
@@ -593,7 +611,7 @@ def test_a_driver_killed_before_any_change_restores_all_shares(
         shares.settings = shares.with_rule()
         if operation != "attach":
             shares.attach(shares.service(), leaving, pods[1])
-        killed = killed_at(step, act, driver_changes.watch)
+        killed = killed_at(step, run_operation, driver_changes.watch)
         if operation == "change":
             shares.settings = changed
         service = shares.service()
@@ -616,7 +634,7 @@ def test_a_driver_killed_before_any_change_restores_all_shares(
     shares.service().unprepare(staying)
 
 
-def test_classes_without_a_claim_are_removed(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_traffic_classes_without_a_claim_are_removed(shares: SharesNode, pods: list[Sandbox]) -> None:
     """For example, the record of the claim could not be read."""
     service = shares.service()
     claim = shares.allocate("lost", "300M")
@@ -624,34 +642,34 @@ def test_classes_without_a_claim_are_removed(shares: SharesWorld, pods: list[San
     content = service.store.path(claim.uid).read_bytes()
     service.store.path(claim.uid).unlink()
     assert class_rates() == [(300, 1000)]
-    again = shares.service()
-    assert again.recover() and class_rates() == []
-    again.store.path(claim.uid).write_bytes(content)
-    again.unprepare(claim)
+    restarted = shares.service()
+    assert restarted.recover() and class_rates() == []
+    restarted.store.path(claim.uid).write_bytes(content)
+    restarted.unprepare(claim)
     Path(shares.paths.pin(claim.uid)).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("mechanism", [MACVLAN, VFS])
-def test_after_a_reboot_a_share_is_still_its_vf_or_the_parent_without_rdma(tmp_path: Path, mechanism: str) -> None:
-    """On an example machine with the names that devices have after the reboot."""
+def test_after_a_reboot_a_record_has_the_current_device_of_its_share(tmp_path: Path, mechanism: str) -> None:
+    """That is the VF of the share, or for macvlan the parent without RDMA devices. Interfaces may have new names."""
     pf = "0000:c9:00.1"
     share = f"{device_name(pf)}-share"
     rule = {"select": {"address": pf}, "mechanism": mechanism, "namespace": "team-a"}
-    settings, cluster = read({"node_name": NODE, "shares": [rule]}), Cluster()
+    settings, cluster = read({"node_name": NODE, "shares": [rule]}), FakeCluster()
     inventory = Inventory(lambda: settings, lambda: [], str(build("sriov", tmp_path / "machine")))
     offer = inventory.offer(share)
     assert offer and offer.base.rdma_devices
-    part = replace(offer.base, rdma_devices=()) if mechanism == MACVLAN else offer.vfs[1]
-    now = replace(part, name=share, device=offer.published)
-    before = replace(now, interface="old0")
+    device_of_share = replace(offer.base, rdma_devices=()) if mechanism == MACVLAN else offer.vfs[1]
+    current = replace(device_of_share, name=share, device=offer.published)
+    before_reboot = replace(current, interface="old0")
     ledger = Ledger(folders.flat(tmp_path), NODE, inventory, Writer(cluster), boot="this boot")
-    device = DeviceRecord(share, NODE, "nic", before, share=ShareRecord(offer.base.name, mechanism, 1, 1, 1, 1))
+    device = DeviceRecord(share, NODE, "nic", before_reboot, share=ShareRecord(offer.base.name, mechanism, 1, 1, 1, 1))
     ledger.store.save(Record("0000-one", "team-a", "one", None, "the boot before", [device]))
     record = ledger.load("0000-one")
     assert record and record.boot == "this boot"
-    assert (record.held[0].known, record.held[0].own_name) == (now, device.own_name)
-    if mechanism == VFS:  # also one that the card does not have (yet)
-        device.known = replace(before, address="0000:ff:1f.7")
+    assert (record.held[0].known, record.held[0].own_name) == (current, device.own_name)
+    if mechanism == VFS:  # also a VF that does not exist, for example because it is created later
+        device.known = replace(before_reboot, address="0000:ff:1f.7")
         ledger.store.save(Record("0000-two", "team-a", "two", None, "the boot before", [device]))
         record = ledger.load("0000-two")
         assert record and record.held[0].known == device.known

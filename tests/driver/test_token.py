@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The content of a token. Renewal needs an API server: tests/cluster/test_driver_cluster.py."""
+"""The content of a service account token. tests/cluster/test_driver_cluster.py tests the renewal, which needs an API
+server."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from hypothesis import given
 from hypothesis import strategies as st
 from lanewise_driver.api.access import Access, AccessError
@@ -30,19 +32,20 @@ CLAIMS = {
 
 
 def token(claims: t.Any) -> str:
+    """A JSON Web Token with these claims and without a valid signature."""
     body = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return f"e30.{body}.signature\n"
 
 
-def test_a_bound_token_names_its_node_and_is_due_after_half_its_life() -> None:
+def test_a_bound_token_has_its_node_and_is_due_after_half_of_its_lifetime() -> None:
     found = read(token(CLAIMS))
     assert found == Token("lanewise-system", "lanewise-driver", "worker-1", "u", 1000, 5000)
     assert found.due() == 3000  # the other half is left in case the API server is unavailable
 
 
-def test_an_unbound_token_names_no_node() -> None:
-    own = {name: value for name, value in CLAIMS["kubernetes.io"].items() if name != "node"}  # type: ignore[attr-defined]
-    assert read(token({**CLAIMS, "kubernetes.io": own})).node == ""
+def test_an_unbound_token_has_no_node() -> None:
+    unbound = {name: value for name, value in CLAIMS["kubernetes.io"].items() if name != "node"}  # type: ignore[attr-defined]
+    assert read(token({**CLAIMS, "kubernetes.io": unbound})).node == ""
 
 
 @pytest.mark.parametrize(
@@ -72,24 +75,20 @@ _JSON = st.recursive(
 
 
 @given(_JSON | st.fixed_dictionaries({"iat": _JSON, "exp": _JSON, "kubernetes.io": _JSON}))
-def test_any_claims_give_a_token_or_an_access_error(claims: t.Any) -> None:
+def test_any_claims_are_read_or_raise_an_access_error(claims: t.Any) -> None:
     try:
         read(token(claims))
     except AccessError:
         pass
 
 
-def test_a_thread_that_cannot_renew_reports_why(tmp_path: Path) -> None:
-    """A token that is long overdue, and no API server: the file is kept, and the reason is available."""
+def test_a_token_that_cannot_be_renewed_is_kept_and_the_problem_reported(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(token(CLAIMS))
     access = Access("https://127.0.0.1:1", token_file=path)
     renewal = TokenRenewer(Cluster(lambda: access, "lanewise.dev", "worker-1"), path)
     renewal.start()
-    for _attempt in range(100):
-        if renewal.problem:
-            break
-        renewal._stop.wait(0.05)
+    until(lambda: renewal.problem)
     assert "does not answer" in renewal.problem and renewal.expires == 5000
     renewal.stop()
     assert path.read_text() == token(CLAIMS)

@@ -2,8 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A device whose original state could not be restored is withheld with the reason, and is available again once it is
-restored."""
+"""A device whose original state could not be restored is withheld from pods until it is restored.
+
+The driver keeps a file for the device, called its note here, with the reasons and the original state.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
-from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World
+from ansible_collections.lanewise.dra.tests.driver.claims_node import WIRES, ClaimsNode, Sandbox, ip
 from ansible_collections.lanewise.dra.tests.driver.nodes import HiddenNamespace
 from lanewise_driver.base.calls import UNHEALTHY
 from lanewise_driver.base.errors import Busy, DriverError
@@ -29,46 +30,52 @@ KNOWN = Device(DEVICE, {"name": DEVICE})
 
 def test_a_note_applies_only_to_its_boot_and_its_device(tmp_path: Path) -> None:
     notes = UncleanDevices(tmp_path, "boot 1")
-    wrong = Outcome(reasons=[Reason("changed", f"reason {number}") for number in range(100)])
-    assert notes.record_outcome(DEVICE, KNOWN, {}, wrong) == "reason 0; reason 1; reason 2 (and 17 more)"
+    unclean_outcome = Outcome(reasons=[Reason("changed", f"reason {number}") for number in range(100)])
+    assert notes.record_outcome(DEVICE, KNOWN, {}, unclean_outcome) == "reason 0; reason 1; reason 2 (and 17 more)"
     assert {name: entry.word for name, entry in notes.all().items()} == {DEVICE: "changed"}
     assert UncleanDevices(tmp_path, "boot 2").all() == {} and list(tmp_path.iterdir()) == []
-    notes.record_outcome(DEVICE, KNOWN, {}, wrong)
+    notes.record_outcome(DEVICE, KNOWN, {}, unclean_outcome)
     assert notes.record_outcome(DEVICE, KNOWN, {}, Outcome(notes=["of the node"])) == "" and notes.all() == {}
     with pytest.raises(DriverError, match="is not a valid device name"):
-        notes.record_outcome("../../etc/passwd", KNOWN, {}, wrong)
+        notes.record_outcome("../../etc/passwd", KNOWN, {}, unclean_outcome)
 
 
 def test_claims_with_children_of_one_device_share_its_note(tmp_path: Path) -> None:
     notes, child = UncleanDevices(tmp_path, "boot 1"), {"child": {"type": "macvlan"}}
-    stray = Outcome(reasons=[Reason("stacked", "a macvlan uses it")])
-    notes.record_outcome(DEVICE, KNOWN, {"uppers": []}, stray, child, ["10.1.0.1"])
-    # the stray existed before the second claim began, so it must not be forgotten when that claim ends
+    with_macvlan = Outcome(reasons=[Reason("stacked", "a macvlan uses it")])
+    notes.record_outcome(DEVICE, KNOWN, {"uppers": []}, with_macvlan, child, ["10.1.0.1"])
+    # the macvlan existed before the second claim was prepared, so the note must stay when that claim ends
     second: dict[str, list[list[int]]] = {"uppers": [[1]]}
     assert notes.record_outcome(DEVICE, KNOWN, second, Outcome(), child, ["10.1.0.2"]) == ""
     assert notes.addresses() == {"10.1.0.1"}
-    assert notes.record_outcome(DEVICE, KNOWN, second, stray, child, ["10.1.0.2"]).endswith(": 10.1.0.1, 10.1.0.2")
+    assert notes.record_outcome(DEVICE, KNOWN, second, with_macvlan, child, ["10.1.0.2"]).endswith(
+        ": 10.1.0.1, 10.1.0.2"
+    )
     (entry,) = notes.all().values()
     assert entry.host == {"uppers": []} and entry.config == child
     changed = Outcome(reasons=[Reason("changed", "its MTU")])
-    notes.record_outcome("net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"])  # no other pod can use this address
+    notes.record_outcome(
+        "net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"]
+    )  # not a child: no other pod uses the address
     assert notes.addresses() == {"10.1.0.1", "10.1.0.2"}
 
 
-def test_a_note_outlives_a_clean_result_against_a_newer_state(tmp_path: Path) -> None:
-    notes, wrong = UncleanDevices(tmp_path, "boot 1"), Outcome(reasons=[Reason("changed", "its MTU")])
-    older, newer = {"mtu": 1500, "vfs": {0: "trusted"}}, {"mtu": 1300, "vfs": {0: "trusted"}}
-    notes.record_outcome(DEVICE, KNOWN, older, wrong)
-    assert notes.record_outcome(DEVICE, KNOWN, newer, Outcome()) == "" and DEVICE in notes.all()
-    notes.record_outcome(DEVICE, KNOWN, newer, wrong)
+def test_a_note_is_removed_only_when_its_own_original_state_is_restored(tmp_path: Path) -> None:
+    """A later claim may begin with a state that is not the original one. A note that cannot be read also stays."""
+    notes, changed = UncleanDevices(tmp_path, "boot 1"), Outcome(reasons=[Reason("changed", "its MTU")])
+    original, later = {"mtu": 1500, "vfs": {0: "trusted"}}, {"mtu": 1300, "vfs": {0: "trusted"}}
+    notes.record_outcome(DEVICE, KNOWN, original, changed)
+    assert notes.record_outcome(DEVICE, KNOWN, later, Outcome()) == "" and DEVICE in notes.all()
+    notes.record_outcome(DEVICE, KNOWN, later, changed)
     assert notes.all()[DEVICE].host == {"mtu": 1500, "vfs": {"0": "trusted"}}
-    assert notes.record_outcome(DEVICE, KNOWN, older, Outcome()) == "" and notes.all() == {}
-    (tmp_path / f"{DEVICE}.json").write_text("cut")
-    for outcome in (wrong, Outcome()):
-        notes.record_outcome(DEVICE, KNOWN, newer, outcome)
-        assert (tmp_path / f"{DEVICE}.json").read_text() == "cut"
+    assert notes.record_outcome(DEVICE, KNOWN, original, Outcome()) == "" and notes.all() == {}
+    (tmp_path / f"{DEVICE}.json").write_text("damaged")
+    for outcome in (changed, Outcome()):
+        notes.record_outcome(DEVICE, KNOWN, later, outcome)
+        assert (tmp_path / f"{DEVICE}.json").read_text() == "damaged"
 
 
+#: The content of a valid note.
 NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": KNOWN.as_json(), "host": {}, "boot": "boot 1"}
 
 
@@ -86,7 +93,7 @@ NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": KNOWN.as
         json.dumps({**NOTE, "config": []}),
         json.dumps({**NOTE, "addresses": [1]}),
     ],
-    ids=["cut", "nested", "empty", "list", "known", "known device", "reasons", "newer", "config", "addresses"],
+    ids=["truncated", "nested", "empty", "list", "known", "known device", "reasons", "newer", "config", "addresses"],
 )
 def test_a_note_that_cannot_be_read_withholds_its_device(tmp_path: Path, content: str) -> None:
     notes = UncleanDevices(tmp_path, "boot 1")
@@ -97,7 +104,8 @@ def test_a_note_that_cannot_be_read_withholds_its_device(tmp_path: Path, content
     assert (tmp_path / f"{DEVICE}.json").read_text() == content
 
 
-def test_a_note_of_another_release_is_read(tmp_path: Path) -> None:
+def test_a_note_without_a_schema_and_with_unknown_keys_is_read(tmp_path: Path) -> None:
+    """Earlier releases wrote no schema, and later ones may add keys."""
     notes = UncleanDevices(tmp_path, "boot 1")
     (tmp_path / f"{DEVICE}.json").write_text(json.dumps({**NOTE, "more": 1}))
     assert notes.all()[DEVICE].text == "r"
@@ -107,26 +115,25 @@ def test_a_note_of_another_release_is_read(tmp_path: Path) -> None:
 
 
 def test_a_tapped_device_is_withheld_from_all_pods(
-    clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    node: ClaimsNode, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
-    service, claim = clean.service(), clean.claims["one"]
+    service, claim = node.service(), node.claims["one"]
     service.prepare(claim)
-    service.attach(clean.request("one", sandbox.path))
+    service.attach(node.request("one", sandbox.path))
     hidden = HiddenNamespace(passed=True)
-    world_module.ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", netns=sandbox.pid)
-    world_module.ip("link", "set", "tap0", "netns", hidden.path(), netns=sandbox.pid)
+    ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", netns=sandbox.pid)
+    ip("link", "set", "tap0", "netns", hidden.path(), netns=sandbox.pid)
     hidden.hide()
     service.unprepare(claim)
     assert Path(f"/sys/class/net/{WIRES[0]}").exists()
     (entry,) = service.unclean.all().values()
     assert entry.device == DEVICE and entry.word == "stacked" and "it is not a PCI function" in entry.text
-    words = {name: one.word for name, one in service.unclean.all().items()}
-    publication = Inventory(lambda: clean.settings, lambda: [], "/", lambda: words).refresh()
-    (device,) = [one for one in publication.devices if one["name"] == DEVICE]
+    publication = Inventory(lambda: node.settings, lambda: [], "/", lambda: {DEVICE: entry.word}).refresh()
+    (device,) = [published for published in publication.devices if published["name"] == DEVICE]
     assert device["taints"] == [{"key": "lanewise.dev/unclean", "value": "stacked", "effect": "NoSchedule"}]
-    reported = {one.device: one for one in health.devices("node", publication, [], {})}
-    assert reported[DEVICE].health == UNHEALTHY and "withheld from pods" in reported[DEVICE].message
+    (reported,) = [status for status in health.devices("node", publication, [], {}) if status.device == DEVICE]
+    assert reported.health == UNHEALTHY and "withheld from pods" in reported.message
     with pytest.raises(Busy, match=f"{DEVICE} is withheld from pods until its original state is restored: .*macvlan"):
         service.prepare(claim)
     assert not service.retry_unclean()

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kernel queries for the interfaces that carry the traffic of a node: how often they are sent, and what happens if one
-fails."""
+"""How the interfaces that carry a node's traffic are determined: when the kernel is queried, and what happens if a
+query fails."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
 from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     DEFAULT,
-    LEADS,
-    connection,
+    ON_ROUTE,
+    REMOTE_NETNS,
+    connect_from_node,
+    connect_to_node,
+    connect_to_process,
+    create_network,
     kept_open,
-    server_named,
-    world,
 )
-from ansible_collections.lanewise.dra.tests.driver.uplink_cases import session as session_to
 from lanewise_driver.kernel import netns
 from lanewise_driver.uplinks import carried, netlink, routes, sockets, ssh
-from lanewise_driver.uplinks.carried import Path as Way
+from lanewise_driver.uplinks.carried import Path as TrafficPath
 from lanewise_driver.uplinks.carried import Rule
 from lanewise_driver.uplinks.watch import Watch
 
@@ -52,8 +53,8 @@ HOUR = 3600.0
     ],
 )
 @on_a_node
-def test_a_change_is_noticed_at_once(change: str) -> None:
-    world()
+def test_the_watch_reports_each_change_once(change: str) -> None:
+    create_network()
     watch = Watch()
     assert not watch.changed()
     run(change)
@@ -61,9 +62,9 @@ def test_a_change_is_noticed_at_once(change: str) -> None:
 
 
 @on_a_node
-def test_routes_to_networks_do_not_count_as_a_change() -> None:
-    """They are looked up each time. More messages than the kernel can queue count as a change."""
-    world()
+def test_a_new_route_to_a_network_is_not_a_change_but_lost_messages_are() -> None:
+    """Routes to networks are looked up each time. Messages are lost if there are more than the kernel can queue."""
+    create_network()
     watch = Watch()
     run("ip route add 10.1.0.0/16 via 192.0.0.9; ip -6 route add fd00:1::/32 via 2001:db8:1::9")
     assert not watch.changed()
@@ -73,47 +74,48 @@ def test_routes_to_networks_do_not_count_as_a_change() -> None:
 
 
 @on_a_node
-def test_an_old_answer_is_reused_within_its_age_unless_routes_change() -> None:
-    world()
+def test_a_result_is_reused_up_to_the_maximum_age_unless_default_routes_change() -> None:
+    create_network()
     rule = Rule()
     assert rule.now(max_age=HOUR).by_name == {}
-    connection("192.0.1.1", 22, "192.0.1.9")
+    connect_to_node("192.0.1.1", 22, "192.0.1.9")
     assert rule.now(max_age=HOUR).by_name == {}
-    assert rule.now().by_name == {"nic1": f"{LEADS} 192.0.1.9"}
+    assert rule.now().by_name == {"nic1": f"{ON_ROUTE} 192.0.1.9"}
     run("ip route add default via 192.0.0.9")
-    assert rule.now(max_age=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
-    # other addresses do not make the open connections any older
-    connection("192.0.2.1", 22, "192.0.2.9")
+    assert rule.now(max_age=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{ON_ROUTE} 192.0.1.9"}
+    # after a change of addresses, the list of connections is still reused
+    connect_to_node("192.0.2.1", 22, "192.0.2.9")
     run("ip addr add 192.0.9.1/24 dev nic0")
-    assert rule.now(max_age=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
-    # a caller with other arguments gets another answer
-    way = Way(None, ipaddress.ip_address("192.0.3.9"), "", "the API server is reached over it")
-    assert rule.now([way], max_age=HOUR).by_name["nic3"] == "the API server is reached over it"
+    assert rule.now(max_age=HOUR).by_name == {"nic0": DEFAULT, "nic1": f"{ON_ROUTE} 192.0.1.9"}
+    # a caller with other arguments gets another result
+    path = TrafficPath(None, ipaddress.ip_address("192.0.3.9"), "", "the API server is reached over it")
+    assert rule.now([path], max_age=HOUR).by_name["nic3"] == "the API server is reached over it"
     rule.close()
-    both = {"nic1": f"{LEADS} 192.0.1.9", "nic2": f"{LEADS} 192.0.2.9"}
+    both = {"nic1": f"{ON_ROUTE} 192.0.1.9", "nic2": f"{ON_ROUTE} 192.0.2.9"}
     assert rule.now().by_name == {"nic0": DEFAULT, **both}
 
 
 @on_a_node
-def test_an_answer_is_as_old_as_the_oldest_list_that_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The age of an answer is that of the oldest list or file that it uses."""
-    world()
+def test_a_result_is_as_old_as_the_oldest_list_that_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_network()
     clock = [1000.0]
     monkeypatch.setattr(carried, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     rule = Rule()
     assert rule.now(max_age=1).by_name == {}
     clock[0] += 0.9
-    run("ip route add default via 192.0.0.9")  # the tables are read again, the connections are young enough
+    run("ip route add default via 192.0.0.9")  # only the routes are read again: the list of connections is not too old
     assert rule.now(max_age=1).by_name == {"nic0": DEFAULT}
-    connection("192.0.1.1", 22, "192.0.1.9")
+    connect_to_node("192.0.1.1", 22, "192.0.1.9")
     clock[0] += 0.2
-    assert rule.now(max_age=1).by_name == {"nic0": DEFAULT, "nic1": f"{LEADS} 192.0.1.9"}
+    assert rule.now(max_age=1).by_name == {"nic0": DEFAULT, "nic1": f"{ON_ROUTE} 192.0.1.9"}
 
 
 @on_a_node
-def test_storage_that_was_just_mounted_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By RDMA, so that no connection shows it."""
-    world()
+def test_storage_that_was_mounted_over_rdma_counts_after_the_maximum_age(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With RDMA there is no TCP connection that shows the mount."""
+    create_network()
     clock = [1000.0]
     monkeypatch.setattr(carried, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(sockets, "_read", lambda *_unused: [])
@@ -128,91 +130,93 @@ def test_storage_that_was_just_mounted_counts(monkeypatch: pytest.MonkeyPatch, t
 
 @on_a_node
 def test_the_next_caller_scans_again_after_a_failed_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    world()
-    connection("192.0.1.1", 22, "192.0.1.9")
+    create_network()
+    connect_to_node("192.0.1.1", 22, "192.0.1.9")
     rule = Rule()
 
-    def fails(*_unused: object) -> t.NoReturn:
+    def fail(*_unused: object) -> t.NoReturn:
         raise MemoryError
 
-    monkeypatch.setattr(ssh.Servers, "sessions", fails)
+    monkeypatch.setattr(ssh.Servers, "sessions", fail)
     with pytest.raises(MemoryError):
         rule.now(max_age=HOUR)
     monkeypatch.undo()
-    assert rule.now(max_age=HOUR).by_name == {"nic1": f"{LEADS} 192.0.1.9"}
+    assert rule.now(max_age=HOUR).by_name == {"nic1": f"{ON_ROUTE} 192.0.1.9"}
 
 
 @on_a_node
 def test_interfaces_are_reported_by_index_too() -> None:
-    world()
+    create_network()
     run("ip route add default via 192.0.0.9")
     assert Rule().now().by_index == {socket.if_nametoindex("nic0"): DEFAULT}
 
 
 @on_a_node
-def test_connections_and_processes_do_not_slow_the_lookup() -> None:
-    """Of many connections the kernel returns the relevant ones; each of many processes is examined once."""
-    world()
+def test_many_connections_and_processes_do_not_slow_down_the_lookup() -> None:
+    """The kernel returns only the relevant connections, and each process is examined once."""
+    create_network()
     server = socket.create_server(("127.0.0.1", 8080), backlog=64)
     ends = []
     for _unused in range(1000):
         ends += [socket.create_connection(("127.0.0.1", 8080)), server.accept()[0]]
-    many = [subprocess.Popen(["sleep", "600"]) for _unused in range(200)]
+    processes = [subprocess.Popen(["sleep", "600"]) for _unused in range(200)]
     try:
-        server_named("sshd", "192.0.3.1", 2022, "192.0.3.9")
+        connect_to_process("sshd", "192.0.3.1", 2022, "192.0.3.9")
         rule = Rule()
-        expected = {"nic3": f"{LEADS} 192.0.3.9"}
+        expected = {"nic3": f"{ON_ROUTE} 192.0.3.9"}
         assert rule.now().by_name == expected
         began = time.process_time()
         for _unused in range(10):
             assert len(sockets._of_proc(1, "/proc")) > 2000
-        plain = time.process_time() - began
+        reading_all = time.process_time() - began
         began = time.process_time()
         for _unused in range(10):
             assert rule.now().by_name == expected
-        assert time.process_time() - began < plain / 2
+        assert time.process_time() - began < reading_all / 2
     finally:
-        for process in many:
+        for process in processes:
             process.kill()
             process.wait()
 
 
 @on_a_node
-def test_both_lists_of_connections_agree() -> None:
-    """sock_diag, and /proc/net/tcp, which is read if the kernel has no sock_diag."""
-    world()
-    connection("192.0.2.1", 22, "192.0.2.9", listen="::")
-    kept_open[0].close()  # it listens on every address
-    connection("192.0.1.1", 22, "192.0.1.9")
-    connection("2001:db8:1::1", 22, "2001:db8:1::9")
-    session_to("192.0.1.9", 3260, "192.0.1.1")
-    connection("192.0.1.1", 8080, "192.0.1.9")
+def test_connections_of_sock_diag_and_of_proc_are_the_same() -> None:
+    """/proc/net/tcp is read if the kernel does not support sock_diag."""
+    create_network()
+    connect_to_node("192.0.2.1", 22, "192.0.2.9", listen="::")
+    kept_open[0].close()  # this server listens at every address, so others could not use its port
+    connect_to_node("192.0.1.1", 22, "192.0.1.9")
+    connect_to_node("2001:db8:1::1", 22, "2001:db8:1::9")
+    connect_from_node("192.0.1.9", 3260, "192.0.1.1")
+    connect_to_node("192.0.1.1", 8080, "192.0.1.9")
     ranges = [(22, 22), (3000, 3300)]
-    asked = sockets.established(ranges, ranges)
-    assert [(str(one.local), one.local_port) for one in asked if one.local_port == 22] == [
-        *(("192.0.1.1", 22), ("192.0.2.1", 22), ("2001:db8:1::1", 22))
+    of_sock_diag = sockets.established(ranges, ranges)
+    assert [str(found.local) for found in of_sock_diag if found.local_port == 22] == [
+        "192.0.1.1",
+        "192.0.2.1",
+        "2001:db8:1::1",
     ]
-    assert len(asked) == 4 and all(one.inode for one in asked)
-    plain = [one for one in sockets._of_proc(1, "/proc") if one.local_port in (22,) or one.remote_port == 3260]
-    assert {(one.local, one.local_port, one.remote, one.remote_port, one.inode) for one in plain} == {
-        (one.local, one.local_port, one.remote, one.remote_port, one.inode) for one in asked
+    assert len(of_sock_diag) == 4 and all(found.inode for found in of_sock_diag)
+    of_proc = [found for found in sockets._of_proc(1, "/proc") if found.local_port == 22 or found.remote_port == 3260]
+    assert {(found.local, found.local_port, found.remote, found.remote_port, found.inode) for found in of_proc} == {
+        (found.local, found.local_port, found.remote, found.remote_port, found.inode) for found in of_sock_diag
     }
-    assert {one.local_port for one in sockets.listening()} == {22, 8080}
-    assert {one.inode for one in sockets.listening()} == {one.inode for one in sockets._of_proc(10, "/proc")}
+    assert {found.local_port for found in sockets.listening()} == {22, 8080}
+    assert {found.inode for found in sockets.listening()} == {found.inode for found in sockets._of_proc(10, "/proc")}
 
 
-@pytest.mark.parametrize("many", [1, 2, 3, 30])
+@pytest.mark.parametrize("count", [1, 2, 3, 30])
 @on_a_node
-def test_the_kernel_selects_connections_by_ranges_of_ports(many: int) -> None:
+def test_the_kernel_selects_connections_by_ranges_of_ports(count: int) -> None:
     """All ports of each range, including both ends, and no others."""
     server = socket.create_server(("127.0.0.2", 5000))
     clients = []
-    for port in range(6000, 6000 + 3 * many):
+    for port in range(6000, 6000 + 3 * count):
         clients.append(socket.create_connection(("127.0.0.2", 5000), 20, ("127.0.0.2", port)))
         clients.append(server.accept()[0])
-    ranges = [(False, low, low + 1) for low in range(6000, 6000 + 3 * many, 3)]
+    ranges = [(False, low, low + 1) for low in range(6000, 6000 + 3 * count, 3)]
     with netlink.Connection(netlink.NETLINK_SOCK_DIAG) as kernel:
-        found = [one.remote_port for one in sockets._dumped(kernel, socket.AF_INET, 1, ranges)]
+        found = [connection.remote_port for connection in sockets._dumped(kernel, socket.AF_INET, 1, ranges)]
     assert sorted(found) == [port for _own, low, _high in ranges for port in (low, low + 1)]
 
 
@@ -225,32 +229,34 @@ def test_addresses_of_proc_net_tcp_are_decoded() -> None:
 
 
 @on_a_node
-def test_unreadable_routes_count_as_carried_traffic(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Then every interface with an address counts, and no other."""
-    world()
+def test_if_connections_or_mounts_cannot_be_read_every_interface_with_an_address_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If the kernel refuses to list links or routes, the lookup fails."""
+    create_network()
     run("ip addr flush dev nic3; ip -6 addr flush dev nic3; ip route add default via 192.0.0.9")
 
-    def refused(*_unused: object) -> t.NoReturn:
+    def refuse(*_unused: object) -> t.NoReturn:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(sockets, "established", refused)
+    monkeypatch.setattr(sockets, "established", refuse)
     unreadable = "it has an address, and what uses it cannot be determined: could not examine {}"
-    why = unreadable.format("the open TCP connections (Operation not permitted)")
-    assert Rule().now().by_name == {"nic0": DEFAULT, "nic1": why, "nic2": why}
+    reason = unreadable.format("the open TCP connections (Operation not permitted)")
+    assert Rule().now().by_name == {"nic0": DEFAULT, "nic1": reason, "nic2": reason}
     monkeypatch.undo()
-    # a root without proc: neither mounts nor processes can be seen
+    # with an empty /proc, neither mounts nor processes can be read
     (tmp_path / "proc").mkdir()
-    why = unreadable.format("the mounts (No such file or directory)")
-    assert Rule(root=str(tmp_path)).now().by_name == {"nic0": DEFAULT, "nic1": why, "nic2": why}
-    monkeypatch.setattr(netlink.Connection, "dump", refused)
+    reason = unreadable.format("the mounts (No such file or directory)")
+    assert Rule(root=str(tmp_path)).now().by_name == {"nic0": DEFAULT, "nic1": reason, "nic2": reason}
+    monkeypatch.setattr(netlink.Connection, "dump", refuse)
     with pytest.raises(PermissionError):
         Rule().now()
 
 
 @on_a_node
-def test_storage_that_no_connection_shows_counts(tmp_path: Path) -> None:
-    """RDMA has no TCP connection, and an unreachable server has none either."""
-    world()
+def test_storage_without_a_tcp_connection_counts(tmp_path: Path) -> None:
+    """That is storage over RDMA, and storage whose server is unreachable."""
+    create_network()
     run("ip route add 198.51.100.0/24 nexthop via 192.0.1.9 nexthop via 192.0.2.9")
     for name, text in {
         "proc/1/mounts": "nas:/data /data nfs4 rw,proto=rdma,addr=192.0.0.77 0 0\n",
@@ -261,45 +267,48 @@ def test_storage_that_no_connection_shows_counts(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    leads = "it is on the route to the NVMe/RDMA server 198.51.100.7"
+    on_route = "it is on the route to the NVMe/RDMA server 198.51.100.7"
     assert Rule(root=str(tmp_path)).now().by_name == {
         "nic0": "it is on the route to the NFS server 192.0.0.77",
-        "nic1": leads,
-        "nic2": leads,
+        "nic1": on_route,
+        "nic2": on_route,
         "nic3": "an NVMe/TCP session is bound to it",
     }
 
 
 @on_a_node
-def test_many_clients_are_looked_up_to_a_limit_and_do_not_hide_others() -> None:
-    """The limit is per address of the node. Its interface is reported anyway, and so is a client of another address."""
-    world()
+def test_clients_are_looked_up_to_a_limit_for_each_address_of_the_node() -> None:
+    """The interface with the address is reported anyway, and clients of other addresses are looked up."""
+    create_network()
     server = socket.create_server(("192.0.1.1", 2049))
-    most = range(100, 100 + carried._MAX_REMOTES + 10)
-    run("ip -n far -batch -", text="".join(f"addr add 192.0.1.{number}/32 dev far1\n" for number in most))
+    clients = range(100, 100 + carried._MAX_REMOTES + 10)
+    run("ip -n far -batch -", text="".join(f"addr add 192.0.1.{number}/32 dev far1\n" for number in clients))
     ends = []
-    for number in most:
+    for number in clients:
         remote = (f"192.0.1.{number}", 0)
-        ends.append(netns.run("/run/netns/far", socket.create_connection, ("192.0.1.1", 2049), 20, remote))
+        ends.append(netns.run(REMOTE_NETNS, socket.create_connection, ("192.0.1.1", 2049), 20, remote))
         ends.append(server.accept()[0])
     run("ip route add 198.51.100.1 via 192.0.3.9")
-    connection("192.0.2.1", 2049, "198.51.100.1")
+    connect_to_node("192.0.2.1", 2049, "198.51.100.1")
     found = Rule().now().by_name
     assert set(found) == {"nic1", "nic2", "nic3"}
     assert found["nic3"] == "it is on the route to the NFS client 198.51.100.1"
 
 
 @on_a_node
-def test_ended_clients_are_remembered_up_to_a_limit() -> None:
-    world()
+def test_ended_clients_are_remembered_until_the_node_loses_the_address() -> None:
+    create_network()
     rule = Rule(remember=True)
     for number in range(3):
-        server_named("sshd", f"192.0.{number}.1", 22, f"192.0.{number}.9")
+        connect_to_process("sshd", f"192.0.{number}.1", 22, f"192.0.{number}.9")
     found = rule.now().by_name
-    assert found == {f"nic{number}": f"{LEADS} 192.0.{number}.9" for number in range(3)}
-    for one in kept_open:
-        one.close() if isinstance(one, socket.socket) else one.communicate()
-    assert all(one.local_port != 22 for one in sockets.established([(22, 22)], ()))
+    assert found == {f"nic{number}": f"{ON_ROUTE} 192.0.{number}.9" for number in range(3)}
+    for client_or_server in kept_open:
+        if isinstance(client_or_server, socket.socket):
+            client_or_server.close()
+        else:
+            client_or_server.communicate()
+    assert sockets.established([(22, 22)], ()) == []
     assert rule.now().by_name == found
     run("ip addr del 192.0.1.1/24 dev nic1")
     assert set(rule.now().by_name) == {"nic0", "nic2"}
@@ -307,28 +316,28 @@ def test_ended_clients_are_remembered_up_to_a_limit() -> None:
 
 
 @on_a_node
-def test_ports_of_servers_are_looked_for_when_a_socket_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    world()
+def test_processes_are_scanned_for_ssh_servers_only_when_a_socket_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_network()
     servers = ssh.Servers()
-    looks: list[object] = []
-    real = ssh.Servers._scan_processes
-    monkeypatch.setattr(ssh.Servers, "_scan_processes", lambda self: looks.append(1) or real(self))  # type: ignore[func-returns-value]
-    assert servers.ports([]) == {22} and not looks
-    server_named("sshd", "192.0.3.1", 2022, "192.0.3.9")
-    assert servers.ports([]) == {22, 2022} and len(looks) == 1
-    assert servers.ports([]) == {22, 2022} and len(looks) == 1
+    scans: list[object] = []
+    original = ssh.Servers._scan_processes
+    monkeypatch.setattr(ssh.Servers, "_scan_processes", lambda self: scans.append(1) or original(self))  # type: ignore[func-returns-value]
+    assert servers.ports([]) == {22} and not scans
+    connect_to_process("sshd", "192.0.3.1", 2022, "192.0.3.9")
+    assert servers.ports([]) == {22, 2022} and len(scans) == 1
+    assert servers.ports([]) == {22, 2022} and len(scans) == 1
     other = socket.create_server(("192.0.3.1", 2023))
-    assert servers.ports([]) == {22, 2022} and len(looks) == 2
+    assert servers.ports([]) == {22, 2022} and len(scans) == 2
     other.close()
     local = socket.create_server(("127.0.0.1", 2024))
-    assert servers.ports([]) == {22, 2022} and len(looks) == 2
+    assert servers.ports([]) == {22, 2022} and len(scans) == 2
     local.close()
 
 
 @on_a_node
-def test_a_server_that_systemd_listens_for_is_found_once_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Socket activation: the socket is older than the process of the server."""
-    world()
+def test_a_socket_activated_ssh_server_is_found_when_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd opens the listening socket before the server's process starts."""
+    create_network()
     servers = ssh.Servers()
     socket_of_systemd = socket.create_server(("192.0.3.1", 2022))
     assert servers.ports([]) == {22}
@@ -343,9 +352,9 @@ def test_a_server_that_systemd_listens_for_is_found_once_it_runs(monkeypatch: py
 
 
 @on_a_node
-def test_a_foreign_source_address_does_not_hide_the_route() -> None:
-    """For example, another machine has taken over the connection, or the address has just been removed."""
-    world()
+def test_a_route_is_found_for_a_source_address_that_the_node_does_not_have() -> None:
+    """For example, the address has just been removed, or another machine has taken it over."""
+    create_network()
     run("ip route add 198.51.100.1 via 192.0.2.9")
     with netlink.Connection() as kernel:
         remote, local = ipaddress.ip_address("198.51.100.1"), ipaddress.ip_address("203.0.113.77")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Access to a node on which one step of a run fails with a chosen error. All other steps are real."""
+"""Access to a node, in which one step of a run fails with a chosen error. All other steps are executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NetlinkRefusal(Exception):
         super().__init__(code, os.strerror(code))
 
 
-#: Every kind of error by name: of a kernel, of a full disk, of programs, and unexpected exceptions.
+#: Every kind of error by name: from the kernel, a full disk or a program, and unexpected exceptions.
 ERRORS: dict[str, t.Callable[[str], BaseException]] = {
     **{
         errno.errorcode[code]: (lambda step, code=code: refused(step, code, os.strerror(code)))
@@ -42,19 +42,19 @@ ERRORS: dict[str, t.Callable[[str], BaseException]] = {
 
 
 class FailingSystem(System):
-    """Fails step number `fail_at` (from 0) with `code` or `error`. With `after`, the step first takes effect, as when
-    an answer is lost. With `always`, the step also fails each time it is tried again.
+    """Fails step number `fail_at` (from 0) with the error number `code`, or with `error`. With `takes_effect`, the step
+    is executed before it fails, as when the kernel's reply is lost. With `always`, the step also fails each time it is
+    tried again.
 
-    Each change is a step. With `reads`, what a run reads (by programs, by netlink, as whole files) counts too, once the
-    run has begun to change something. `steps` lists the attempted steps in order; those after the failed one belong to
-    the undo.
+    Each change is a step. With `reads`, each read by a program, by netlink or of a whole file is a step, too, except
+    those before `begin`. `steps` lists the attempted steps in order; those after the failed one belong to the undo.
     """
 
-    def __init__(  # noqa: PLR0917  # tests give by name what they need
+    def __init__(  # noqa: PLR0917  # callers pass most of them by keyword
         self,
         fail_at: int = -1,
         code: int = 0,
-        after: bool = False,
+        takes_effect: bool = False,
         root: str = "/",
         error: t.Callable[[str], BaseException] | None = None,
         always: bool = False,
@@ -62,38 +62,39 @@ class FailingSystem(System):
         run: t.Any = None,
     ) -> None:
         super().__init__(root, run)
-        self._fail_at, self._after, self._always, self._reads = fail_at, after, always, reads
+        self._fail_at, self._takes_effect, self._always, self._reads = fail_at, takes_effect, always, reads
         self._error = error or (lambda step: refused(step, code, os.strerror(code)))
-        self._counts, self._began = True, False
+        self._within_step, self._begun = False, False
         self.steps: list[str] = []
 
     def begin(self) -> None:
-        """From here on, reads count as steps. Reads for the plan do not."""
+        """Start a run. Earlier reads, which the plan needs, do not count as steps."""
         super().begin()
-        self._began = True
+        self._begun = True
 
     @property
     def failed(self) -> bool:
+        """Whether the run has reached the step that fails."""
         return 0 <= self._fail_at < len(self.steps)
 
     def _change(self, step: str, change: t.Callable[[], T]) -> T:
-        if not self._counts:  # a step within a step
+        if self._within_step:  # a step is counted once, even if it consists of others
             return change()
         self.steps.append(step)
         number = len(self.steps) - 1
-        again = self._always and number > self._fail_at >= 0 and step == self.steps[self._fail_at]
-        self._counts = False
+        repeated = self._always and number > self._fail_at >= 0 and step == self.steps[self._fail_at]
+        self._within_step = True
         try:
-            if number != self._fail_at and not again:
+            if number != self._fail_at and not repeated:
                 return change()
-            if self._after and not again:
+            if self._takes_effect and not repeated:
                 change()
         finally:
-            self._counts = True
+            self._within_step = False
         raise self._error(step)
 
-    def _ask(self, step: str, request: t.Callable[[], T]) -> T:
-        return self._change(step, request) if self._reads and self._began else request()
+    def _read_step(self, step: str, request: t.Callable[[], T]) -> T:
+        return self._change(step, request) if self._reads and self._begun else request()
 
     def write(self, path: str, value: str, step: str, fix: str = "") -> None:
         self._change(step, lambda: super(FailingSystem, self).write(path, value, step, fix))
@@ -117,13 +118,13 @@ class FailingSystem(System):
         self._change(step, lambda: super(FailingSystem, self).request_change(step, request, fix))
 
     def query(self, argv: list[str], step: str, fix: str = "") -> str:
-        return self._ask(step, lambda: super(FailingSystem, self).query(argv, step, fix))
+        return self._read_step(step, lambda: super(FailingSystem, self).query(argv, step, fix))
 
     def read(self, step: str, request: t.Callable[[], T]) -> T:
-        return self._ask(step, lambda: super(FailingSystem, self).read(step, request))
+        return self._read_step(step, lambda: super(FailingSystem, self).read(step, request))
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[t.Any]]) -> list[t.Any]:
-        return self._ask(step, lambda: super(FailingSystem, self).dump(step, request))
+        return self._read_step(step, lambda: super(FailingSystem, self).dump(step, request))
 
     def content(self, path: str) -> str | None:
-        return self._ask(f"read {path}", lambda: super(FailingSystem, self).content(path))
+        return self._read_step(f"read {path}", lambda: super(FailingSystem, self).content(path))

@@ -13,21 +13,22 @@ from lanewise_driver.kernel import ethtool
 
 
 def pair_with_queues(queues: int = 4) -> None:
-    """Create a veth pair with several queues, which a veth can only get when it is created."""
-    made = f"numtxqueues {queues} numrxqueues {queues}"
-    run(f"ip link add rail0 {made} type veth peer name far {made}; ip link set rail0 up; ip link set far up")
+    """Create a veth pair with several queues. Their number can be chosen only when the pair is created."""
+    queue_options = f"numtxqueues {queues} numrxqueues {queues}"
+    run(f"ip link add rail0 {queue_options} type veth peer name far {queue_options}")
+    run("ip link set rail0 up; ip link set far up")
 
 
 @on_a_node
-def test_channels_and_features_read_back_by_ioctl():
+def test_channels_and_features_are_set():
     pair_with_queues()
-    asked = {"channels": {"rx": 3, "tx": 2}, "features": {"tx-tcp-segmentation": False, "rx-gro": True}}
-    outcome = apply(Ethtool, {"rail0": {"ethtool": asked}})
+    requested = {"channels": {"rx": 3, "tx": 2}, "features": {"tx-tcp-segmentation": False, "rx-gro": True}}
+    outcome = apply(Ethtool, {"rail0": {"ethtool": requested}})
     assert {change.setting for change in outcome.changes} >= {"channels.rx", "channels.tx", "features.rx-gro"}
     with ethtool.Ethtool() as by_ioctl:
         assert by_ioctl.channels("rail0") == ({"rx": 3, "tx": 2}, {"rx": 4, "tx": 4})
         assert not by_ioctl.features("rail0")["tx-tcp-segmentation"] and by_ioctl.features("rail0")["rx-gro"]
-    assert "stops while" in next(one.interrupts for one in outcome.changes if one.setting == "channels.rx")
+    assert "stops while" in next(change.interrupts for change in outcome.changes if change.setting == "channels.rx")
     apply(Ethtool, {"rail0": {"ethtool": {"features": {"tx-tcp-segmentation": True}}}})
     with ethtool.Ethtool() as by_ioctl:
         assert by_ioctl.features("rail0")["tx-tcp-segmentation"]
@@ -37,8 +38,8 @@ def test_channels_and_features_read_back_by_ioctl():
 def test_values_that_the_device_does_not_support_are_refused():
     pair_with_queues()
 
-    def refusal(group: str, **asked) -> str:
-        return refusals(Ethtool, {"rail0": {"ethtool": {group: asked}}})[0]
+    def refusal(group: str, **requested) -> str:
+        return refusals(Ethtool, {"rail0": {"ethtool": {group: requested}}})[0]
 
     assert "5 is more than rail0 supports (request at most 4)" in refusal("channels", rx=5)
     assert "has no ring rx" in refusal("rings", rx=512)
@@ -49,7 +50,7 @@ def test_values_that_the_device_does_not_support_are_refused():
 
 
 @on_a_node
-def test_unknown_names_are_reported():
+def test_an_unknown_ring_is_an_error_that_lists_the_known_ones():
     pair_with_queues()
     with pytest.raises(HostError, match="set ethtool rings of rail0: rx_big is not known .use rx, rx_mini"):
         apply(Ethtool, {"rail0": {"ethtool": {"rings": {"rx_big": 1}}}})

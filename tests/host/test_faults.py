@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Each change of a run fails once, by a kernel error or an unexpected exception, and the node is restored."""
+"""Each change of a run fails once, with a kernel error or an unexpected exception, and the node is restored."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ SETTINGS: dict[str, dict[str, t.Any]] = {
 }
 
 
-def state() -> dict[str, str]:
+def node_state() -> dict[str, str]:
+    """What iproute2, /proc and ethtool show of the interfaces."""
     found = {f"{name} {key}": text for name in SETTINGS for key, text in shown(name).items()}
     with ethtool.Ethtool() as by_ioctl:
         return {**found, **{f"{name} ethtool": str(by_ioctl.read(name)) for name in SETTINGS}}
 
 
 def attempt(system: FailingSystem) -> Failed | None:
+    """The error with which a run ends; None if it succeeds."""
     try:
         converge(node(system, SETTINGS), [resource(system) for resource in RESOURCES])
     except Failed as failed:
@@ -53,27 +55,28 @@ def attempt(system: FailingSystem) -> Failed | None:
     return None
 
 
-#: The kinds of errors that are not from the kernel.
-SURPRISES = [name for name in ERRORS if not name.startswith("E") and name != "interrupted"]
-WHOLE = bool(os.environ.get("LANEWISE_SLOW"))
+#: The names of the errors that do not come from the kernel.
+UNEXPECTED = [name for name in ERRORS if not name.startswith("E") and name != "interrupted"]
+#: Whether each step meets both kinds of errors in each case.
+SLOW = bool(os.environ.get("LANEWISE_SLOW"))
 
 
-def check(failed: Failed, surprise: bool, number: int, step: str) -> None:
+def check_message(failed: Failed, unexpected: bool, number: int, step: str) -> None:
     """Check the message of a failed run that has restored everything."""
     text = str(failed)
     assert "the node is in its previous state" in text.lower() and not failed.remaining, f"{text} after {step}"
-    assert failed.unexpected == surprise
-    if not surprise:
+    assert failed.unexpected == unexpected
+    if not unexpected:
         assert failed.error.step == step and step in text
-        assert re.search(r"for rail[01]|of rail[01]", step), "the device is named"
+        assert re.search(r"for rail[01]|of rail[01]", step), "the step does not name the interface"
         assert errno.errorcode[CODES[number % len(CODES)]] in text and failed.error.fix
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["not made", "made, and the answer lost"])
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before the change", "after the change"])
 @on_a_node
-def test_the_node_is_restored_if_any_step_on_the_real_kernel_fails(after: bool):
-    """Kernel errors and unexpected exceptions alternate, so each step meets both over the two cases. With LANEWISE_SLOW
-    each step meets both in each case."""
+def test_the_node_is_restored_if_any_step_on_the_real_kernel_fails(takes_effect: bool):
+    """Each step fails before or after its change. Kernel errors and unexpected exceptions alternate, so that each step
+    meets both over the two cases. With LANEWISE_SLOW each step meets both in each case."""
     without_dad()
     for number in (0, 1):
         queues = "numtxqueues 4 numrxqueues 4"
@@ -82,30 +85,32 @@ def test_the_node_is_restored_if_any_step_on_the_real_kernel_fails(after: bool):
         run(f"ip addr add 10.{number}.0.1/24 dev rail{number}")
     run("ip route add 10.9.0.0/24 dev rail1 src 10.1.0.1 table 101 proto static")
     wait_for_ipv6()
-    before = state()
+    before = node_state()
     number, system = -1, FailingSystem()
     while number < 0 or system.failed:
         number += 1
-        for surprise in (True, False) if WHOLE else ((number + after) % 2 == 0,):
-            code, kind = CODES[number % len(CODES)], SURPRISES[number % len(SURPRISES)]
-            system = FailingSystem(number, code, after, error=ERRORS[kind] if surprise else None)
+        for unexpected in (True, False) if SLOW else ((number + takes_effect) % 2 == 0,):
+            code, kind = CODES[number % len(CODES)], UNEXPECTED[number % len(UNEXPECTED)]
+            system = FailingSystem(number, code, takes_effect, error=ERRORS[kind] if unexpected else None)
             failed = attempt(system)
             if not system.failed:
                 break
-            assert failed and state() == before, f"{failed} after {system.steps[number]}"
-            check(failed, surprise, number, system.steps[number])
+            assert failed and node_state() == before, f"{failed} after {system.steps[number]}"
+            check_message(failed, unexpected, number, system.steps[number])
     assert number == len(system.steps) >= 21
-    assert state() != before
+    assert node_state() != before
 
 
 @pytest.mark.parametrize("code", CODES, ids=[errno.errorcode[code] for code in CODES])
 @on_a_node
-def test_what_cannot_be_undone_is_reported(code: int):
-    """The undo fails too. The message names the change that remains."""
+def test_a_change_that_cannot_be_undone_is_reported(code: int):
+    """The second change fails, and so does the undo of the first. The message names the first change, which remains."""
     pair("rail0")
     pair("rail1")
 
     class FailingTwice(FailingSystem):
+        """Also fails the first step of the undo."""
+
         def _change(self, step, change):
             if len(self.steps) == 2:
                 self._fail_at = 2
@@ -113,8 +118,8 @@ def test_what_cannot_be_undone_is_reported(code: int):
 
     system = FailingTwice(1, code)
     rules = {name: {"mtu": 9000} for name in ("rail0", "rail1")}
-    left = "rail0: mtu is 9000 and was 1500: cannot set mtu of rail0 to 1500"
-    with pytest.raises(Failed, match=f"The node differs from its previous state: {left}"):
+    remaining = "rail0: mtu is 9000 and was 1500: cannot set mtu of rail0 to 1500"
+    with pytest.raises(Failed, match=f"The node differs from its previous state: {remaining}"):
         converge(node(system, rules), [Mtu(system)])
     assert "mtu 9000" in run("ip link show rail0") and "mtu 1500" in run("ip link show rail1")
     system.close()

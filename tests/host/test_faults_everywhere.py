@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Each step of each resource fails in every way, on a node made of files: messages must describe the resulting state.
+"""Each step of each resource fails on a node made of files: the node is restored, or the message says what remains.
 
 Without LANEWISE_SLOW the kinds of errors alternate from step to step, and every other step takes effect before it
-fails, as when an answer is lost. With LANEWISE_SLOW each step fails in each way: there is a test for each resource,
-kind of error and moment, so that ``-k "kubelet and EBUSY"`` selects some. All of them take half an hour of one
-processor, most of it for "a whole node".
+fails, as when the kernel's reply is lost. With LANEWISE_SLOW each step fails with each error, before and after it takes
+effect: there is a test for each resource, kind of error and moment, so that ``-k "kubelet and EBUSY"`` selects some.
+All of them take half an hour on one processor, most of it for "a whole node".
 """
 
 from __future__ import annotations
@@ -30,15 +30,22 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo impo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist.program import Boot
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import kubelet, memlock
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.catalogue import _ORDER, resources
+from ansible_collections.lanewise.dra.tests.host.emulated_node import (
+    ICE,
+    MLX5,
+    RAIL,
+    EmulatedNode,
+    FailingEmulatedSystem,
+)
 from ansible_collections.lanewise.dra.tests.host.faults import ERRORS
-from ansible_collections.lanewise.dra.tests.host.world import ICE, MLX5, RAIL, FailingNode, World
 
 pytest.importorskip("pyroute2")
 
-WHOLE = bool(os.environ.get("LANEWISE_SLOW"))
-#: Each step fails before it takes effect, or after it (a lost answer), or alternately.
-AFTER = ("not made", "made, and the answer lost") if WHOLE else ("in turns",)
-KINDS = tuple(ERRORS) if WHOLE else ("errors in turns",)
+SLOW = bool(os.environ.get("LANEWISE_SLOW"))
+#: The moments at which a step fails: before or after it takes effect, or alternately.
+BEFORE, AFTER, ALTERNATELY = "before the change", "after the change", "alternately"
+MOMENTS = (BEFORE, AFTER) if SLOW else (ALTERNATELY,)
+ERROR_KINDS = tuple(ERRORS) if SLOW else ("alternating errors",)
 KUBELET = {"cpu_manager_policy": "static", "reserved_system_cpus": "0", "topology_manager_policy": "restricted"}
 #: Settings by NIC and of the node, by resource.
 CASES: dict[str, tuple[dict[str, dict[str, t.Any]], dict[str, t.Any]]] = {
@@ -76,51 +83,55 @@ CASES: dict[str, tuple[dict[str, dict[str, t.Any]], dict[str, t.Any]]] = {
         {"sysctl": {"vm.zone_reclaim_mode": 0}, "runtime_cdi": True, "kubelet": KUBELET, "kernel_args": ["iommu=pt"]},
     ),
 }
-#: Resources that work in a network namespace of a real kernel; test_faults.py tests them.
+#: Part of the message of a run that has restored everything, in which "The" starts a sentence or not.
+PREVIOUS_STATE = "he node is in its previous state"
+#: Resources that test_faults.py tests in a network namespace of the real kernel.
 ELSEWHERE = {"ethtool", "mtu", "interface_sysctls", "rail_routes"}
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait for kubelet: on this node it runs at once or never."""
+    """Do not wait for kubelet: on this node it starts at once or not at all."""
     monkeypatch.setattr(kubelet, "_START_TIMEOUT_SECONDS", 0.0)
 
 
 @pytest.fixture
-def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[t.Callable[[], World]]:
-    """Makes a world and deletes the previous one, as each has thousands of files."""
+def new_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[t.Callable[[], EmulatedNode]]:
+    """A function that creates a node and deletes the previous one, as each has thousands of files."""
     numbers = itertools.count()
-    made: list[Path] = []
+    existing: list[Path] = []
 
-    def delete_worlds() -> None:
-        for folder in made:
+    def delete_nodes() -> None:
+        for folder in existing:
             shutil.rmtree(folder)
-        made.clear()
+        existing.clear()
 
-    def make() -> World:
-        delete_worlds()
-        made.append(tmp_path / str(next(numbers)))
-        world = World(made[0])
-        monkeypatch.setattr(memlock.resource, "prlimit", world.prlimit)
-        (world.root / "sys/bus/pci/drivers/vfio-pci").mkdir(parents=True, exist_ok=True)
-        world.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
-        return world
+    def create() -> EmulatedNode:
+        delete_nodes()
+        folder = tmp_path / str(next(numbers))
+        existing.append(folder)
+        node = EmulatedNode(folder)
+        monkeypatch.setattr(memlock.resource, "prlimit", node.prlimit)
+        (node.root / "sys/bus/pci/drivers/vfio-pci").mkdir(parents=True, exist_ok=True)
+        node.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
+        return node
 
-    yield make
-    delete_worlds()
+    yield create
+    delete_nodes()
 
 
-def node_and_resources(name: str, system: FailingNode) -> tuple[Node, list[Resource]]:
+def node_and_resources(name: str, system: FailingEmulatedSystem) -> tuple[Node, list[Resource]]:
+    """The node with the settings of a case, and the resources that the case tests."""
     settings, general = CASES[name]
-    rules = [Rule(key, selector({"address": key}), one, count=1) for key, one in settings.items()]
+    rules = [Rule(address, selector({"address": address}), wanted, count=1) for address, wanted in settings.items()]
     node = Node(system, rules, general, allow_management=True)
     found = resources(system, settings.values(), general)
     if name in ("boot", "a whole node"):
         found.append(Boot(system, {"nics": [], "node": {"sysctl": {}}, "network": True}))
-    return node, [one for one in found if name in (one.name, "a whole node")]
+    return node, [resource for resource in found if name in (resource.name, "a whole node")]
 
 
-def attempt(name: str, system: FailingNode) -> BaseException | None:
+def attempt(name: str, system: FailingEmulatedSystem) -> BaseException | None:
     """The exception with which a run ends; None if it succeeds."""
     node, found = node_and_resources(name, system)
     try:
@@ -130,111 +141,116 @@ def attempt(name: str, system: FailingNode) -> BaseException | None:
     return None
 
 
-def error(kind: str, number: int, without: str = "") -> str:
-    """The kind of error that step `number` meets."""
-    names = [one for one in ERRORS if one != without]
+def error_of_step(kind: str, number: int, without: str = "") -> str:
+    """The name of the error with which step `number` fails: `kind`, or another one for each step."""
+    names = [name for name in ERRORS if name != without]
     return kind if kind in ERRORS else names[number * 5 % len(names)]
 
 
-def takes_effect(after: str, number: int) -> bool:
+def takes_effect(moment: str, number: int) -> bool:
     """Whether step `number` takes effect before it fails."""
-    return number % 2 == 1 if after not in ("not made", "made, and the answer lost") else after != "not made"
+    return number % 2 == 1 if moment == ALTERNATELY else moment == AFTER
 
 
-def test_every_resource_is_tried() -> None:
+def test_every_resource_has_a_case() -> None:
     system = System()
-    known = {load()(system).name for _scope, _keys, load in _ORDER} | {"boot"}
-    assert known == {*CASES, *ELSEWHERE} - {"a whole node"}
+    existing = {load()(system).name for _scope, _keys, load in _ORDER} | {"boot"}
+    assert existing == {*CASES, *ELSEWHERE} - {"a whole node"}
 
 
 @dataclass
 class Run:
-    """One run in which a step fails; `failed` is the run's error, None if the run succeeds all the same."""
+    """One run in which step `number` fails. `error` is the run's error; None if the run succeeds in spite of it."""
 
-    world: World
-    system: FailingNode
+    node: EmulatedNode
+    system: FailingEmulatedSystem
     number: int
     error_kind: str
-    failed: BaseException | None
+    error: BaseException | None
     before: dict[str, t.Any]
     now: dict[str, t.Any]
 
     @property
-    def place(self) -> str:
-        return f"{self.error_kind} at {self.system.steps[self.number]!r}: {self.failed}"
+    def description(self) -> str:
+        return f"{self.error_kind} at {self.system.steps[self.number]!r}: {self.error}"
 
 
 def failing_runs(
-    name: str, after: str, kind: str, new_world: t.Callable[[], World], without: str = "", always: bool = False
+    name: str, moment: str, kind: str, new_node: t.Callable[[], EmulatedNode], without: str = "", always: bool = False
 ) -> t.Iterator[Run]:
-    """A run for each step that can fail, then one run in which no step fails. A world that a run has left changed is
+    """A run for each step that can fail, then one run in which no step fails. A node that a run has left changed is
     replaced."""
-    world = new_world()
-    before = world.snapshot()
+    node = new_node()
+    before = node.snapshot()
     number = -1
     while True:
         number += 1
-        wrong = error(kind, number, without)
-        system = FailingNode(
-            world, fail_at=number, error=ERRORS[wrong], after=takes_effect(after, number), reads=True, always=always
+        error_kind = error_of_step(kind, number, without)
+        system = FailingEmulatedSystem(
+            node,
+            fail_at=number,
+            error=ERRORS[error_kind],
+            takes_effect=takes_effect(moment, number),
+            reads=True,
+            always=always,
         )
-        failed = attempt(name, system)
-        now = world.snapshot()
-        yield Run(world, system, number, wrong, failed, before, now)
+        error = attempt(name, system)
+        now = node.snapshot()
+        yield Run(node, system, number, error_kind, error, before, now)
         if not system.failed:
             return
-        if failed is None or now != before:
-            world = new_world()
+        if error is None or now != before:
+            node = new_node()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("after", AFTER)
+@pytest.mark.parametrize("kind", ERROR_KINDS)
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_node_is_restored_if_any_step_fails(
-    name: str, after: str, kind: str, new_world: t.Callable[[], World]
+    name: str, moment: str, kind: str, new_node: t.Callable[[], EmulatedNode]
 ) -> None:
     number = steps = 0
-    for run in failing_runs(name, after, kind, new_world):
+    for run in failing_runs(name, moment, kind, new_node):
         number, steps = run.number, len(run.system.steps)
-        if run.failed is None:  # no more steps, or the step was not needed or succeeded when tried again
+        if run.error is None:  # no step failed, or the step was not needed or succeeded when it was repeated
             assert run.now != run.before
             continue
         differences = {key for key in {*run.now, *run.before} if run.now.get(key) != run.before.get(key)}
-        assert {key: run.now.get(key) for key in differences} == {}, run.place
+        assert {key: run.now.get(key) for key in differences} == {}, run.description
         if run.error_kind == "interrupted":
-            assert isinstance(run.failed, KeyboardInterrupt), run.place
+            assert isinstance(run.error, KeyboardInterrupt), run.description
         else:
-            assert isinstance(run.failed, Failed) and not run.failed.remaining, run.place
-            assert "he node is in its previous state" in str(run.failed)
+            assert isinstance(run.error, Failed) and not run.error.remaining, run.description
+            assert PREVIOUS_STATE in str(run.error)
     assert number == steps > 0
 
 
-@pytest.mark.parametrize("kind", [one for one in KINDS if one != "interrupted"])
-@pytest.mark.parametrize("after", AFTER)
-@pytest.mark.parametrize("name", [one for one in CASES if WHOLE or one != "a whole node"])
+@pytest.mark.parametrize("kind", [kind for kind in ERROR_KINDS if kind != "interrupted"])
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("name", [name for name in CASES if SLOW or name != "a whole node"])
 def test_remaining_changes_are_reported_if_the_undo_fails_too(
-    name: str, after: str, kind: str, new_world: t.Callable[[], World]
+    name: str, moment: str, kind: str, new_node: t.Callable[[], EmulatedNode]
 ) -> None:
-    """The undo meets the same error, so something may stay changed: it is reported with its current value."""
-    for run in failing_runs(name, after, kind, new_world, without="interrupted", always=True):
-        if run.failed is None:
+    """The step fails in the undo, too, so changes may remain. They are reported with their current values."""
+    for run in failing_runs(name, moment, kind, new_node, without="interrupted", always=True):
+        if run.error is None:
             continue
-        assert isinstance(run.failed, Failed)
-        claimed = "he node is in its previous state" in str(run.failed)
-        assert not claimed or run.now == run.before, run.place
-        assert claimed == (not run.failed.remaining), run.place
-        _compare(name, run.world, run.failed, run.place)
+        assert isinstance(run.error, Failed)
+        claimed = PREVIOUS_STATE in str(run.error)
+        assert not claimed or run.now == run.before, run.description
+        assert claimed == (not run.error.remaining), run.description
+        _check_current_values(name, run.node, run.error, run.description)
 
 
-def _compare(name: str, world: World, failed: Failed, place: str) -> None:
-    """Check that each value in the message is the current one."""
-    system = FailingNode(world)
+def _check_current_values(name: str, emulated: EmulatedNode, failed: Failed, description: str) -> None:
+    """Check that the values of remaining changes are the current ones."""
+    system = FailingEmulatedSystem(emulated)
     node, found = node_and_resources(name, system)
-    by_name = {one.name: one for one in found}
-    for one in failed.remaining:
-        assert one.setting in str(failed)
-        if one.resource == "file" or isinstance(one.now, Unread) or one.now is None:
+    by_name = {resource.name: resource for resource in found}
+    for change in failed.remaining:
+        assert change.setting in str(failed)
+        if change.resource == "file" or isinstance(change.now, Unread) or change.now is None:
             continue  # the message has no current value to compare
-        state = by_name[one.resource].read(node, {one.device: {one.setting: one.before}})
-        if one.setting in state.get(one.device, {}):
-            assert state[one.device][one.setting] == one.now, place
+        state = by_name[change.resource].read(node, {change.device: {change.setting: change.before}})
+        if change.setting in state.get(change.device, {}):
+            assert state[change.device][change.setting] == change.now, description

@@ -10,13 +10,14 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_r
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, wait_for_ipv6, without_dad
 from ansible_collections.lanewise.dra.tests.host.node import apply, node, refusals
 
-RAILS = {
+SETTINGS = {
     "rail0": {"rail_routes": {"table": 100, "priority": 900, "gateway": "10.0.0.254"}},
     "rail1": {"rail_routes": {"table": 101, "gateway": ["10.0.0.253", "fd00:1::fe"]}},
 }
 
 
-def rails() -> None:
+def create_rails() -> None:
+    """Create two rails in the same IPv4 network."""
     without_dad()
     for number in (0, 1):
         pair(f"rail{number}")
@@ -26,6 +27,7 @@ def rails() -> None:
 
 
 def tables() -> str:
+    """The routes and rules of the tables of both rails."""
     shown = "".join(
         run(f"ip -{family} route show table {table}; ip -{family} rule show table {table}", check=False)
         for family in (4, 6)
@@ -35,22 +37,23 @@ def tables() -> str:
 
 
 @on_a_node
-def test_each_rail_answers_by_its_own_interface():
-    rails()
-    assert "dev rail1" not in run("ip route get 10.0.0.77 from 10.0.0.2")  # of two equal routes, one wins for both
-    apply(RailRoutes, RAILS)
+def test_packets_from_a_rail_address_leave_through_its_rail():
+    create_rails()
+    # without rail routes, both addresses use the same one of two equal routes
+    assert "dev rail1" not in run("ip route get 10.0.0.77 from 10.0.0.2")
+    apply(RailRoutes, SETTINGS)
     assert "dev rail0 table 100" in run("ip route get 10.0.0.77 from 10.0.0.1")
     assert "dev rail1 table 101" in run("ip route get 10.0.0.77 from 10.0.0.2")
     assert "via 10.0.0.254 dev rail0" in run("ip route get 192.0.2.1 from 10.0.0.1")
     assert "via 10.0.0.253 dev rail1" in run("ip route get 192.0.2.1 from 10.0.0.2")
     assert "via fd00:1::fe dev rail1" in run("ip -6 route get 2001:db8::1 from fd00:1::1")
-    assert "900:	from 10.0.0.1 lookup 100" in run("ip rule")
+    assert "900:\tfrom 10.0.0.1 lookup 100" in run("ip rule")
 
 
 @on_a_node
-def test_a_changed_address_changes_the_table():
-    rails()
-    apply(RailRoutes, RAILS)
+def test_a_second_run_adapts_the_routes_to_a_changed_address():
+    create_rails()
+    apply(RailRoutes, SETTINGS)
     run("ip addr add 10.7.0.5/16 dev rail0; ip addr del 10.0.0.1/24 dev rail0")
     settings = {"rail0": {"rail_routes": {"table": 100, "gateway": "10.7.255.254"}}}
     apply(RailRoutes, settings)
@@ -60,27 +63,27 @@ def test_a_changed_address_changes_the_table():
 
 @on_a_node
 def test_the_exact_previous_routes_and_rules_are_restored():
-    rails()
+    create_rails()
     run("ip route add 10.0.0.0/24 dev rail0 src 10.0.0.1 table 100 proto static")
     before = tables()
-    changes: list[Change] = apply(RailRoutes, RAILS).changes
+    changes: list[Change] = apply(RailRoutes, SETTINGS).changes
     assert tables() != before
     system = System()
-    one = node(system, {})  # as after a lost connection: only the changes are known
+    target = node(system, {})  # as when a change was not confirmed: only the changes are stored, not the settings
     for change in reversed(changes):
-        RailRoutes(system).apply(one, change.reversed())
+        RailRoutes(system).apply(target, change.reversed())
     system.close()
     assert tables() == before
 
 
 @on_a_node
-def test_contradictory_routes_are_refused():
-    rails()
+def test_rail_routes_that_cannot_work_are_refused():
+    create_rails()
     run("ip route add 192.0.2.0/24 dev rail1 table 77; ip rule add fwmark 7 lookup 78")
     run("ip link add bare type veth peer name bare-far; ip addr flush bare; ip link set bare up")
 
-    def refusal(name: str = "rail0", **asked) -> str:
-        return refusals(RailRoutes, {name: {"rail_routes": asked}})[0]
+    def refusal(name: str = "rail0", **requested) -> str:
+        return refusals(RailRoutes, {name: {"rail_routes": requested}})[0]
 
     assert "reserved by the kernel" in refusal(table=254)
     assert "used for something else: 192.0.2.0/24" in refusal(table=77)

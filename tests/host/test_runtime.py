@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Configuration of containerd and kubelet, checked with the programs that the cluster tests use."""
+"""Configuration of containerd and kubelet, checked by the programs that the cluster tests download."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.runtim
     values,
 )
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
+from ansible_collections.lanewise.dra.tests.host.node import run_program
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra"
 IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
@@ -39,10 +40,8 @@ version = 3
   disable = true
   plugin_registration_timeout = "9s"
 """
-
-
-#: A kubelet without a cluster.
-LOCAL = """\
+#: The configuration of a kubelet without a cluster.
+STANDALONE_KUBELET = """\
 failCgroupV1: false
 authentication: {webhook: {enabled: false}, anonymous: {enabled: true}}
 authorization: {mode: AlwaysAllow}
@@ -52,12 +51,12 @@ authorization: {mode: AlwaysAllow}
 def _program(pattern: str) -> Path:
     found = sorted(CACHE.glob(pattern))
     if not found:
-        pytest.skip("the cluster tests have not fetched their programs yet")
+        pytest.skip("the cluster tests have not downloaded their programs yet")
     return found[-1]
 
 
 class Commands:
-    """Runs programs, except for systemctl, whose arguments it records: no systemd runs here."""
+    """Runs programs, but only records the arguments of systemctl, because no systemd runs here."""
 
     def __init__(self) -> None:
         self.systemctl: list[list[str]] = []
@@ -68,11 +67,11 @@ class Commands:
         if argv[0] == "systemctl":
             self.systemctl.append(argv[1:])
             return 0, "", ""
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
+        return run_program(argv)
 
 
-def _with_containerd(config: str) -> None:
+def _install_containerd(config: str) -> None:
+    """Put containerd in the PATH, and its configuration in /etc/containerd."""
     program = _program("containerd/*/containerd")
     run("mkdir -p /etc/containerd; mount -t tmpfs none /etc/containerd; mount -t tmpfs none /usr/local/sbin")
     run(f"cp {program} /usr/local/sbin/containerd; mkdir /etc/containerd/conf.d")
@@ -86,8 +85,8 @@ def _converge(commands: Commands, check_mode: bool = False, **general: t.Any) ->
 
 @pytest.mark.parametrize("imports", ["", IMPORTS])
 @on_a_node
-def test_nri_is_switched_on_and_nothing_else_changes(imports: str) -> None:
-    _with_containerd(imports + CONFIG)
+def test_nri_is_enabled_and_no_other_value_of_containerd_changes(imports: str) -> None:
+    _install_containerd(imports + CONFIG)
     commands = Commands()
     dump = "/usr/local/sbin/containerd config dump"
     before = values(run(dump))
@@ -97,13 +96,13 @@ def test_nri_is_switched_on_and_nothing_else_changes(imports: str) -> None:
     assert done.after == predicted.after and "running pods keep running" in done.changes[0].interrupts
     assert commands.systemctl == [["try-restart", "containerd.service"]]
     after = values(run(dump))
-    assert {one for one in before if before[one] != after.get(one)} == {"plugins.io.containerd.nri.v1.nri:disable"}
+    assert {key for key in before if before[key] != after.get(key)} == {"plugins.io.containerd.nri.v1.nri:disable"}
     assert after["plugins.io.containerd.nri.v1.nri:disable"] == "false"
-    assert any(one.endswith(":SystemdCgroup") and value == "true" for one, value in after.items())
+    assert any(key.endswith(":SystemdCgroup") and value == "true" for key, value in after.items())
     assert not _converge(commands, runtime_cdi=True, runtime_nri=True).changes
     assert Path(CONTAINERD_DROP_IN).exists() == bool(imports)
-    one_line = imports + CONFIG if imports else CONFIG.replace("disable = true", "disable = false")
-    assert Path("/etc/containerd/config.toml").read_text() == one_line
+    expected = imports + CONFIG if imports else CONFIG.replace("disable = true", "disable = false")
+    assert Path("/etc/containerd/config.toml").read_text() == expected
     system = System(run=commands)
     converge(Node(system), [Runtime(system)], wanted={"runtime": done.before["runtime"]})
     assert Path("/etc/containerd/config.toml").read_text() == imports + CONFIG
@@ -111,14 +110,14 @@ def test_nri_is_switched_on_and_nothing_else_changes(imports: str) -> None:
 
 
 @on_a_node
-def test_values_that_are_already_set_are_left_alone() -> None:
-    _with_containerd("version = 3\n")
+def test_values_that_containerd_has_by_default_need_no_change() -> None:
+    _install_containerd("version = 3\n")
     assert not _converge(Commands(), runtime_cdi=True, runtime_nri=True).changes
 
 
 @on_a_node
 def test_a_drop_in_that_changes_other_values_is_rolled_back() -> None:
-    _with_containerd(IMPORTS + CONFIG)
+    _install_containerd(IMPORTS + CONFIG)
     drop_in = Path(CONTAINERD_DROP_IN)
     drop_in.write_text("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n")
     system = System(run=Commands())
@@ -129,15 +128,18 @@ def test_a_drop_in_that_changes_other_values_is_rolled_back() -> None:
 
 
 @on_a_node
-def test_kubelet_takes_the_drop_in(tmp_path: Path) -> None:
+def test_kubelet_accepts_the_drop_in(tmp_path: Path) -> None:
     """kubelet reads and checks its whole configuration before it connects to the runtime, which is missing here."""
     program = _program("kubernetes/1.37*/kubelet")
     base, folder = tmp_path / "base.yaml", tmp_path / "conf.d"
     folder.mkdir()
     head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-    base.write_text(f"{head}{LOCAL}containerRuntimeEndpoint: unix://{tmp_path}/none.sock\ncgroupDriver: cgroupfs\n")
+    base.write_text(
+        f"{head}{STANDALONE_KUBELET}containerRuntimeEndpoint: unix://{tmp_path}/none.sock\ncgroupDriver: cgroupfs\n"
+    )
 
     def start() -> str:
+        """Start kubelet, wait until it fails, and return the last line of its log."""
         arguments = [
             f"--config={base}",
             f"--config-dir={folder}",
@@ -147,7 +149,7 @@ def test_kubelet_takes_the_drop_in(tmp_path: Path) -> None:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120, check=False)
         return done.stderr.splitlines()[-1]
 
-    wish = {
+    settings = {
         "cpu_manager_policy": "static",
         "cpu_manager_policy_options": {"full-pcpus-only": "true"},
         "reserved_system_cpus": "0",
@@ -158,17 +160,17 @@ def test_kubelet_takes_the_drop_in(tmp_path: Path) -> None:
         "reserved_memory": [{"numaNode": 0, "limits": {"memory": "1124Mi"}}],
     }
     system = System()
-    text = next(iter(Kubelet(system).wanted(Node(system, general={"kubelet": wish}))["node"].values()))
+    text = next(iter(Kubelet(system).wanted(Node(system, general={"kubelet": settings}))["node"].values()))
     (folder / "90-lanewise.conf").write_text(text)
-    good = start()
-    assert "none.sock" in good and "invalid configuration" not in good, good
+    error = start()
+    assert "none.sock" in error and "invalid configuration" not in error, error
     (folder / "90-lanewise.conf").write_text(json.dumps({**json.loads(text), "topologyManagerPolicy": "near"}))
-    bad = start()
-    assert "near" in bad and "invalid configuration" in bad, bad
+    error = start()
+    assert "near" in error and "invalid configuration" in error, error
 
 
 @on_a_node
-def test_a_node_without_kubelet_is_refused() -> None:
+def test_kubelet_settings_are_refused_on_a_node_without_kubelet() -> None:
     system = System(run=Commands())
     with pytest.raises(Refused, match="no kubelet runs|no directory for drop-ins"):
         converge(Node(system, general={"kubelet": {"topology_manager_policy": "restricted"}}), [Kubelet(system)])

@@ -47,7 +47,7 @@ def test_a_value_is_set_and_persists() -> None:
     run("sysctl -w net.core.somaxconn=128 net.ipv4.tcp_rmem='1 2 3'; sysctl --system")
     assert not _converge(SETTINGS).changes
     run("sysctl -w net.core.somaxconn=128")
-    assert [str(one) for one in _converge(SETTINGS).changes] == ["node: net.core.somaxconn 128 -> 8192"]
+    assert [str(change) for change in _converge(SETTINGS).changes] == ["node: net.core.somaxconn 128 -> 8192"]
 
 
 @on_a_node
@@ -55,8 +55,8 @@ def test_a_removed_key_keeps_its_value_and_other_files_are_not_touched() -> None
     _hide_sysctl_files()
     Path("/etc/sysctl.d/10-site.conf").write_text("net.core.somaxconn=77\n")
     _converge(SETTINGS)
-    left = _converge({"net/core/somaxconn": 8192})
-    assert {one.after for one in left.changes} == {None}
+    outcome = _converge({"net/core/somaxconn": 8192})
+    assert {change.after for change in outcome.changes} == {None}
     assert Path(PATH).read_text().splitlines()[1:] == ["net.core.somaxconn = 8192"]
     assert run("sysctl -n net.ipv4.conf.all.arp_ignore") == "1\n"
     assert _converge({}).changes
@@ -86,10 +86,10 @@ def test_unknown_per_interface_and_overridden_keys_are_refused() -> None:
 def test_a_failure_at_any_step_is_rolled_back() -> None:
     _hide_sysctl_files()
     before = run("sysctl -n net.ipv4.tcp_rmem net.core.somaxconn net.ipv4.conf.all.arp_ignore")
-    for n in range(6):
-        for after in (False, True):
+    for number in range(6):
+        for takes_effect in (False, True):
             with pytest.raises(Failed) as caught:
-                _converge(SETTINGS, system=FailingSystem(n, errno.EINVAL, after))
+                _converge(SETTINGS, system=FailingSystem(number, errno.EINVAL, takes_effect))
             assert not caught.value.remaining
             assert run("sysctl -n net.ipv4.tcp_rmem net.core.somaxconn net.ipv4.conf.all.arp_ignore") == before
             assert not Path(PATH).exists()

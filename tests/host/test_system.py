@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Error texts of the kernel reach the user, and a run that needs no netlink does not load pyroute2."""
+"""Error messages have the kernel's text, and a run that needs no netlink does not load pyroute2."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
 
+#: Plans an MTU. Prints the number of changes, and whether pyroute2 was loaded.
 PLAN = """
 import sys
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.mtu import Mtu
@@ -26,7 +27,7 @@ print(len(plan.changes), "pyroute2" in sys.modules)
 
 
 @on_a_node
-def test_error_texts_of_the_kernel_reach_the_message():
+def test_messages_have_the_error_text_of_the_kernel():
     pair("rail0")
     run("ip addr add 10.0.0.1/24 dev rail0")
     system = System()
@@ -42,18 +43,18 @@ def test_error_texts_of_the_kernel_reach_the_message():
 
 
 @on_a_node
-def test_pyroute2_is_loaded_if_sysfs_lacks_a_value():
+def test_pyroute2_is_loaded_only_if_a_plan_needs_netlink():
     pair("rail0")
 
-    def planned(mtu: int) -> str:
+    def plan_mtu(mtu: int) -> str:
         return subprocess.run([sys.executable, "-c", PLAN, str(mtu)], capture_output=True, text=True, check=True).stdout
 
-    assert planned(1500).split() == ["0", "False"]
-    assert planned(9000).split() == ["1", "True"]
+    assert plan_mtu(1500).split() == ["0", "False"]
+    assert plan_mtu(9000).split() == ["1", "True"]
 
 
 @on_a_node
-def test_an_unknown_netlink_family_is_reported_by_its_number():
+def test_an_unknown_netlink_family_is_reported_by_its_name():
     system = System()
     with pytest.raises(HostError) as raised:
         system.socket("no-such-family")

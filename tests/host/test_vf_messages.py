@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Requests about VFs equal those of iproute2, as strace decodes them. No interface here has VFs, so all are refused.
+"""Netlink requests that change VFs equal those of iproute2, as strace decodes them. The kernel refuses them, because
+the interface has no VFs.
 
-An encoded request also decodes to the same settings. The answers of the kernel use the same structures.
+Encoded settings also decode to the same values, because the kernel's messages use the same structures.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf import Rate, Vf, Vlan, decoded, encoded
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair
+from ansible_collections.lanewise.dra.tests.host.emulated_netlink import round_trip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+#: Sends a request to change a setting of VF 3. EINVAL and EOPNOTSUPP are expected.
 SEND = """
 import sys
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import vf
@@ -30,12 +33,12 @@ setting, value = sys.argv[1:]
 system = System()
 try:
     value = {"on": True, "off": False}.get(value, value)
-    vf.send(system, "rail0", 3, setting, vf.Vf(system).from_stored(setting, value), "ask")
+    vf.send(system, "rail0", 3, setting, vf.Vf(system).from_stored(setting, value), "send the request")
 except HostError as error:
     sys.exit(0 if error.code in (22, 95) else str(error))
 """
 
-numbers = st.integers(0, 2**32 - 2)
+rates = st.integers(0, 2**32 - 2)
 address = st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":"))
 guid = st.binary(min_size=8, max_size=8).map(lambda raw: raw.hex(":"))
 vlan = st.builds(Vlan, st.integers(0, 4095), st.integers(0, 7), st.sampled_from(["802.1Q", "802.1ad"]))
@@ -46,7 +49,7 @@ states = st.fixed_dictionaries(
         "trust": st.booleans(),
         "spoof_check": st.booleans(),
         "link_state": st.sampled_from(["auto", "enable", "disable"]),
-        "rate": st.builds(Rate, numbers, numbers),
+        "rate": st.builds(Rate, rates, rates),
         "node_guid": guid,
         "port_guid": guid,
     }
@@ -69,8 +72,9 @@ def test_encoded_vf_settings_decode_to_the_same(messages, wanted):
         for number, state in wanted.items()
     ]
     assert decoded(link_message(messages, vfs)) == wanted
+    # the MAC address of an InfiniBand VF is not read
     without_addresses = {number: {**state, "mac": None} for number, state in wanted.items()}
-    read = decoded(link_message(messages, vfs, kind=32))  # ARPHRD_INFINIBAND
+    read = decoded(link_message(messages, vfs, hardware_type=32))  # ARPHRD_INFINIBAND
     assert {number: {"mac": None, **state} for number, state in read.items()} == without_addresses
 
 
@@ -80,32 +84,25 @@ def test_a_stored_value_is_read_back_unchanged(value):
     assert Vf(System()).from_stored(setting, str(value)) == value
 
 
-def link_message(messages: t.Any, vfs: list[t.Any], kind: int = 1) -> t.Any:
+def link_message(messages: t.Any, vfs: list[t.Any], hardware_type: int = 1) -> t.Any:
     """A link message with these VFs, encoded and decoded."""
-    one = messages.Link()
-    one["ifi_type"] = kind
-    one["attrs"] = [("IFLA_VFINFO_LIST", {"attrs": vfs})]
-    one.encode()
-    read = messages.Link(one.data)
-    read.decode()
-    return read
+    return round_trip(messages.Link, [("IFLA_VFINFO_LIST", {"attrs": vfs})], ifi_type=hardware_type)
 
 
-def traced(*command: str) -> str:
-    """The request about VFs that a command sends."""
+def traced_request(*command: str) -> str:
+    """The attribute IFLA_VFINFO_LIST of the request that a command sends, as strace prints it."""
     if not shutil.which("strace"):
         pytest.skip("needs strace")
-    reported = subprocess.run(
+    trace = subprocess.run(
         ["strace", "-s", "4096", "-e", "trace=sendmsg,sendto", *command], capture_output=True, text=True, check=False
     ).stderr
-    if "PTRACE" in reported:
+    if "PTRACE" in trace:
         pytest.skip("needs to trace processes")
-    for line in reported.replace("NLA_F_NESTED|", "").splitlines():
+    for line in trace.replace("NLA_F_NESTED|", "").splitlines():
         if "IFLA_VFINFO_LIST" in line and "nlmsg_type=RTM_NEWLINK" in line:
-            return re.split(r", iov_len=|, \d+, 0, (?:NULL|\{sa_family)", line[line.index("IFLA_VFINFO_LIST") :])[
-                0
-            ].rstrip("]}")
-    raise AssertionError(reported)
+            attribute = line[line.index("IFLA_VFINFO_LIST") :]
+            return re.split(r", iov_len=|, \d+, 0, (?:NULL|\{sa_family)", attribute)[0].rstrip("]}")
+    raise AssertionError(trace)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +121,7 @@ def traced(*command: str) -> str:
     ],
 )
 @on_a_node
-def test_requests_are_those_of_iproute2(setting: str, value: str, command: str):
+def test_requests_equal_those_of_iproute2(setting: str, value: str, command: str):
     pair("rail0")
-    ours = traced(sys.executable, "-c", SEND, setting, value)
-    assert ours == traced("ip", "link", "set", "rail0", "vf", "3", *command.split())
+    ours = traced_request(sys.executable, "-c", SEND, setting, value)
+    assert ours == traced_request("ip", "link", "set", "rail0", "vf", "3", *command.split())

@@ -13,9 +13,9 @@ import sys
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from answers import NODE, Cluster, annotations, attach  # copied beside this file
+from fake_cluster import NODE, FakeCluster, attach_with_retries, sandbox_annotations  # copied beside this file
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.objects import Object
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import read
 from lanewise_driver.claims import service as claims
@@ -43,7 +43,7 @@ class DriverNode:
             hook_python=Path(sys.executable),
         )
         self.paths.make()
-        self.cluster = Cluster()
+        self.cluster = FakeCluster()
         self.change(settings)
 
     def change(self, settings: Object) -> None:
@@ -81,7 +81,9 @@ class DriverNode:
     def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:
         """Prepare and attach a claim. Pod number N is the namespace podN."""
         service.prepare(claim)
-        attach(service, AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim)))
+        attach_with_retries(
+            service, AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", sandbox_annotations(claim))
+        )
 
 
 def device(address: str) -> str:

@@ -20,11 +20,11 @@ import typing as t
 from pathlib import Path
 
 import driver_changes  # this module and the next two are copied beside this file
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from answers import NODE, Cluster, annotations, attach
+from fake_cluster import NODE, FakeCluster, attach_with_retries, sandbox_annotations
 from killed import killed_at
 from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.objects import Object
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.claims import service as claims
@@ -57,7 +57,7 @@ class ShareNode:
             hook_python=Path(sys.executable),
         )
         self.paths.make()
-        self.cluster = Cluster()
+        self.cluster = FakeCluster()
         self.settings = self.with_rule()
 
     def with_rule(self, **more: t.Any) -> Settings:
@@ -101,8 +101,8 @@ class ShareNode:
     def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:
         """Prepare and attach a claim to a pod."""
         service.prepare(claim)
-        request = AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim))
-        attach(service, request)
+        request = AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", sandbox_annotations(claim))
+        attach_with_retries(service, request)
 
     # read by iproute2
 

@@ -110,7 +110,7 @@ def _pods(vm: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
     """Two namespaces as pods, and a card with two VFs whose rates are set in the way of the parameter."""
     vm.copy(packages(), "/opt")
     vm.copy(artifacts.tools() / artifacts.LIBRARIES / "libstdc++.so.6", f"/{artifacts.LIBRARIES}")
-    for program in ("lab/share_node.py", "driver/answers.py", "driver/driver_changes.py", "driver/killed.py"):
+    for program in ("lab/share_node.py", "driver/fake_cluster.py", "driver/driver_changes.py", "driver/killed.py"):
         vm.copy(COLLECTION / "tests" / program, "/opt/shares")
     make_vfs(vm)
     if request.param != "igb":

@@ -23,7 +23,7 @@ CONFIGS: dict[str, dict[str, t.Any]] = {table.VF: {}, table.OPEN_VF: {"vf": {"sp
 
 
 @pytest.mark.parametrize("column", list(CONFIGS))
-def test_attempts_get_through_only_as_the_security_page_states(vm: Node, column: str) -> None:
+def test_attempts_succeed_exactly_as_the_security_page_states(vm: Node, column: str) -> None:
     card, _address, _name = make_vfs(vm)
     vm.copy(COLLECTION / "tests/driver/hostile", "/opt/hostile")
     python = "cd /opt && PYTHONDONTWRITEBYTECODE=1 python3 -m hostile"

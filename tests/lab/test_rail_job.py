@@ -61,7 +61,7 @@ class Member:
         put_driver(node)
         node.copy(packages(), "/opt")
         node.copy(artifacts.tools() / artifacts.LIBRARIES / "libstdc++.so.6", f"/{artifacts.LIBRARIES}")
-        for program in ("lab/rail_node.py", "lab/driver_node.py", "driver/answers.py", "driver/allreduce.py"):
+        for program in ("lab/rail_node.py", "lab/driver_node.py", "driver/fake_cluster.py", "driver/allreduce.py"):
             node.copy(COLLECTION / "tests" / program, "/opt/rails")
         node.copy(artifacts.openmpi(), "/")
         node.ssh("ldconfig; modprobe -a igbvf rdma_rxe rdma_ucm; rdma system set netns exclusive")

@@ -17,10 +17,10 @@ from ansible_collections.lanewise.dra.tests.lab.node import Node
 MODULES = "bonding 8021q vrf veth macvlan tun vxlan ip_gre ipip wireguard bridge tcp_diag"
 PROGRAM = """
 import json, sys
-from ansible_collections.lanewise.dra.tests.driver.uplink_cases import Unsupported, make
+from ansible_collections.lanewise.dra.tests.driver.uplink_cases import Unsupported, set_up
 from lanewise_driver.uplinks.carried import Rule
 try:
-    make(sys.argv[1])
+    set_up(sys.argv[1])
     print(json.dumps(dict(Rule().now().by_name)))
 except Unsupported as reason:
     print(json.dumps(str(reason)))

@@ -17,29 +17,29 @@ from .description import DescriptionError, load, names, plan
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.machines", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("list", help="the machines of this package")
-    maker = verbs.add_parser("build", help="write machines as DIR/NAME")
-    maker.add_argument("machine", nargs="*", help="a name that list shows, or a description file")
-    maker.add_argument("--all", action="store_true", help="every machine of this package")
-    maker.add_argument("--out", required=True, type=Path, metavar="DIR")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="the machines of this package")
+    build_parser = commands.add_parser("build", help="write machines as DIR/NAME")
+    build_parser.add_argument("machine", nargs="*", help="a name that list shows, or a description file")
+    build_parser.add_argument("--all", action="store_true", help="every machine of this package")
+    build_parser.add_argument("--out", required=True, type=Path, metavar="DIR")
     arguments = parser.parse_args()
-    if arguments.verb == "list":
+    if arguments.command == "list":
         for name in names():
             machine = load(name)
             print(f"{name:16} {len(plan(machine).functions):4} functions  {machine['summary']}")
         return 0
     wanted = arguments.machine + (names() if arguments.all else [])
     if not wanted:
-        maker.error("name a machine or use --all")
+        build_parser.error("name a machine or use --all")
     for name in wanted:
         start = time.perf_counter()
         try:
-            done = build(name, arguments.out / Path(name).stem)
+            root = build(name, arguments.out / Path(name).stem)
         except (DescriptionError, OSError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 1
-        print(f"{done} {time.perf_counter() - start:.2f} s")
+        print(f"{root} {time.perf_counter() - start:.2f} s")
     return 0
 
 

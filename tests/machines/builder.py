@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write a machine as a directory with sys/ and proc/, in the shape that the Linux kernel shows it.
+"""Write a machine as a directory with sys/ and proc/, as the Linux kernel would show it.
 
 The attributes are those of Documentation/ABI (sysfs-bus-pci, sysfs-class-net, sysfs-class-infiniband,
-sysfs-devices-system-cpu, sysfs-devices-node, sysfs-kernel-iommu_groups). Where the kernel answers a read with an
-error (EINVAL for the speed of an interface that is down, EOPNOTSUPP for a port name that the driver does not have),
-the file is left out, because a plain file cannot fail that way.
+sysfs-devices-system-cpu, sysfs-devices-node, sysfs-kernel-iommu_groups). If reading a file of the kernel would fail
+(EINVAL for the speed of an interface that is down, EOPNOTSUPP for a port name that the driver does not have), the file
+is left out, because reading a plain file cannot fail in this way.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ STAMP = ".machine.json"
 
 
 def build(description: dict | str | Path, out: Path) -> Path:
-    """Build one machine below `out` and return `out`.
+    """Build one machine in the directory `out` and return `out`.
 
     `description` is a dictionary, a file or the name of a machine of this package. The tree is written beside
-    `out` and moved there when it is complete; nothing is written if `out` already holds the same machine.
+    `out` and moved there when it is complete; nothing is written if `out` already contains the same machine.
     Raises description.DescriptionError, and OSError if `out` exists and is not a machine.
     """
     machine, out = load(description), Path(out)
@@ -51,10 +51,10 @@ def build(description: dict | str | Path, out: Path) -> Path:
 
 
 def _build(machine: dict[str, t.Any], out: Path, stamp: dict[str, t.Any]) -> Path:
-    found = _stamp(out)
-    if found == stamp:
+    existing = _stamp(out)
+    if existing == stamp:
         return out
-    if found is None and out.exists() and any(out.iterdir()):
+    if existing is None and out.exists() and any(out.iterdir()):
         raise FileExistsError(f"{out} exists and is not a machine")
     files, links = compose(machine)
     files[STAMP] = json.dumps(stamp).encode()
@@ -90,33 +90,33 @@ def compose(machine: dict[str, t.Any]) -> tuple[dict[str, bytes], dict[str, str]
 
 
 def synthetic(functions: int = 100, pairs: int = 8) -> dict[str, t.Any]:
-    """A description with exactly `functions` PCI functions for benchmarks: a two-socket server.
+    """A description of a two-socket server with exactly `functions` PCI functions, for benchmarks.
 
-    Up to `pairs` GPUs and NICs are below switches, each GPU and each NIC at its own port. All other functions belong to
-    the CPUs, like most functions of a real server. Raises DescriptionError below 1 function.
+    Up to `pairs` GPUs and as many NICs are below switches, each at its own port. All other functions belong to the
+    CPUs, like most functions of a real server. Raises DescriptionError for fewer than one function.
     """
     if functions < 1:
         raise DescriptionError("a synthetic machine needs at least one function")
     roots: dict[str, t.Any] = {}
-    left, index = functions, 0
-    while left:
+    remaining, index = functions, 0
+    while remaining:
         domain = index // 4
-        at, root = f"{domain:04x}:{index % 4 * 0x40:02x}", {"numa": index % 2}
+        bus, root = f"{domain:04x}:{index % 4 * 0x40:02x}", {"numa": index % 2}
         index += 1
-        if left >= 6 and pairs:
-            here = min(2, pairs, (left - 2) // 4)
+        if remaining >= 6 and pairs:
+            pairs_below_switch = min(2, pairs, (remaining - 2) // 4)
             switch = {}
-            for slot in range(here):
+            for slot in range(pairs_below_switch):
                 switch[f"{2 * slot:02x}.0 pex-dsp"] = {"00.0 h100-sxm": {}}
                 switch[f"{2 * slot + 1:02x}.0 pex-dsp"] = {"00.0 cx7-ib": {}}
             root["01.0 spr-root-port"] = {"00.0 pex-usp": switch}
-            left -= 2 + 4 * here
-            pairs -= here
-        plain = min(30, left)
-        if plain:
-            root[f"02-{plain + 1:02x}.0 intel-host"] = {}
-            left -= plain
-        roots[at] = root
+            remaining -= 2 + 4 * pairs_below_switch
+            pairs -= pairs_below_switch
+        cpu_functions = min(30, remaining)
+        if cpu_functions:
+            root[f"02-{cpu_functions + 1:02x}.0 intel-host"] = {}
+            remaining -= cpu_functions
+        roots[bus] = root
     return {
         "name": f"synthetic-{functions}",
         "summary": f"{functions} PCI functions for benchmarks",
@@ -127,6 +127,7 @@ def synthetic(functions: int = 100, pairs: int = 8) -> dict[str, t.Any]:
 
 
 def _stamp(out: Path) -> dict[str, t.Any] | None:
+    """The name and hash of the machine in a directory, or None if there is none."""
     try:
         return json.loads((out / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -134,6 +135,7 @@ def _stamp(out: Path) -> dict[str, t.Any] | None:
 
 
 def _hash(machine: dict[str, t.Any]) -> str:
+    """A hash of everything that determines a tree: the description, the sources of the builder and the parts."""
     state = hashlib.blake2b(json.dumps(machine, sort_keys=True, default=str).encode(), digest_size=16)
     sources = [path for path in HERE.glob("*.py") if not path.name.startswith(("test_", "__"))]
     for source in (*sorted(sources), HERE / "parts.yml"):
@@ -141,20 +143,23 @@ def _hash(machine: dict[str, t.Any]) -> str:
     return state.hexdigest()
 
 
-def _write(top: Path, before: Path, files: dict[str, bytes], links: dict[str, str]) -> None:
-    """Write a tree below `top`. Files equal to those of the tree `before` are moved as hard links: file systems are
-    slow at deleting some thousand files and creating them again (ext4 avoids inodes that were freed a moment ago)."""
-    made = {""}
-    base, old = str(top), str(before)
+def _write(top: Path, previous: Path, files: dict[str, bytes], links: dict[str, str]) -> None:
+    """Write a tree below `top`.
 
-    def folder(path: str) -> None:
-        if path not in made:
-            folder(path.rpartition("/")[0])
-            os.mkdir(f"{base}/{path}")
-            made.add(path)
+    Files that are the same in the tree `previous` become hard links to these: deleting thousands of files and creating
+    them again is slow (ext4 avoids inodes that were freed a moment ago).
+    """
+    created = {""}
+    new, old = str(top), str(previous)
+
+    def create_folder(path: str) -> None:
+        if path not in created:
+            create_folder(path.rpartition("/")[0])
+            os.mkdir(f"{new}/{path}")
+            created.add(path)
 
     for path, content in files.items():
-        folder(path.rpartition("/")[0])
+        create_folder(path.rpartition("/")[0])
         if path.endswith("/"):
             continue
         try:
@@ -164,87 +169,87 @@ def _write(top: Path, before: Path, files: dict[str, bytes], links: dict[str, st
         except OSError:
             same = False
         if same:
-            os.link(f"{old}/{path}", f"{base}/{path}")
+            os.link(f"{old}/{path}", f"{new}/{path}")
             continue
-        handle = os.open(f"{base}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        handle = os.open(f"{new}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         os.write(handle, content)
         os.close(handle)
     for path, target in links.items():
-        folder(path.rpartition("/")[0])
+        create_folder(path.rpartition("/")[0])
         try:
             same = os.readlink(f"{old}/{path}") == target
         except OSError:
             same = False
         if same:
-            os.link(f"{old}/{path}", f"{base}/{path}", follow_symlinks=False)
+            os.link(f"{old}/{path}", f"{new}/{path}", follow_symlinks=False)
         else:
-            os.symlink(target, f"{base}/{path}")
+            os.symlink(target, f"{new}/{path}")
 
 
 class _Tree(Processors, Functions, Interfaces, RdmaDevices):
-    """A whole machine."""
+    """All files and links of a machine."""
 
     def compose(self) -> None:
-        self.processors()
-        self.identity()
-        self.loopback()
+        self.add_processors()
+        self.add_system()
+        self.add_loopback()
         for path, numa in self.plan.roots.items():
-            self.pci_bus(path, path.rsplit("/pci", 1)[1], numa, path)
+            self.add_pci_bus(path, path.rsplit("/pci", 1)[1], numa, path)
         for folder in ("devices", "drivers", "slots"):
             self.files[f"sys/bus/pci/{folder}/"] = b""
         for name in ("net", "infiniband", "infiniband_verbs", "infiniband_mad", "nvme", "iommu"):
             self.files[f"sys/class/{name}/"] = b""
         for function in self.plan.functions:
-            self.function(function)
+            self.add_function(function)
         for function in sorted(self.plan.functions, key=lambda f: f.pf is not None):  # PFs are probed first
-            self.functions_of_driver(function)
+            self.add_driver_devices(function)
         for function in self.plan.functions:
-            self.representors(function)
-        self.iommu()
+            self.add_representors(function)
+        self.add_iommu_groups()
         for name, spec in (self.machine.get("virtual_nets") or {}).items():
-            self.virtual_net(name, spec)
-        self.routes()
-        self.nvidia()
+            self.add_virtual_interface(name, spec)
+        self.add_routes()
+        self.add_nvidia_files()
         for path, text in (self.machine.get("files") or {}).items():
             self.files[path] = f"{text}\n".encode()
 
-    def functions_of_driver(self, fn: Function) -> None:
-        spec = fn.spec
+    def add_driver_devices(self, function: Function) -> None:
+        spec = function.spec
         if spec.get("driver") in (None, "vfio-pci", "pci-stub"):
             return
         if spec.get("net"):
             for index, net in enumerate(spec["net"] if isinstance(spec["net"], list) else [spec["net"]]):
-                self.pci_net(fn, net, index)
+                self.add_pci_interface(function, net, index)
         if spec.get("rdma"):
-            self.rdma(fn)
+            self.add_rdma_device(function)
         if spec.get("nvme"):
-            self.nvme(fn)
+            self.add_nvme_controller(function)
         if spec.get("drm"):
-            self.drm(fn)
+            self.add_drm_device(function)
 
-    def nvme(self, fn: Function) -> None:
-        spec = fn.spec["nvme"]
-        number = self.count("nvme")
+    def add_nvme_controller(self, function: Function) -> None:
+        spec = function.spec["nvme"]
+        number = self.next_number("nvme")
         name = f"nvme{number}"
-        path = f"{fn.path}/nvme/{name}"
-        serial = f"{spec['serial']}{self.made_up('nvme', fn.address) % 10**10:010d}"
-        self.attributes(
+        path = f"{function.path}/nvme/{name}"
+        serial = f"{spec['serial']}{self.made_up_number('nvme', function.address) % 10**10:010d}"
+        self.put_attributes(
             path,
             {
                 "model": f"{spec['model']:<40}",
                 "serial": f"{serial:<20}",
                 "firmware_rev": f"{spec['fw']:<8}",
-                "address": fn.address,
+                "address": function.address,
                 "state": "live",
                 "transport": "pcie",
                 "cntlid": 1,
-                "numa_node": fn.numa,
+                "numa_node": function.numa,
                 "dev": f"241:{number}",
             },
         )
-        self.class_device("nvme", path, fn.path)
+        self.put_class_device("nvme", path, function.path)
         block = f"{path}/{name}n1"
-        self.attributes(
+        self.put_attributes(
             block,
             {
                 "size": spec["gib"] << 21,
@@ -255,30 +260,30 @@ class _Tree(Processors, Functions, Interfaces, RdmaDevices):
                 "nsid": 1,
             },
         )
-        self.class_device("block", block, path)
+        self.put_class_device("block", block, path)
 
-    def drm(self, fn: Function) -> None:
-        number = self.count("card")
-        self.put(f"{fn.path}/drm/card{number}/dev", f"226:{number}")
-        self.class_device("drm", f"{fn.path}/drm/card{number}", fn.path)
-        if fn.spec["drm"] != "card":
-            render = 128 + self.count("render")
-            self.put(f"{fn.path}/drm/renderD{render}/dev", f"226:{render}")
-            self.class_device("drm", f"{fn.path}/drm/renderD{render}", fn.path)
+    def add_drm_device(self, function: Function) -> None:
+        number = self.next_number("card")
+        self.put(f"{function.path}/drm/card{number}/dev", f"226:{number}")
+        self.put_class_device("drm", f"{function.path}/drm/card{number}", function.path)
+        if function.spec["drm"] != "card":
+            render = 128 + self.next_number("render")
+            self.put(f"{function.path}/drm/renderD{render}/dev", f"226:{render}")
+            self.put_class_device("drm", f"{function.path}/drm/renderD{render}", function.path)
 
-    def nvidia(self) -> None:
+    def add_nvidia_files(self) -> None:
         cards = [f for f in self.plan.functions if f.spec.get("driver") == "nvidia" and f.spec.get("model")]
-        for minor, fn in enumerate(cards):
-            uuid = f"{self.made_up('gpu', fn.address):032x}"
+        for minor, function in enumerate(cards):
+            uuid = f"{self.made_up_number('gpu', function.address):032x}"
             uuid = "-".join((uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:]))
-            self.proc(
-                f"driver/nvidia/gpus/{fn.address}/information",
+            self.put_proc(
+                f"driver/nvidia/gpus/{function.address}/information",
                 (
-                    f"Model: \t\t {fn.spec['model']}\nIRQ:   \t\t {100 + minor}\nGPU UUID: \t GPU-{uuid}\n"
+                    f"Model: \t\t {function.spec['model']}\nIRQ:   \t\t {100 + minor}\nGPU UUID: \t GPU-{uuid}\n"
                     f"Video BIOS: \t 96.00.89.00.01\nBus Type: \t PCIe\nDMA Size: \t 52 bits\n"
-                    f"DMA Mask: \t 0xfffffffffffff\nBus Location: \t {fn.address}\nDevice Minor: \t {minor}\n"
+                    f"DMA Mask: \t 0xfffffffffffff\nBus Location: \t {function.address}\nDevice Minor: \t {minor}\n"
                     f"GPU Firmware: \t 570.133.20\nGPU Excluded:\t No\n"
                 ),
             )
         if cards:
-            self.proc("driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  570.133.20\n")
+            self.put_proc("driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  570.133.20\n")

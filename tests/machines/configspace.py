@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Binary data of a PCI function as its hardware would return it: configuration space and VPD.
+"""Binary data of PCI functions, as hardware would return it: configuration space and VPD.
 
 Layouts are those of the PCI Express Base Specification (chapter 7) and of the PCI Local Bus Specification 3.0
 (appendix I, VPD); register names and offsets follow include/uapi/linux/pci_regs.h.
@@ -50,10 +50,10 @@ def config_space(  # noqa: PLR0913, PLR0917
 ) -> bytes:
     """Configuration space of one function: 4096 bytes for PCI Express, 256 bytes for conventional PCI.
 
-    `buses` is (primary, secondary, subordinate) and makes a type 1 header. `port` is a key of PORT_TYPE; None
-    makes a conventional function. `link` and `max_link` are (GT/s, lanes); a link of (0, 0) is what a VF shows.
-    `acs` is (capable, enabled) as ACS names. `sriov` has total, num, offset, stride, vf. A VF (`virtual`)
-    answers FFFFh for vendor and device (SR-IOV specification, 3.4.1).
+    `buses` is (primary, secondary, subordinate); with it the header is of type 1. `port` is a key of PORT_TYPE, or None
+    for conventional PCI. `link` and `max_link` are (GT/s, lanes); a VF reports a link of (0, 0). `acs` is (capable,
+    enabled) as ACS names. `sriov` has total, num, offset, stride, vf. A VF (`virtual`) reports FFFFh as vendor and
+    device (SR-IOV specification, 3.4.1).
     """
     space = bytearray(4096 if port is not None else 256)
     ids = (0xFFFF, 0xFFFF) if virtual else (vendor, device)
@@ -63,26 +63,26 @@ def config_space(  # noqa: PLR0913, PLR0917
         space[0x18:0x1B] = bytes(buses)
     else:
         struct.pack_into("<HH", space, 0x2C, *subsystem)
-    _capabilities(space, subsystem, buses, port, link, max_link, slot, has_vpd)
+    _write_capabilities(space, subsystem, buses, port, link, max_link, slot, has_vpd)
     if port is not None:
-        _extended(space, serial, acs, sriov, ari=virtual or sriov is not None)
+        _write_extended_capabilities(space, serial, acs, sriov, ari=virtual or sriov is not None)
     return bytes(space)
 
 
-def _capabilities(space, subsystem, buses, port, link, max_link, slot, has_vpd) -> None:  # noqa: PLR0917
-    caps = []
+def _write_capabilities(space, subsystem, buses, port, link, max_link, slot, has_vpd) -> None:  # noqa: PLR0917
+    capabilities = []
     if port is not None:
-        caps.append((0x40, _CAP_EXPRESS))
+        capabilities.append((0x40, _CAP_EXPRESS))
     if buses and subsystem != (0, 0):
-        caps.append((0x80, _CAP_SSVID))
+        capabilities.append((0x80, _CAP_SSVID))
     if has_vpd:
-        caps.append((0x90, _CAP_VPD))
-    where = 0x34
-    for offset, identifier in caps:
-        space[where] = offset
+        capabilities.append((0x90, _CAP_VPD))
+    pointer = 0x34
+    for offset, identifier in capabilities:
+        space[pointer] = offset
         space[offset] = identifier
-        where = offset + 1
-    if not caps:
+        pointer = offset + 1
+    if not capabilities:
         struct.pack_into("<H", space, 0x06, 0)
     if port is not None:
         struct.pack_into("<H", space, 0x42, 2 | PORT_TYPE[port] << 4 | (0x100 if slot else 0))
@@ -96,28 +96,28 @@ def _capabilities(space, subsystem, buses, port, link, max_link, slot, has_vpd) 
         struct.pack_into("<HH", space, 0x84, *subsystem)
 
 
-def _extended(space, serial, acs, sriov, ari) -> None:
-    entries = []
+def _write_extended_capabilities(space, serial, acs, sriov, ari) -> None:
+    capabilities = []
     if serial is not None:
-        entries.append((0x100, _EXT_DSN, struct.pack("<Q", serial)))
+        capabilities.append((0x100, _EXT_DSN, struct.pack("<Q", serial)))
     if acs is not None:
-        entries.append((0x120, _EXT_ACS, struct.pack("<HH", acs_word(acs[0]), acs_word(acs[1]))))
+        capabilities.append((0x120, _EXT_ACS, struct.pack("<HH", acs_word(acs[0]), acs_word(acs[1]))))
     if ari:
-        entries.append((0x140, _EXT_ARI, b"\0\0\0\0"))
+        capabilities.append((0x140, _EXT_ARI, b"\0\0\0\0"))
     if sriov is not None:
         body = bytearray(0x3C)
-        enabled = 0x19 if sriov["num"] else 0x10  # VF Enable, VF MSE, ARI Capable Hierarchy
-        struct.pack_into("<H", body, 0x04, enabled)
+        control = 0x19 if sriov["num"] else 0x10  # VF Enable, VF MSE, ARI Capable Hierarchy
+        struct.pack_into("<H", body, 0x04, control)
         struct.pack_into("<HHH", body, 0x08, sriov["total"], sriov["total"], sriov["num"])
         struct.pack_into("<HH", body, 0x10, sriov["offset"], sriov["stride"])
         struct.pack_into("<H", body, 0x16, sriov["vf"])
         struct.pack_into("<II", body, 0x18, 0x553, 1)
-        entries.append((0x180, _EXT_SRIOV, bytes(body)))
-    if entries and entries[0][0] != 0x100:  # the list always starts at 100h
-        entries[0] = (0x100, *entries[0][1:])
-    for index, (offset, identifier, body) in enumerate(entries):
-        following = entries[index + 1][0] if index + 1 < len(entries) else 0
-        struct.pack_into("<I", space, offset, identifier | 1 << 16 | following << 20)
+        capabilities.append((0x180, _EXT_SRIOV, bytes(body)))
+    if capabilities and capabilities[0][0] != 0x100:  # the list always starts at 100h
+        capabilities[0] = (0x100, *capabilities[0][1:])
+    for index, (offset, identifier, body) in enumerate(capabilities):
+        next_offset = capabilities[index + 1][0] if index + 1 < len(capabilities) else 0
+        struct.pack_into("<I", space, offset, identifier | 1 << 16 | next_offset << 20)
         space[offset + 4 : offset + 4 + len(body)] = body
 
 

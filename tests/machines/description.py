@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""From a machine description to the list of its PCI functions, with buses and names assigned as Linux would."""
+"""Read machine descriptions. Assign addresses and IOMMU groups to their PCI functions, as Linux would."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DescriptionError(ValueError):
 
 @dataclass
 class Function:
-    """One PCI function, placed. `parent` is the bridge above it; `path` lies below sys/."""
+    """One PCI function with its address. `parent` is the bridge above it; `path` is relative to sys/."""
 
     domain: int
     bus: int
@@ -60,14 +60,14 @@ class Function:
 
     @property
     def port(self) -> str | None:
-        """PCI Express port type as configspace.PORT_TYPE names it; None for conventional PCI."""
+        """PCI Express port type, a key of configspace.PORT_TYPE; None for conventional PCI."""
         kind = self.spec.get("port")
         return kind if kind or not self.spec.get("link") else "endpoint"
 
 
 @dataclass
 class Plan:
-    """All data that the writer needs. `roots` maps a host bridge's path below sys/ to its NUMA node."""
+    """All data that the builder needs. `roots` maps a host bridge's path below sys/ to its NUMA node."""
 
     machine: dict[str, t.Any]
     functions: list[Function] = field(default_factory=list)
@@ -78,14 +78,14 @@ class Plan:
 
 
 def names() -> list[str]:
-    """Names of the machines that come with the package."""
+    """Names of the machines of this package."""
     return sorted(p.stem for p in DESCRIPTIONS.glob("*.yml"))
 
 
 def load(source: dict | str | Path) -> dict[str, t.Any]:
     """Read a description: a dictionary, a file, or the name of a machine of this package.
 
-    `like` names another machine to start from: mappings are merged, anything else replaces.
+    `like` names another machine, whose description is the base: mappings are merged, all other values are replaced.
     Raises DescriptionError for an unknown name.
     """
     if isinstance(source, dict):
@@ -104,44 +104,47 @@ def load(source: dict | str | Path) -> dict[str, t.Any]:
 def parts() -> dict[str, dict[str, t.Any]]:
     """The catalogue of cards, with `like` resolved."""
     raw = yaml.load((HERE / "parts.yml").read_text(encoding="utf-8"), Loader=_LOADER)
-    done: dict[str, dict[str, t.Any]] = {}
+    resolved: dict[str, dict[str, t.Any]] = {}
 
     def resolve(name: str) -> dict[str, t.Any]:
-        if name not in done:
-            own = dict(raw[name])
-            base = own.pop("like", None)
-            done[name] = _merge(resolve(base), own) if base else own
-        return done[name]
+        if name not in resolved:
+            part = dict(raw[name])
+            base = part.pop("like", None)
+            resolved[name] = _merge(resolve(base), part) if base else part
+        return resolved[name]
 
     return {name: resolve(name) for name in raw}
 
 
 def plan(description: dict[str, t.Any]) -> Plan:
-    """Place every function. Raises DescriptionError for unknown parts, overrides without a function, full buses."""
+    """Assign an address to every function.
+
+    Raises DescriptionError for unknown parts, overrides without a function, and more buses than a domain has.
+    """
     result = Plan(description)
-    builder = _Placer(result, {**parts(), **description.get("parts", {})})
-    home = "/".join(filter(None, ["devices", description.get("under")]))
-    for at, root in description.get("roots", {}).items():
-        builder.root(at, root or {}, home, None)
-    unused = set(description.get("override", {})) - builder.overridden
+    placer = _Placer(result, {**parts(), **description.get("parts", {})})
+    parent_path = "/".join(filter(None, ["devices", description.get("under")]))
+    for bus, root in description.get("roots", {}).items():
+        placer.place_root(bus, root or {}, parent_path, None)
+    unused = set(description.get("override", {})) - placer.overridden
     if unused:
         raise DescriptionError(f"override without a function: {', '.join(sorted(unused))}")
-    seen: set[str] = set()
+    addresses: set[str] = set()
     for function in result.functions:
-        if function.address in seen:
+        if function.address in addresses:
             raise DescriptionError(f"two functions at {function.address}")
-        seen.add(function.address)
+        addresses.add(function.address)
     result.functions.sort(key=lambda f: (f.domain, f.bus, f.device, f.function))
-    _isolate(result)
+    _set_acs_and_iommu_groups(result)
     return result
 
 
 def digest(*words: t.Any) -> int:
-    """A stable 128 bit number for made-up identities (MAC addresses, GUIDs, serial numbers)."""
+    """A 128-bit number for made-up MAC addresses, GUIDs and serial numbers, the same for the same words."""
     return int.from_bytes(hashlib.blake2b("|".join(map(str, words)).encode(), digest_size=16).digest(), "big")
 
 
-def link(value: str) -> tuple[float, int]:
+def parse_link(value: str) -> tuple[float, int]:
     """Parse "32.0 x16" into (GT/s, lanes)."""
     match = re.fullmatch(r"([0-9.]+) x(\d+)", value)
     if not match:
@@ -161,6 +164,8 @@ class _Bus(t.NamedTuple):
 
 
 class _Placer:
+    """Creates the functions of a plan, each with its address, and the buses below bridges."""
+
     def __init__(self, result: Plan, catalogue: dict[str, dict[str, t.Any]]) -> None:
         self.plan = result
         self.catalogue = catalogue
@@ -169,22 +174,22 @@ class _Placer:
         self.overridden: set[str] = set()
         self.next_bus: dict[int, int] = {}  # domain -> next free bus below the root that is being placed
 
-    def root(self, at: str, spec: dict[str, t.Any], parent_path: str, numa: int | None) -> None:
-        domain, bus = (int(x, 16) for x in at.split(":"))
+    def place_root(self, domain_and_bus: str, spec: dict[str, t.Any], parent_path: str, numa: int | None) -> None:
+        domain, bus = (int(number, 16) for number in domain_and_bus.split(":"))
         if "under" in spec:
             parent_path = f"{parent_path}/{spec['under']}"
         path = f"{parent_path}/pci{domain:04x}:{bus:02x}"
         numa = spec.get("numa", -1 if numa is None else numa)
         self.plan.roots[path] = numa
         self.next_bus[domain] = bus + 1
-        self.children(spec, _Bus(domain, bus, path, path.rsplit("/", 1)[1], None, numa))
+        self.place_children(spec, _Bus(domain, bus, path, path.rsplit("/", 1)[1], None, numa))
 
-    def children(self, spec: dict[str, t.Any], above: _Bus) -> None:
+    def place_children(self, spec: dict[str, t.Any], bus: _Bus) -> None:
         cards: dict[int, list[Function]] = {}
         pending: list[tuple[Function, dict[str, t.Any]]] = []
-        for key, value in self.expand(spec):
+        for key, value in self.expand_templates(spec):
             for device, number, part in self.positions(key):
-                function = self.function(above, device, number, part, value or {})
+                function = self.create_function(bus, device, number, part, value or {})
                 cards.setdefault(device, []).append(function)
                 pending.append((function, value or {}))
         for functions in cards.values():
@@ -193,53 +198,53 @@ class _Placer:
         for function, value in pending:
             self.plan.functions.append(function)
             if function.is_bridge:
-                self.bridge(function, value)
-            for key, inner in value.items():
-                nested = _ROOT.match(key)
-                if nested:
-                    self.root(nested.group(1), inner or {}, f"{function.path}", function.numa)
+                self.place_below_bridge(function, value)
+            for key, root in value.items():
+                match = _ROOT.match(key)
+                if match:
+                    self.place_root(match.group(1), root or {}, f"{function.path}", function.numa)
         for functions in cards.values():
             for index, function in enumerate(functions):
-                self.virtual_functions(function, index, len(functions))
+                self.place_virtual_functions(function, index, len(functions))
 
     def positions(self, key: str) -> t.Iterator[tuple[int, int, str]]:
         """Device, function and part of each function that a key such as `00-03.0 part` stands for."""
         match = _DEVICE.match(key)
         if not match:
             return
-        first, last, fn_first, fn_last, part = match.groups()
+        first_device, last_device, first_function, last_function, part = match.groups()
         if part not in self.catalogue:
             raise DescriptionError(f"unknown part {part!r} at {key!r}")
-        for device in range(int(first, 16), int(last or first, 16) + 1):
-            for number in range(int(fn_first), int(fn_last or fn_first) + 1):
+        for device in range(int(first_device, 16), int(last_device or first_device, 16) + 1):
+            for number in range(int(first_function), int(last_function or first_function) + 1):
                 yield device, number, part
 
-    def function(self, above: _Bus, device: int, number: int, part: str, value: dict[str, t.Any]) -> Function:
-        own = {k: v for k, v in value.items() if not _DEVICE.match(k) and not _ROOT.match(k)}
-        merged = _merge(self.catalogue[part], own)
-        address = f"{above.domain:04x}:{above.bus:02x}:{device:02x}.{number}"
+    def create_function(self, bus: _Bus, device: int, number: int, part: str, value: dict[str, t.Any]) -> Function:
+        options = {k: v for k, v in value.items() if not _DEVICE.match(k) and not _ROOT.match(k)}
+        spec = _merge(self.catalogue[part], options)
+        address = f"{bus.domain:04x}:{bus.bus:02x}:{device:02x}.{number}"
         if address in self.overrides:
             self.overridden.add(address)
-            merged = _merge(merged, self.overrides[address])
-        merged["part"] = part
-        where = merged.get("numa", above.numa)
-        path = f"{above.path}/{address}"
-        function = Function(above.domain, above.bus, device, number, merged, path, above.root, above.parent, where)
-        if above.parent:
-            above.parent.children.append(function)
+            spec = _merge(spec, self.overrides[address])
+        spec["part"] = part
+        numa = spec.get("numa", bus.numa)
+        path = f"{bus.path}/{address}"
+        function = Function(bus.domain, bus.bus, device, number, spec, path, bus.root, bus.parent, numa)
+        if bus.parent:
+            bus.parent.children.append(function)
         return function
 
-    def bridge(self, function: Function, value: dict[str, t.Any]) -> None:
+    def place_below_bridge(self, function: Function, value: dict[str, t.Any]) -> None:
         domain = function.domain
         secondary = function.spec.get("bus", self.next_bus[domain])
         function.secondary = secondary
         self.next_bus[domain] = secondary + 1
-        self.children(value, _Bus(domain, secondary, function.path, function.root, function, function.numa))
+        self.place_children(value, _Bus(domain, secondary, function.path, function.root, function, function.numa))
         function.subordinate = self.next_bus[domain] - 1
         if function.subordinate > 255:
             raise DescriptionError(f"no bus numbers left below {function.address}")
 
-    def virtual_functions(self, pf: Function, index: int, count: int) -> None:
+    def place_virtual_functions(self, pf: Function, index: int, count: int) -> None:
         capability = pf.spec.get("sriov")
         if not capability:
             return
@@ -249,23 +254,25 @@ class _Placer:
         total, num = capability["total"], options.get("count", 0)
         if num > total:
             raise DescriptionError(f"{pf.address}: {num} VFs of {total}")
-        # The first VF follows the last PF of the card, and each PF's VFs those of the previous PF (as mlx5 and ice do).
+        # The VFs of the first PF follow the last PF of the card, and each PF's VFs follow those of the PF before it, as
+        # with mlx5 and ice.
         offset = capability.get("offset", count + index * total - index)
         stride = capability.get("stride", 1)
         pf.sriov = {"total": total, "num": num, "offset": offset, "stride": stride, "vf": int(capability["vf"], 16)}
-        rid = pf.bus << 8 | pf.device << 3 | pf.function
-        self.next_bus[pf.domain] = max(self.next_bus[pf.domain], (rid + offset + stride * (total - 1) >> 8) + 1)
+        pf_routing_id = pf.bus << 8 | pf.device << 3 | pf.function
+        last_bus = pf_routing_id + offset + stride * (total - 1) >> 8
+        self.next_bus[pf.domain] = max(self.next_bus[pf.domain], last_bus + 1)
         base = {k: v for k, v in pf.spec.items() if k not in ("sriov", "vfs", "vpd", "slot", "representors")}
         base["id"] = f"{pf.spec['id'].split(':')[0]}:{capability['vf']}"
         for number in range(num):
-            where = rid + offset + stride * number
+            routing_id = pf_routing_id + offset + stride * number
             spec = _merge(base, {k: v for k, v in options.items() if k != "count"})
             spec = _merge(spec, (options.get("each") or {}).get(number, {}))
             vf = Function(
                 pf.domain,
-                where >> 8,
-                where >> 3 & 0x1F,
-                where & 7,
+                routing_id >> 8,
+                routing_id >> 3 & 0x1F,
+                routing_id & 7,
                 spec,
                 "",
                 pf.root,
@@ -278,7 +285,8 @@ class _Placer:
             pf.vfs.append(vf)
             self.plan.functions.append(vf)
 
-    def expand(self, spec: dict[str, t.Any]) -> list[tuple[str, t.Any]]:
+    def expand_templates(self, spec: dict[str, t.Any]) -> list[tuple[str, t.Any]]:
+        """The entries of the templates that `spec` uses, then its own entries."""
         used = spec.get("use", [])
         entries: list[tuple[str, t.Any]] = []
         for name in [used] if isinstance(used, str) else used:
@@ -288,7 +296,7 @@ class _Placer:
         return entries + [(k, v) for k, v in spec.items() if isinstance(k, str)]
 
 
-def _isolate(result: Plan) -> None:
+def _set_acs_and_iommu_groups(result: Plan) -> None:
     """Set ACS and IOMMU groups by the rules of drivers/pci/pci.c and drivers/iommu/iommu.c (pci_device_group)."""
     system = result.machine.get("system", {})
     iommu = system.get("iommu")
@@ -304,36 +312,38 @@ def _isolate(result: Plan) -> None:
     numbers: dict[str, int] = {}
     for function in result.functions:
         if function.domain <= 0xFFFF:  # devices behind VMD share the VMD function's DMA identity, without a group
-            function.group = numbers.setdefault(_leader(function, slots).path, len(numbers))
+            function.group = numbers.setdefault(_group_owner(function, slots).path, len(numbers))
 
 
 def _slot(function: Function) -> tuple:
+    """A key that is the same for all functions of a card."""
     return function.path.rsplit("/", 1)[0], function.bus, function.device
 
 
 def _isolates(bridge: Function) -> bool:
+    """Whether devices below the bridge can have IOMMU groups of their own."""
     if bridge.port == "upstream":
         return True
     return bridge.acs_enabled is not None and {"SV", "RR", "CR", "UF"} <= set(bridge.acs_enabled.split())
 
 
-def _leader(function: Function, slots: dict[tuple, Function]) -> Function:
-    """The function whose IOMMU group `function` is in."""
-    above, ancestors = function.parent, []
-    while above:
-        ancestors.append(above)
-        above = above.parent
-    if not all(map(_isolates, ancestors)):
-        return _leader(function.parent, slots)
+def _group_owner(function: Function, slots: dict[tuple, Function]) -> Function:
+    """The function whose IOMMU group `function` is in: itself, the first function of the card, or a bridge above."""
+    bridge, bridges = function.parent, []
+    while bridge:
+        bridges.append(bridge)
+        bridge = bridge.parent
+    if not all(map(_isolates, bridges)):
+        return _group_owner(function.parent, slots)
     if function.pf is None and function.multifunction and not function.spec.get("functions_isolated"):
         if not (function.is_bridge and function.acs_enabled is not None):
             return slots[_slot(function)]
     return function
 
 
-def _merge(base: dict[str, t.Any], over: dict[str, t.Any]) -> dict[str, t.Any]:
+def _merge(base: dict[str, t.Any], changes: dict[str, t.Any]) -> dict[str, t.Any]:
     result = copy.deepcopy(base)
-    for key, value in over.items():
+    for key, value in changes.items():
         if isinstance(value, dict) and isinstance(result.get(key), dict):
             result[key] = _merge(result[key], value)
         else:

@@ -12,19 +12,19 @@ from .description import Plan, digest
 
 
 def cpu_list(cpus: t.Iterable[int]) -> str:
-    """A kernel list string ("0-3,8") of CPU or node numbers."""
-    spans: list[list[int]] = []
+    """CPU or node numbers as the kernel lists them: 0-3,8."""
+    ranges: list[list[int]] = []
     for cpu in sorted(cpus):
-        if spans and spans[-1][1] == cpu - 1:
-            spans[-1][1] = cpu
+        if ranges and ranges[-1][1] == cpu - 1:
+            ranges[-1][1] = cpu
         else:
-            spans.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def cpu_mask(cpus: t.Iterable[int], bits: int) -> str:
-    """A kernel mask string of `bits` bits: comma separated words of 32 bits, the first one possibly shorter."""
-    digits = f"{sum(1 << c for c in cpus):0{-(-bits // 4)}x}"
+    """A mask of `bits` bits as the kernel writes it: words of 32 bits with commas, the first one possibly shorter."""
+    digits = f"{sum(1 << cpu for cpu in cpus):0{-(-bits // 4)}x}"
     words = []
     while digits:
         digits, words = digits[:-8], [digits[-8:], *words]
@@ -32,7 +32,7 @@ def cpu_mask(cpus: t.Iterable[int], bits: int) -> str:
 
 
 class Files:
-    """Collects files and links. Paths below sys/ are given without that prefix to put() and link()."""
+    """Collects files and links. Methods whose name begins with `put` take paths below sys/, or put_proc below proc/."""
 
     def __init__(self, planned: Plan) -> None:
         self.plan = planned
@@ -40,43 +40,47 @@ class Files:
         self.system: dict[str, t.Any] = self.machine.get("system") or {}
         self.files: dict[str, bytes] = {}
         self.links: dict[str, str] = {}
-        self.nodes: dict[int, list[int]] = {}
-        self.cpus = 1
+        self.node_cpus: dict[int, list[int]] = {}  # CPUs by NUMA node
+        self.cpu_count = 1
         self.ifindex = 1
-        self.net_paths: dict[str, str] = {}
+        self.interface_paths: dict[str, str] = {}
         self.macs: dict[str, str] = {}
         self.counters: dict[str, int] = {}
 
     def put(self, path: str, *values: t.Any) -> None:
         self.files[f"sys/{path}"] = "".join(f"{v}\n" for v in values).encode()
 
-    def proc(self, path: str, text: str) -> None:
+    def put_proc(self, path: str, text: str) -> None:
         self.files[f"proc/{path}"] = text.encode()
 
-    def attributes(self, path: str, values: dict[str, t.Any]) -> None:
+    def put_attributes(self, path: str, values: dict[str, t.Any]) -> None:
         for name, value in values.items():
             if value is not None:
                 self.put(f"{path}/{name}", value)
 
-    def link(self, path: str, target: str) -> None:
-        """A link at sys/`path` to sys/`target`, relative as kernfs_get_target_path writes it: the common base
-        is always above the target, never the target itself."""
-        here, there = path.split("/")[:-1], target.split("/")
+    def put_link(self, path: str, target: str) -> None:
+        """Add a link at `path`, relative as the kernel's kernfs_get_target_path writes it.
+
+        The common base is always above the target, never the target itself.
+        """
+        source_parts, target_parts = path.split("/")[:-1], target.split("/")
         common = 0
-        while common < min(len(here), len(there) - 1) and here[common] == there[common]:
+        while common < min(len(source_parts), len(target_parts) - 1) and source_parts[common] == target_parts[common]:
             common += 1
-        self.links[f"sys/{path}"] = "/".join([".."] * (len(here) - common) + there[common:])
+        self.links[f"sys/{path}"] = "/".join([".."] * (len(source_parts) - common) + target_parts[common:])
 
-    def class_device(self, subsystem: str, path: str, parent: str | None) -> None:
+    def put_class_device(self, subsystem: str, path: str, parent: str | None) -> None:
+        """Add the links of a device of a class."""
         name = path.rsplit("/", 1)[1]
-        self.link(f"class/{subsystem}/{name}", path)
-        self.link(f"{path}/subsystem", f"class/{subsystem}")
+        self.put_link(f"class/{subsystem}/{name}", path)
+        self.put_link(f"{path}/subsystem", f"class/{subsystem}")
         if parent:
-            self.link(f"{path}/device", parent)
+            self.put_link(f"{path}/device", parent)
 
-    def count(self, what: str) -> int:
-        self.counters[what] = self.counters.get(what, -1) + 1
-        return self.counters[what]
+    def next_number(self, counter: str) -> int:
+        self.counters[counter] = self.counters.get(counter, -1) + 1
+        return self.counters[counter]
 
-    def made_up(self, *words: t.Any) -> int:
+    def made_up_number(self, *words: t.Any) -> int:
+        """A 128-bit number for a MAC address, GUID or serial number, the same in each build of the machine."""
         return digest(self.machine.get("name"), *words)

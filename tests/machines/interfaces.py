@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Network interfaces, virtual interfaces on top of others, and routes."""
+"""Files of network interfaces, of virtual interfaces on top of others, and of routes."""
 
 from __future__ import annotations
 
@@ -13,52 +13,56 @@ from .files import Files
 
 
 class Interfaces(Files):
-    """Network interfaces, virtual interfaces on top of others, and routes."""
+    """Adds the files of network interfaces, of virtual interfaces on top of others, and of routes."""
 
-    def mac(self, fn: Function, index: int = 0) -> str:
-        tail = self.made_up("mac", fn.address, index) & 0xFFFFFF
-        oui = fn.spec.get("oui", "02:00:00")
-        if fn.pf:
+    def mac_of(self, function: Function, index: int = 0) -> str:
+        tail = self.made_up_number("mac", function.address, index) & 0xFFFFFF
+        oui = function.spec.get("oui", "02:00:00")
+        if function.pf:
             oui = f"{int(oui[:2], 16) & 0xFE | 2:02x}{oui[2:]}"
         return ":".join([oui, *(f"{tail >> s & 0xFF:02x}" for s in (16, 8, 0))])
 
-    def net_name(self, fn: Function, net: dict[str, t.Any], index: int) -> str:
-        """Name of the predictable path policy (systemd.net-naming-scheme)."""
+    def interface_name(self, function: Function, net: dict[str, t.Any], index: int) -> str:
+        """The name of the interface by systemd's path policy (systemd.net-naming-scheme)."""
         if "name" in net:
             return net["name"]
-        at = fn.pf or fn
+        pf = function.pf or function
         name = "ib" if net["type"] == "ib" else "en"
-        name += (f"P{at.domain}" if at.domain else "") + f"p{at.bus}s{at.device}"
-        name += f"f{at.function}" if at.multifunction or at.function else ""
-        if fn.pf:
-            return f"{name}v{fn.vf_number}"
+        name += (f"P{pf.domain}" if pf.domain else "") + f"p{pf.bus}s{pf.device}"
+        name += f"f{pf.function}" if pf.multifunction or pf.function else ""
+        if function.pf:
+            return f"{name}v{function.vf_number}"
         if net.get("port_name"):
             return f"{name}n{net['port_name']}"
         return f"{name}d{index}" if index else name
 
-    def pci_net(self, fn: Function, net: dict[str, t.Any], index: int) -> None:
-        name = self.net_name(fn, net, index)
-        fn.spec.setdefault("_nets", []).append(name)
+    def add_pci_interface(self, function: Function, net: dict[str, t.Any], index: int) -> None:
+        name = self.interface_name(function, net, index)
+        function.spec.setdefault("_nets", []).append(name)
         port_name = net.get("port_name")
-        if fn.pf:
+        if function.pf:
             port_name = None
         elif port_name == "p0":
-            port_name = f"p{fn.function}"
+            port_name = f"p{function.function}"
             name = name[:-2] + port_name if "name" not in net else name
-            fn.spec["_nets"][-1] = name
-        switch = f"{self.made_up('switch', fn.address[:-2]) & 0xFFFFFFFFFFFF:012x}" if net.get("switchdev") else None
-        if fn.pf:
+            function.spec["_nets"][-1] = name
+        switch = (
+            f"{self.made_up_number('switch', function.address[:-2]) & 0xFFFFFFFFFFFF:012x}"
+            if net.get("switchdev")
+            else None
+        )
+        if function.pf:
             switch = None
-        state = fn.spec.get("state", "up")
-        address = mac = self.mac(fn, index)
+        state = function.spec.get("state", "up")
+        address = mac = self.mac_of(function, index)
         if net["type"] == "ib":
-            guid = self.guid(fn)
+            guid = self.guid_of(function)
             tail = ":".join(f"{guid >> shift & 0xFF:02x}" for shift in range(56, -1, -8))
             address = f"00:00:10:29:fe:80:00:00:00:00:00:00:{tail}"  # queue pair number, then the port's GID
         self.macs[name] = mac
-        self.interface(
-            f"{fn.path}/net/{name}",
-            fn.path,
+        self.add_interface(
+            f"{function.path}/net/{name}",
+            function.path,
             {
                 "type": 32 if net["type"] == "ib" else 1,
                 "address": address,
@@ -68,21 +72,21 @@ class Interfaces(Files):
                 "dev_port": index,
                 "port_name": port_name,
                 "switch_id": switch,
-                "assign": 3 if fn.pf else 0,
+                "assign": 3 if function.pf else 0,
                 "alias": net.get("alias"),
             },
         )
 
-    def interface(self, path: str, device: str | None, net: dict[str, t.Any]) -> None:
+    def add_interface(self, path: str, device: str | None, net: dict[str, t.Any]) -> None:
         name = path.rsplit("/", 1)[1]
         state, kind = net.get("state", "up"), net.get("type", 1)
         up = state == "up"
         index = self.ifindex
         self.ifindex += 1
         flags = 0x1003 if state != "down" else 0x1002
-        self.net_paths[name] = path
+        self.interface_paths[name] = path
         uevent = [f"DEVTYPE={net['devtype']}"] if net.get("devtype") else []
-        self.attributes(
+        self.put_attributes(
             path,
             {
                 "address": net["address"],
@@ -111,29 +115,29 @@ class Interfaces(Files):
             },
         )
         self.files[f"sys/{path}/ifalias"] = f"{net['alias']}\n".encode() if net.get("alias") else b""
-        self.class_device("net", path, device)
+        self.put_class_device("net", path, device)
 
-    def representors(self, fn: Function) -> None:
-        pattern = fn.spec.get("representors")
+    def add_representors(self, function: Function) -> None:
+        pattern = function.spec.get("representors")
         if not pattern:
             return
-        uplink = self.net_paths[fn.spec["_nets"][0]]
+        uplink = self.interface_paths[function.spec["_nets"][0]]
         switch = self.files[f"sys/{uplink}/phys_switch_id"].decode().strip()
-        for vf in fn.vfs:
-            self.interface(
-                f"{fn.path}/net/{pattern.format(vf.vf_number)}",
-                fn.path,
+        for vf in function.vfs:
+            self.add_interface(
+                f"{function.path}/net/{pattern.format(vf.vf_number)}",
+                function.path,
                 {
-                    "address": self.mac(vf, 9),
+                    "address": self.mac_of(vf, 9),
                     "assign": 1,
-                    "speed": fn.spec["net"]["speed"],
+                    "speed": function.spec["net"]["speed"],
                     "switch_id": switch,
-                    "port_name": f"pf{fn.function}vf{vf.vf_number}",
+                    "port_name": f"pf{function.function}vf{vf.vf_number}",
                 },
             )
 
-    def loopback(self) -> None:
-        self.interface(
+    def add_loopback(self) -> None:
+        self.add_interface(
             "devices/virtual/net/lo",
             None,
             {
@@ -147,22 +151,23 @@ class Interfaces(Files):
             },
         )
 
-    def virtual_net(self, name: str, spec: dict[str, t.Any]) -> None:
+    def add_virtual_interface(self, name: str, spec: dict[str, t.Any]) -> None:
         kind, lower = spec["kind"], spec.get("lower", [])
         device = None
         if "under" in spec:  # a paravirtual card
             device = "/".join(["devices", *filter(None, [self.machine.get("under"), spec["under"]])])
         path = f"{device or 'devices/virtual'}/net/{name}"
-        for below in lower:
-            if below not in self.net_paths:
-                raise DescriptionError(f"{name}: no interface {below!r}; there are {', '.join(self.net_paths)}")
+        for lower_name in lower:
+            if lower_name not in self.interface_paths:
+                known = ", ".join(self.interface_paths)
+                raise DescriptionError(f"{name}: no interface {lower_name!r}; there are {known}")
         mac = self.macs[lower[0]] if lower else "02:00:00:00:00:01"
         self.macs[name] = mac
-        below_index = None
+        lower_index = None
         if lower and kind in ("vlan", "macvlan"):
-            below_index = int(self.files[f"sys/{self.net_paths[lower[0]]}/ifindex"])
+            lower_index = int(self.files[f"sys/{self.interface_paths[lower[0]]}/ifindex"])
         assign = {"bond": 2, "vlan": 2, "netvsc": 0}.get(kind, 3)
-        self.interface(
+        self.add_interface(
             path,
             device,
             {
@@ -171,27 +176,28 @@ class Interfaces(Files):
                 "speed": spec.get("speed"),
                 "mtu": spec.get("mtu", 1500),
                 "devtype": kind if kind in ("bond", "vlan", "bridge") else None,
-                "iflink": below_index or self.ifindex,
+                "iflink": lower_index or self.ifindex,
                 "flags": 0x1403 if kind == "bond" else 0x1003,
             },
         )
-        for below in lower:
-            self.link(f"{path}/lower_{below}", self.net_paths[below])
-            self.link(f"{self.net_paths[below]}/upper_{name}", path)
+        for lower_name in lower:
+            lower_path = self.interface_paths[lower_name]
+            self.put_link(f"{path}/lower_{lower_name}", lower_path)
+            self.put_link(f"{lower_path}/upper_{name}", path)
             if kind in ("bond", "bridge", "netvsc"):
-                self.link(f"{self.net_paths[below]}/master", path)
+                self.put_link(f"{lower_path}/master", path)
         if kind == "bond":
-            self.bond(name, path, spec, mac)
+            self.add_bond(name, path, spec, mac)
         elif kind == "bridge":
-            self.bridge(path, lower, mac)
+            self.add_bridge(path, lower, mac)
         elif kind == "vlan":
-            head = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n"
-            text = self.files.get("proc/net/vlan/config", head.encode()).decode()
-            self.proc("net/vlan/config", f"{text}{name:<15}| {spec['id']:<4} | {lower[0]}\n")
+            header = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n"
+            text = self.files.get("proc/net/vlan/config", header.encode()).decode()
+            self.put_proc("net/vlan/config", f"{text}{name:<15}| {spec['id']:<4} | {lower[0]}\n")
 
-    def bond(self, name: str, path: str, spec: dict[str, t.Any], mac: str) -> None:
+    def add_bond(self, name: str, path: str, spec: dict[str, t.Any], mac: str) -> None:
         lower = spec.get("lower", [])
-        self.attributes(
+        self.put_attributes(
             f"{path}/bonding",
             {
                 "slaves": " ".join(lower),
@@ -200,31 +206,33 @@ class Interfaces(Files):
                 "active_slave": lower[0] if spec.get("mode", "").startswith("active-backup") else "",
             },
         )
-        for below in lower:
-            place = self.net_paths[below]
-            self.attributes(
-                f"{place}/bonding_slave",
-                {"perm_hwaddr": self.macs[below], "state": "active", "mii_status": "up", "queue_id": 0},
+        for lower_name in lower:
+            lower_path = self.interface_paths[lower_name]
+            self.put_attributes(
+                f"{lower_path}/bonding_slave",
+                {"perm_hwaddr": self.macs[lower_name], "state": "active", "mii_status": "up", "queue_id": 0},
             )
-            self.put(f"{place}/address", mac)
-            self.put(f"{place}/flags", "0x1903")
-        members = (self.files.get("sys/class/net/bonding_masters", b"").decode().split()) + [name]
-        self.put("class/net/bonding_masters", " ".join(members))
+            self.put(f"{lower_path}/address", mac)
+            self.put(f"{lower_path}/flags", "0x1903")
+        bonds = (self.files.get("sys/class/net/bonding_masters", b"").decode().split()) + [name]
+        self.put("class/net/bonding_masters", " ".join(bonds))
 
-    def bridge(self, path: str, lower: list[str], mac: str) -> None:
-        self.attributes(f"{path}/bridge", {"bridge_id": f"8000.{mac.replace(':', '')}", "stp_state": 0})
-        for number, below in enumerate(lower, 1):
-            place = self.net_paths[below]
-            self.attributes(f"{place}/brport", {"port_no": f"0x{number:x}", "state": 3})
-            self.link(f"{place}/brport/bridge", path)
-            self.link(f"{path}/brif/{below}", f"{place}/brport")
+    def add_bridge(self, path: str, lower: list[str], mac: str) -> None:
+        self.put_attributes(f"{path}/bridge", {"bridge_id": f"8000.{mac.replace(':', '')}", "stp_state": 0})
+        for number, lower_name in enumerate(lower, 1):
+            lower_path = self.interface_paths[lower_name]
+            self.put_attributes(f"{lower_path}/brport", {"port_no": f"0x{number:x}", "state": 3})
+            self.put_link(f"{lower_path}/brport/bridge", path)
+            self.put_link(f"{path}/brif/{lower_name}", f"{lower_path}/brport")
 
-    def routes(self) -> None:
-        route = self.machine.get("default_route")
+    def add_routes(self) -> None:
+        interface = self.machine.get("default_route")
         rows = ["Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"]
-        if route:
-            if route not in self.net_paths:
-                raise DescriptionError(f"default_route: no interface {route!r}; there are {', '.join(self.net_paths)}")
-            rows.append(f"{route}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0")
-            rows.append(f"{route}\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0")
-        self.proc("net/route", "".join(f"{row:<127}\n" for row in rows))
+        if interface:
+            if interface not in self.interface_paths:
+                raise DescriptionError(
+                    f"default_route: no interface {interface!r}; there are {', '.join(self.interface_paths)}"
+                )
+            rows.append(f"{interface}\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0")
+            rows.append(f"{interface}\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0")
+        self.put_proc("net/route", "".join(f"{row:<127}\n" for row in rows))

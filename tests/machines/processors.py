@@ -2,57 +2,59 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""CPUs, NUMA nodes and the names of a machine."""
+"""Files of CPUs, NUMA nodes, the kernel and the firmware."""
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 from .files import Files, cpu_list, cpu_mask
 
 
 class Processors(Files):
-    """CPUs, NUMA nodes and the names of a machine."""
+    """Adds the files of CPUs, NUMA nodes, the kernel and the firmware."""
 
-    def processors(self) -> None:
+    def add_processors(self) -> None:
         cpu = self.machine["cpu"]
         sockets, cores, threads = cpu.get("sockets", 1), cpu["cores"], cpu.get("threads", 1)
         per_socket = cpu.get("numa_per_socket", 1)
-        self.cpus = total = sockets * cores * threads
+        self.cpu_count = total = sockets * cores * threads
         base = "devices/system/cpu"
-        everything = cpu_list(range(total))
-        self.attributes(
+        all_cpus = cpu_list(range(total))
+        self.put_attributes(
             base,
             {
-                "online": everything,
-                "possible": everything,
-                "present": everything,
+                "online": all_cpus,
+                "possible": all_cpus,
+                "present": all_cpus,
                 "offline": "",
                 "kernel_max": 8191,
                 "smt/active": int(threads > 1),
             },
         )
         packages = {
-            s: [s * cores + c + n * sockets * cores for n in range(threads) for c in range(cores)]
-            for s in range(sockets)
+            socket: tuple(
+                socket * cores + core + thread * sockets * cores for thread in range(threads) for core in range(cores)
+            )
+            for socket in range(sockets)
         }
-        texts: dict[tuple[int, ...], tuple[str, str]] = {}
 
-        def text(cpus: list[int]) -> tuple[str, str]:
-            key = tuple(cpus)
-            if key not in texts:
-                texts[key] = cpu_mask(cpus, total), cpu_list(cpus)
-            return texts[key]
+        @functools.lru_cache(None)
+        def mask_and_list(cpus: tuple[int, ...]) -> tuple[str, str]:
+            return cpu_mask(cpus, total), cpu_list(cpus)
 
         for number in range(total):
             socket, core = divmod(number % (sockets * cores), cores)
             node = socket * per_socket + core * per_socket // cores
-            self.nodes.setdefault(node, []).append(number)
-            siblings = text([socket * cores + core + n * sockets * cores for n in range(threads)])
-            package = text(packages[socket])
-            place = f"{base}/cpu{number}"
-            self.attributes(
-                f"{place}/topology",
+            self.node_cpus.setdefault(node, []).append(number)
+            siblings = mask_and_list(
+                tuple(socket * cores + core + thread * sockets * cores for thread in range(threads))
+            )
+            package = mask_and_list(packages[socket])
+            path = f"{base}/cpu{number}"
+            self.put_attributes(
+                f"{path}/topology",
                 {
                     "physical_package_id": socket,
                     "die_id": 0,
@@ -68,35 +70,36 @@ class Processors(Files):
                 },
             )
             if number:
-                self.put(f"{place}/online", 1)
-            self.link(f"{place}/node{node}", f"devices/system/node/node{node}")
-            self.link(f"devices/system/node/node{node}/cpu{number}", place)
-            self.link(f"bus/cpu/devices/cpu{number}", place)
-        self.numa(cpu, sockets, per_socket)
-        self.cpuinfo(cpu, total, sockets, cores, threads)
+                self.put(f"{path}/online", 1)
+            self.put_link(f"{path}/node{node}", f"devices/system/node/node{node}")
+            self.put_link(f"devices/system/node/node{node}/cpu{number}", path)
+            self.put_link(f"bus/cpu/devices/cpu{number}", path)
+        self.add_numa_nodes(cpu, sockets, per_socket)
+        self.add_cpuinfo(cpu, total, sockets, cores, threads)
 
-    def numa(self, cpu: dict[str, t.Any], sockets: int, per_socket: int) -> None:
+    def add_numa_nodes(self, cpu: dict[str, t.Any], sockets: int, per_socket: int) -> None:
         base = "devices/system/node"
-        socket_of = {n: n // per_socket for n in range(sockets * per_socket)}
-        memory = {n: cpu.get("memory_gib", 64) for n in socket_of}
+        socket_of = {node: node // per_socket for node in range(sockets * per_socket)}
+        memory = {node: cpu.get("memory_gib", 64) for node in socket_of}
         for extra in cpu.get("memory_nodes", []):  # memory without CPUs, such as GPU memory on Grace
             for index, node in enumerate(range(extra["first"], extra["first"] + extra.get("count", 1))):
                 socket_of[node] = extra["socket"]
                 memory[node] = 0 if index else extra["gib"]
-                self.nodes[node] = []
-        far = {"socket": 12, "remote": 21, "memory": 80, "memory_remote": 120, **cpu.get("distances", {})}
+                self.node_cpus[node] = []
+        distances = {"socket": 12, "remote": 21, "memory": 80, "memory_remote": 120, **cpu.get("distances", {})}
 
-        def distance(a: int, b: int) -> int:
-            if a == b:
+        def distance(node: int, other: int) -> int:
+            if node == other:
                 return 10
-            plain = self.nodes[a] and self.nodes[b]
-            same = socket_of[a] == socket_of[b]
-            return far["socket" if same else "remote"] if plain else far["memory" if same else "memory_remote"]
+            same_socket = socket_of[node] == socket_of[other]
+            if self.node_cpus[node] and self.node_cpus[other]:
+                return distances["socket" if same_socket else "remote"]
+            return distances["memory" if same_socket else "memory_remote"]
 
-        ordered = sorted(self.nodes)
-        with_cpu = cpu_list(n for n in ordered if self.nodes[n])
-        with_memory = cpu_list(n for n in ordered if memory[n])
-        self.attributes(
+        ordered = sorted(self.node_cpus)
+        with_cpu = cpu_list(node for node in ordered if self.node_cpus[node])
+        with_memory = cpu_list(node for node in ordered if memory[node])
+        self.put_attributes(
             base,
             {
                 "online": cpu_list(ordered),
@@ -108,20 +111,20 @@ class Processors(Files):
         )
         for node in ordered:
             kib = memory[node] << 20
-            self.attributes(
+            self.put_attributes(
                 f"{base}/node{node}",
                 {
-                    "cpulist": cpu_list(self.nodes[node]),
-                    "cpumap": cpu_mask(self.nodes[node], self.cpus),
+                    "cpulist": cpu_list(self.node_cpus[node]),
+                    "cpumap": cpu_mask(self.node_cpus[node], self.cpu_count),
                     "distance": " ".join(str(distance(node, other)) for other in ordered),
                     "meminfo": f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib * 9 // 10} kB",
                 },
             )
-            self.link(f"bus/node/devices/node{node}", f"{base}/node{node}")
+            self.put_link(f"bus/node/devices/node{node}", f"{base}/node{node}")
         kib = sum(memory.values()) << 20
-        self.proc("meminfo", f"MemTotal:       {kib} kB\nMemFree:        {kib * 9 // 10} kB\n")
+        self.put_proc("meminfo", f"MemTotal:       {kib} kB\nMemFree:        {kib * 9 // 10} kB\n")
 
-    def cpuinfo(self, cpu: dict[str, t.Any], total: int, sockets: int, cores: int, threads: int) -> None:
+    def add_cpuinfo(self, cpu: dict[str, t.Any], total: int, sockets: int, cores: int, threads: int) -> None:
         blocks = []
         for number in range(total):
             socket, core = divmod(number % (sockets * cores), cores)
@@ -140,27 +143,27 @@ class Processors(Files):
                     f"model name\t: {cpu['model']}\nstepping\t: 8\nphysical id\t: {socket}\n"
                     f"siblings\t: {cores * threads}\ncore id\t\t: {core}\ncpu cores\t: {cores}\nflags\t\t: {flags}\n"
                 )
-        self.proc("cpuinfo", "\n".join(blocks) + "\n")
+        self.put_proc("cpuinfo", "\n".join(blocks) + "\n")
 
     @property
     def arch(self) -> str:
         return self.system.get("arch", "x86_64")
 
-    def identity(self) -> None:
+    def add_system(self) -> None:
         system = self.system
         release = system.get("kernel", "6.8.0-60-generic")
-        self.proc(
+        self.put_proc(
             "cmdline",
             f"BOOT_IMAGE=/boot/vmlinuz-{release} root=/dev/nvme0n1p2 ro"
-            f"{''.join(' ' + w for w in system.get('cmdline', '').split())}\n",
+            f"{''.join(' ' + word for word in system.get('cmdline', '').split())}\n",
         )
-        self.proc("version", f"Linux version {release} (builder@example.com) (gcc) #1 SMP PREEMPT_DYNAMIC\n")
-        self.proc("sys/kernel/osrelease", f"{release}\n")
-        self.proc("sys/kernel/ostype", "Linux\n")
-        self.proc("sys/kernel/arch", f"{self.arch}\n")
-        self.proc("sys/kernel/hostname", f"{self.machine.get('name', 'machine')}\n")
+        self.put_proc("version", f"Linux version {release} (builder@example.com) (gcc) #1 SMP PREEMPT_DYNAMIC\n")
+        self.put_proc("sys/kernel/osrelease", f"{release}\n")
+        self.put_proc("sys/kernel/ostype", "Linux\n")
+        self.put_proc("sys/kernel/arch", f"{self.arch}\n")
+        self.put_proc("sys/kernel/hostname", f"{self.machine.get('name', 'machine')}\n")
         dmi = "devices/virtual/dmi/id"
-        self.attributes(
+        self.put_attributes(
             dmi,
             {
                 "sys_vendor": system.get("vendor"),
@@ -172,12 +175,12 @@ class Processors(Files):
                 "chassis_type": 1 if system.get("hypervisor") else 23,
             },
         )
-        self.link("class/dmi/id", dmi)
+        self.put_link("class/dmi/id", dmi)
         for module, version in (system.get("modules") or {}).items():
             self.put(f"module/{module}/initstate", "live")
             if version:
                 self.put(f"module/{module}/version", version)
 
     def local_cpus(self, node: int) -> list[int]:
-        """The CPUs of a node, or all CPUs without a node (cpumask_of_pcibus)."""
-        return self.nodes.get(node, []) if node >= 0 else list(range(self.cpus))
+        """The CPUs of a NUMA node, or all CPUs if the node is -1 (as the kernel's cpumask_of_pcibus)."""
+        return self.node_cpus.get(node, []) if node >= 0 else list(range(self.cpu_count))

@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Selectors for `test_cel`: those with the same result as in Kubernetes, and those that need a rule."""
+"""Selectors for `test_cel`: those that the engine and Kubernetes treat alike, and those that they treat differently."""
 
 from __future__ import annotations
 
-D = 'device.attributes["d.io"]'
+ATTRS = 'device.attributes["d.io"]'
 
-# Five nested loops
+# Five nested loops, each over ten numbers
 LOOPS = "a + b + c + d + e < 9"
 for name in "edcba":
     LOOPS = f"[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all({name}, {LOOPS})"
@@ -46,15 +46,15 @@ strings.quote(device.driver) == "a"
 device.allowMultipleAllocations
 device.allowMultipleAllocations ? true : false
 !device.allowMultipleAllocations
-{D}.b
-{D}.s
-{D}["b"]
-{D}.nothing
-{D}.nothing == 1
-has({D}.nothing)
-has({D}.nothing.more)
-!has({D}.nothing) || {D}.nothing == 1
-{D}.s.x
+{ATTRS}.b
+{ATTRS}.s
+{ATTRS}["b"]
+{ATTRS}.nothing
+{ATTRS}.nothing == 1
+has({ATTRS}.nothing)
+has({ATTRS}.nothing.more)
+!has({ATTRS}.nothing) || {ATTRS}.nothing == 1
+{ATTRS}.s.x
 device.attributes["none"].x == 1
 has(device.attributes["none"].x)
 has(device.attributes.none)
@@ -66,26 +66,26 @@ device.attributes[device.driver].i == 1
 device.attributes[?"none"].hasValue()
 device.attributes[?"none"].x.hasValue()
 device.attributes.?none.hasValue()
-{D}.?s.orValue("b") == "a"
+{ATTRS}.?s.orValue("b") == "a"
 device.attributes[?"d.io"].?s.orValue("b") == "a"
-{D}.?nothing.orValue("") == ""
+{ATTRS}.?nothing.orValue("") == ""
 size(device.attributes) == 2
 device.attributes.exists(d, device.attributes[d].s == "a")
 device.attributes.all(d, has(device.attributes[d].z))
 device.attributes.map(d, d).size() == 2
 device.attributes.exists_one(d, d == "d.io")
-{D}.exists_one(k, k == "i")
-{D}.exists(k, {D}[k] == 1)
-{D}.exists(k, v, v == 1)
-{D}.all(k, k != "")
-{D}.all(k, v, v == 1 || k == "a")
-{D} == {D}
-{D}.s.exists(x, x == 1)
+{ATTRS}.exists_one(k, k == "i")
+{ATTRS}.exists(k, {ATTRS}[k] == 1)
+{ATTRS}.exists(k, v, v == 1)
+{ATTRS}.all(k, k != "")
+{ATTRS}.all(k, v, v == 1 || k == "a")
+{ATTRS} == {ATTRS}
+{ATTRS}.s.exists(x, x == 1)
 device.attributes.all(x, device.attributes.all(y, device.attributes[x].all(z, device.attributes[y].all(w, z == w))))
-cel.bind(a, {D}, a.exists(k, k == a.s))
-cel.bind(a, {D}, a.exists(k, k == a["x"] || "abcde" + k == a.s))
-cel.bind(a, {D}, [a.s, a.i].size() == a.q)
-cel.bind(a, {D}, a.i + a.i == 2)
+cel.bind(a, {ATTRS}, a.exists(k, k == a.s))
+cel.bind(a, {ATTRS}, a.exists(k, k == a["x"] || "abcde" + k == a.s))
+cel.bind(a, {ATTRS}, [a.s, a.i].size() == a.q)
+cel.bind(a, {ATTRS}, a.i + a.i == 2)
 cel.bind(x, 1, cel.bind(x, "a", x == "a"))
 device.capacity["d.io"].exists(k, device.capacity["d.io"][k].compareTo(quantity("1")) > 0)
 device.capacity.all(d, device.capacity[d].all(k, k.startsWith("m")))
@@ -106,66 +106,66 @@ quantity("1.5").asApproximateFloat() > 1.0
 isQuantity("1Gi") && !isQuantity("1gi")
 sign(quantity("-1")) == -1
 quantity("-1").sign() == -1
-{D}.v == "1.2.3"
-"1.2.3" == {D}.v
-{D}.v != "1.2.3"
-{D}.v == {D}.s
-{D}.s == {D}.v
-{D}.v in ["1.2.3"]
-{D}.v in [device.driver]
-{D}.v == semver("1.2.3-rc.1")
-semver("1.2.3-rc.1+other") == {D}.v
-semver("1.2.3") == {D}.s
-{D}.s == semver("1.2.3")
-{D}.v > "1"
-{D}.v.isLessThan(semver("1.2.3"))
-{D}.s.isGreaterThan(semver("1.0.0"))
-{D}.v.compareTo(semver("1.2.3-rc.1")) == 0
-{D}.v.major() == 1 && {D}.v.minor() == 2 && {D}.v.patch() == 3
+{ATTRS}.v == "1.2.3"
+"1.2.3" == {ATTRS}.v
+{ATTRS}.v != "1.2.3"
+{ATTRS}.v == {ATTRS}.s
+{ATTRS}.s == {ATTRS}.v
+{ATTRS}.v in ["1.2.3"]
+{ATTRS}.v in [device.driver]
+{ATTRS}.v == semver("1.2.3-rc.1")
+semver("1.2.3-rc.1+other") == {ATTRS}.v
+semver("1.2.3") == {ATTRS}.s
+{ATTRS}.s == semver("1.2.3")
+{ATTRS}.v > "1"
+{ATTRS}.v.isLessThan(semver("1.2.3"))
+{ATTRS}.s.isGreaterThan(semver("1.0.0"))
+{ATTRS}.v.compareTo(semver("1.2.3-rc.1")) == 0
+{ATTRS}.v.major() == 1 && {ATTRS}.v.minor() == 2 && {ATTRS}.v.patch() == 3
 semver("1.2")  == semver("1.2.0")
 semver("v1", true).compareTo(semver("1.0.0")) == 0
 semver("01.02", true) == semver("1.2.0")
 semver("1.0.0-alpha").isLessThan(semver("1.0.0"))
 isSemver("1") || isSemver("v1.0", true)
-isSemver({D}.q, true)
-type({D}.i) == int
-type({D}.i) in [int]
-type({D}.v) in [type(semver("0.0.0"))]
-type({D}.v) in [string]
+isSemver({ATTRS}.q, true)
+type({ATTRS}.i) == int
+type({ATTRS}.i) in [int]
+type({ATTRS}.v) in [type(semver("0.0.0"))]
+type({ATTRS}.v) in [string]
 dyn(true)
-{D}.s == 1
-{D}.i == 1.0
-{D}.i in [1.0]
-{D}.i < 2.5
-{D}.i < {D}.s
-{D}.s < {D}.s
-{D}.i + 1 > 1
-{D}.s + {D}.s == "aa"
-{D}.i % 2 == 1
--{D}.i < 0
-{D}.b && {D}.i > 0 || {D}.s < "b"
-{D}.s.startsWith("a") ? true : false
-{D}.i.startsWith("a")
-{D}.s.matches({D}.s)
-{D}.s.contains("abcdefghijklmnop")
-{D}.s.lowerAscii() == "a"
-{D}.s.trim() == "b"
-{D}.s.split(",")[0] == "a"
-{D}.s.split(",").exists(x, x == "a")
-{D}.s.split(",", 2).size() < 3
-{D}.s.substring(1).contains("aaaa")
-{D}.s.replace("", "bbb").contains("aaaa")
-{D}.s.replace("a", "bbb").contains("aaaa")
-{D}.s.replace("aaa", "b").contains("aaaa")
-{D}.s.indexOf("a") == 0
-{D}.s.charAt(0) == "a"
+{ATTRS}.s == 1
+{ATTRS}.i == 1.0
+{ATTRS}.i in [1.0]
+{ATTRS}.i < 2.5
+{ATTRS}.i < {ATTRS}.s
+{ATTRS}.s < {ATTRS}.s
+{ATTRS}.i + 1 > 1
+{ATTRS}.s + {ATTRS}.s == "aa"
+{ATTRS}.i % 2 == 1
+-{ATTRS}.i < 0
+{ATTRS}.b && {ATTRS}.i > 0 || {ATTRS}.s < "b"
+{ATTRS}.s.startsWith("a") ? true : false
+{ATTRS}.i.startsWith("a")
+{ATTRS}.s.matches({ATTRS}.s)
+{ATTRS}.s.contains("abcdefghijklmnop")
+{ATTRS}.s.lowerAscii() == "a"
+{ATTRS}.s.trim() == "b"
+{ATTRS}.s.split(",")[0] == "a"
+{ATTRS}.s.split(",").exists(x, x == "a")
+{ATTRS}.s.split(",", 2).size() < 3
+{ATTRS}.s.substring(1).contains("aaaa")
+{ATTRS}.s.replace("", "bbb").contains("aaaa")
+{ATTRS}.s.replace("a", "bbb").contains("aaaa")
+{ATTRS}.s.replace("aaa", "b").contains("aaaa")
+{ATTRS}.s.indexOf("a") == 0
+{ATTRS}.s.charAt(0) == "a"
 ["abc", device.driver].map(x, x + "a").join("-") == ""
 (device.driver == "a" ? "x" : device.driver).contains("xxxxxxxxxxxx")
-string({D}.s).contains("a")
+string({ATTRS}.s).contains("a")
 [device.driver][0].contains("x")
 {{"a": device.driver}}["a"].contains("x")
 {{"a": device.driver}}.a.contains("x")
-[1, {D}.i].size() == 2
+[1, {ATTRS}.i].size() == 2
 ["a", 1].size() == 1
 [null, 1].size() == 1
 [[], [1]].size() == 2
@@ -203,6 +203,7 @@ math.abs(1) == 1
 {LOOPS}
 """.strip().splitlines()
 
+# Selectors with another verdict or result, by the rule in `test_cel.RULES` that explains the difference
 DIFFERENT = {
     "unchecked": """
 has(device.attributes)
@@ -226,7 +227,7 @@ cel.bind(a, device.attributes, has(a["n"].x))
 """,
     "version-as-map": 'device.attributes["d.io"].v.size() == 1',
     "sum-on-the-right": 'quantity("2") == quantity("1").add(1)',
-    "whole-by-form": 'quantity("1.5Gi").asInteger() > 1',
-    "in-nothing": 'device.attributes["d.io"].nothing in []',
-    "split-of-nothing": '"".split("").size() == 1',
+    "integer-by-notation": 'quantity("1.5Gi").asInteger() > 1',
+    "in-empty-list": 'device.attributes["d.io"].nothing in []',
+    "split-of-empty-text": '"".split("").size() == 1',
 }

@@ -22,13 +22,13 @@ def summarize(request: pytest.FixtureRequest) -> t.Callable[[t.Any], None]:
     """Add a line, or a comparison, to the summary."""
     from ansible_collections.lanewise.dra.tests.oracle.compare import Comparison
 
-    def put(what: t.Any) -> None:
-        line = {"text": str(what)}
-        if isinstance(what, Comparison):
-            line |= {"functions": what.functions, "facts": what.facts, "rules": sorted(what.rules)}
+    def add(entry: t.Any) -> None:
+        line = {"text": str(entry)}
+        if isinstance(entry, Comparison):
+            line |= {"functions": entry.functions, "facts": entry.facts, "rules": sorted(entry.rules)}
         request.config.stash[REPORT].append(line)
 
-    return put
+    return add
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -52,9 +52,11 @@ def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> N
         terminalreporter.write_line(line["text"])
     comparisons = [line for line in lines if "rules" in line]
     if comparisons:
-        fired = {rule for one in comparisons for rule in one["rules"]}
-        silent = [rule for rule in RULES if rule not in fired]
+        used = {rule for comparison in comparisons for rule in comparison["rules"]}
+        unused = [rule for rule in RULES if rule not in used]
+        functions = sum(comparison["functions"] for comparison in comparisons)
+        facts = sum(comparison["facts"] for comparison in comparisons)
         terminalreporter.write_line(
-            f"hwloc: {len(comparisons)} trees, {sum(one['functions'] for one in comparisons)} functions, "
-            f"{sum(one['facts'] for one in comparisons)} facts; unused rules: {', '.join(silent) or 'none'}"
+            f"hwloc: {len(comparisons)} trees, {functions} functions, {facts} facts; "
+            f"unused rules: {', '.join(unused) or 'none'}"
         )

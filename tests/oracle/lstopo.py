@@ -18,7 +18,8 @@ from pathlib import Path
 #: `LANEWISE_LSTOPO` names another binary, to try another version of hwloc.
 BINARY = os.environ.get("LANEWISE_LSTOPO") or shutil.which("lstopo-no-graphics") or shutil.which("lstopo")
 OS_DEVICES = {"0": "block", "2": "network", "3": "openfabrics"}
-_NOT_IO = ("Bridge", "PCIDev", "OSDev", "Misc")
+#: Types of objects that have no CPU set.
+_IO = ("Bridge", "PCIDev", "OSDev", "Misc")
 _PCI_TYPE = re.compile(
     r"^(?P<class_code>\w{4}) \[(?P<vendor_id>\w{4}):(?P<device_id>\w{4})\] "
     r"\[(?P<subsystem_vendor_id>\w{4}):(?P<subsystem_device_id>\w{4})\] (?P<revision>\w{2})"
@@ -39,8 +40,8 @@ class Function:
     is_bridge: bool
     bridges: list[str]
     host_bridge: int
-    cpus: int  # of the nearest ancestor that is not an I/O object
-    nodes: int
+    cpus: int  # CPU set of the nearest ancestor that is not an I/O object
+    nodes: int  # NUMA nodes of that ancestor
 
 
 @dataclass
@@ -56,7 +57,7 @@ class OsDevice:
 class Machine:
     cpus: int = 0  # including the CPUs that are offline
     online: int = 0
-    cpu_sets: set[int] = field(default_factory=set)  # of all objects
+    cpu_sets: set[int] = field(default_factory=set)  # of all objects except I/O objects
     functions: dict[str, Function] = field(default_factory=dict)
     devices: list[OsDevice] = field(default_factory=list)
     nodes: dict[int, tuple[int, int]] = field(default_factory=dict)  # number -> CPU set, bytes
@@ -101,58 +102,64 @@ def run_lstopo(root: Path) -> Machine:
     _walk(machine, top, top, [], None)
     for matrix in document.iter("distances2"):
         if matrix.get("name") == "NUMALatency":
-            numbers = [int(word) for one in matrix.iter("indexes") for word in (one.text or "").split()]
-            values = [int(word) for one in matrix.iter("u64values") for word in (one.text or "").split()]
+            numbers = [int(word) for element in matrix.iter("indexes") for word in (element.text or "").split()]
+            values = [int(word) for element in matrix.iter("u64values") for word in (element.text or "").split()]
             for row, number in enumerate(numbers):
-                own = values[row * len(numbers) : (row + 1) * len(numbers)]
-                machine.distances[number] = dict(zip(numbers, own))
+                distances = values[row * len(numbers) : (row + 1) * len(numbers)]
+                machine.distances[number] = dict(zip(numbers, distances))
     return machine
 
 
-def _walk(machine: Machine, item: ET.Element, place: ET.Element, chain: list[str], host: int | None) -> None:
-    kind = item.get("type")
-    if kind not in _NOT_IO:
-        place = item
-        machine.cpu_sets.add(_bitmap(item.get("complete_cpuset")))
-    address = item.get("pci_busid")
+def _walk(
+    machine: Machine, element: ET.Element, ancestor: ET.Element, above: list[str], host_bridge: int | None
+) -> None:
+    """Add an object and all objects below it.
+
+    `ancestor` is the nearest object above that is not an I/O object, `above` has the PCI functions above.
+    """
+    kind = element.get("type")
+    if kind not in _IO:
+        ancestor = element
+        machine.cpu_sets.add(_bitmap(element.get("complete_cpuset")))
+    address = element.get("pci_busid")
     if kind == "Bridge" and address is None:
-        host = int(item.get("gp_index") or 0)
+        host_bridge = int(element.get("gp_index") or 0)
     if address is not None:
-        match = _PCI_TYPE.match(item.get("pci_type") or "")
-        assert match, item.attrib
+        match = _PCI_TYPE.match(element.get("pci_type") or "")
+        assert match, element.attrib
         machine.functions[address] = Function(
             address=address,
             ids=match.groupdict(),
-            speed=float(item.get("pci_link_speed") or 0),
+            speed=float(element.get("pci_link_speed") or 0),
             is_bridge=kind == "Bridge",
-            bridges=list(chain),
-            host_bridge=host or 0,
-            cpus=_bitmap(place.get("complete_cpuset")),
-            nodes=_bitmap(place.get("complete_nodeset")),
+            bridges=list(above),
+            host_bridge=host_bridge or 0,
+            cpus=_bitmap(ancestor.get("complete_cpuset")),
+            nodes=_bitmap(ancestor.get("complete_nodeset")),
         )
-        chain = [*chain, address]
+        above = [*above, address]
     if kind == "NUMANode":
-        number = int(item.get("os_index") or 0)
-        machine.nodes[number] = (_bitmap(item.get("complete_cpuset")), int(item.get("local_memory") or 0))
+        number = int(element.get("os_index") or 0)
+        machine.nodes[number] = (_bitmap(element.get("complete_cpuset")), int(element.get("local_memory") or 0))
     if kind == "Package":
-        index = item.get("os_index")
-        machine.packages.append((None if index is None else int(index), _bitmap(item.get("cpuset"))))
-    if kind == "OSDev" and item.get("osdev_type") in OS_DEVICES:
-        info = {str(one.get("name")): str(one.get("value")) for one in item.findall("info")}
+        index = element.get("os_index")
+        machine.packages.append((None if index is None else int(index), _bitmap(element.get("cpuset"))))
+    if kind == "OSDev" and element.get("osdev_type") in OS_DEVICES:
+        info = {str(pair.get("name")): str(pair.get("value")) for pair in element.findall("info")}
         machine.devices.append(
             OsDevice(
-                kind=OS_DEVICES[item.get("osdev_type") or ""],
-                name=str(item.get("name")),
-                address=chain[-1] if chain else None,
-                subtype=item.get("subtype"),
+                kind=OS_DEVICES[element.get("osdev_type") or ""],
+                name=str(element.get("name")),
+                address=above[-1] if above else None,
+                subtype=element.get("subtype"),
                 info=info,
             )
         )
-    for child in item.findall("object"):
-        _walk(machine, child, place, chain, host)
+    for child in element.findall("object"):
+        _walk(machine, child, ancestor, above, host_bridge)
 
 
-def port_infos(info: dict[str, str], port: int) -> dict[str, t.Any]:
+def port_info(info: dict[str, str], port: int) -> dict[str, t.Any]:
     """State, LID and GIDs of one port of an RDMA device."""
     gids = {}
     for name, value in info.items():

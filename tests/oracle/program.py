@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A Go program that answers one JSON line with another."""
+"""Build Go programs, and exchange lines of JSON with them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import
 from ansible_collections.lanewise.dra.tests.oracle import trees
 
 
-def needs_go(what: str) -> pytest.MarkDecorator:
-    """Skips tests on a machine that cannot build their program."""
-    return pytest.mark.skipif(shutil.which("go") is None, reason=f"no Go toolchain to build {what} with")
+def needs_go(program: str) -> pytest.MarkDecorator:
+    """A mark that skips tests on a machine that cannot build their program."""
+    return pytest.mark.skipif(shutil.which("go") is None, reason=f"no Go toolchain to build {program} with")
 
 
 def needs_engine() -> pytest.MarkDecorator:
-    """Skips tests if the engine that evaluates selectors is not installed for this Python."""
+    """A mark that skips tests if the engine that evaluates CEL selectors is not installed for this Python."""
     try:
         Engine()
     except EngineMissing as error:
@@ -34,24 +34,29 @@ def needs_engine() -> pytest.MarkDecorator:
     return pytest.mark.skipif(False, reason="the engine is installed")
 
 
-class Program:
-    """The program in a folder, built if it is missing or older than its source.
+def build(source: Path, module: Path | None = None) -> Path:
+    """Build the program in the folder `source` if the binary is missing or older than its source. Returns the binary.
 
-    `module` is the folder of the Go module that it is built in, by default its own.
+    `module` is the folder of the Go module that it is built in, by default `source`.
     """
+    binary = trees.CACHE / (f"{source.name}-{module.name}" if module else source.name)
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    newest = max(path.stat().st_mtime for path in source.iterdir())
+    with binary.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        if not binary.exists() or binary.stat().st_mtime < newest:
+            command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary)]
+            command += [str(path) for path in source.glob("*.go")] if module else ["."]
+            subprocess.run(command, cwd=module or source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
+            os.utime(binary)
+    return binary
+
+
+class Program:
+    """A running Go program that reads one JSON object a line and answers each with another."""
 
     def __init__(self, source: Path, module: Path | None = None) -> None:
-        binary = trees.CACHE / (f"{source.name}-{module.name}" if module else source.name)
-        binary.parent.mkdir(parents=True, exist_ok=True)
-        newest = max(path.stat().st_mtime for path in source.iterdir())
-        with binary.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-            if not binary.exists() or binary.stat().st_mtime < newest:
-                command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary)]
-                command += [str(path) for path in source.glob("*.go")] if module else ["."]
-                subprocess.run(command, cwd=module or source, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
-                os.utime(binary)
-        self.process = subprocess.Popen([str(binary)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen([str(build(source, module))], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self) -> Program:
         return self

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The ACS values of a data-direct board against those of rdma-core's rdma_topo."""
+"""Compare the ACS settings for a board with data-direct functions with those of rdma-core's rdma_topo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = test_rdma_topo.pytestmark
 
 
 def _commands(root: Path) -> list[str]:
-    """The commands for what rdma_topo would still change."""
+    """The setpci commands for the ACS settings that rdma_topo would change."""
     done = subprocess.run(
         [sys.executable, str(test_rdma_topo.PROGRAM), "setpci-acs", "--dry-run"],
         env={**os.environ, "RDMA_TOPO_DEVDIR": f"{root}/sys/bus/pci/devices"},
@@ -33,15 +33,15 @@ def _commands(root: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_rdma_topo_finds_nothing_left_to_set(tmp_path: Path) -> None:
+def test_rdma_topo_names_the_same_functions_and_none_after_converging(tmp_path: Path) -> None:
     root = build("gb300", tmp_path / "machine")
     system = System(str(root))
     resource = AcsForGpudirect(system)
     node = Node(system, general={"acs": "gpudirect"})
-    ours = resource.wanted(node)["node"]
-    wrong = {"acs": {"node": {setting: ["SV"] for setting in ours}}}
+    wanted = resource.wanted(node)["node"]
+    wrong = {"acs": {"node": {setting: ["SV"] for setting in wanted}}}
     assert converge(node, [resource], wanted=wrong).changes
     commands = _commands(root)
-    assert sorted(line.split()[3] for line in commands) == sorted(setting.rpartition(" ")[2] for setting in ours)
+    assert sorted(line.split()[3] for line in commands) == sorted(setting.rpartition(" ")[2] for setting in wanted)
     assert len(converge(node, [resource]).changes) == len(commands)
     assert _commands(root) == []

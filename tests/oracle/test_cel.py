@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Verdict, estimated cost and result of device selectors against Kubernetes' own compiler and evaluator.
+"""Compare verdict, estimated cost and result of device selectors with Kubernetes' own compiler and evaluator.
 
-RULES has the differences that are allowed; each hand-written case that needs a rule names it.
+RULES has the differences that are allowed. Selectors in `cel_cases.DIFFERENT` are grouped by the rule that they need.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import
     Uncheckable,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
-from ansible_collections.lanewise.dra.tests.oracle.cel_cases import DIFFERENT, SAME, D
+from ansible_collections.lanewise.dra.tests.oracle.cel_cases import ATTRS, DIFFERENT, SAME
 from ansible_collections.lanewise.dra.tests.oracle.program import Program, needs_engine, needs_go
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import test_selectors as written
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import test_selectors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,12 +34,12 @@ SOURCE = Path(__file__).resolve().parent / "cel"
 pytestmark = [pytest.mark.long, needs_go("Kubernetes' compiler"), needs_engine()]  # it builds a Go program
 
 RULES = {
-    "unchecked": "The engine lacks what the expression uses, and reports that: no verdict, or no result",
-    "version-as-map": "Versions and quantities are maps to the engine: with a size, searched with in, never a key",
-    "sum-on-the-right": "cel-go finds no overload for == where a sum or difference of quantities is on the right",
-    "whole-by-form": "Whether a quantity is an integer depends on how it is written for the server, on its value here",
-    "in-nothing": "For cel-go membership in an empty list is false, whatever the left side is",
-    "split-of-nothing": "Empty text split at empty text is one part to the engine, none to cel-go",
+    "unchecked": "The engine lacks what the expression uses, and reports that instead of a verdict or result",
+    "version-as-map": "The engine stores versions and quantities as maps: size() and in accept them, string() differs",
+    "sum-on-the-right": "cel-go finds no overload for == if a sum or difference of quantities is on the right",
+    "integer-by-notation": "Whether a quantity is an integer depends on its notation for the server, on its value here",
+    "in-empty-list": "In cel-go, nothing is in an empty list, even if the left side cannot be evaluated",
+    "split-of-empty-text": "Splitting an empty text at an empty text gives one part in the engine, none in cel-go",
 }
 
 DEVICE = {
@@ -55,9 +55,9 @@ DEVICE = {
     "capacity": {"m": {"value": "5Gi"}, "o.io/n": {"value": "5000m"}},
     "allowMultipleAllocations": True,
 }
-# The same names with other values and types, because a result for one device may be reused for similar devices
-TWIN = {
-    "name": "twin",
+# A device with the same names but other values and types: the engine reuses results for devices with equal values
+OTHER_VALUES = {
+    "name": "other-values",
     "attributes": {
         "s": {"string": "zz"},
         "i": {"bool": True},
@@ -69,86 +69,91 @@ TWIN = {
     },
     "capacity": {"m": {"value": "5000m"}, "none/m": {"value": "1"}},
 }
-SUBJECTS = [
+CANDIDATES = [
     {"driver": "d.io", "device": DEVICE},
     {"driver": "o.io", "device": DEVICE},
     {"driver": "d.io", "device": {"name": "bare"}},
-    {"driver": "d.io", "device": TWIN},
+    {"driver": "d.io", "device": OTHER_VALUES},
 ]
 
 
 class Oracle:
-    """The Go program, with a method for one expression."""
+    """The Go program with Kubernetes' compiler and evaluator. It judges one expression at a time."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
 
-    def ask(self, expression: str, subjects: t.Any, consumable: bool = True, lists: bool = False) -> dict[str, t.Any]:
+    def ask(self, expression: str, candidates: t.Any, consumable: bool = True, lists: bool = False) -> dict[str, t.Any]:
         features = {"consumableCapacity": consumable, "listTypeAttributes": lists}
-        return self.program.ask({"expression": expression, "features": features, "devices": subjects})
+        return self.program.ask({"expression": expression, "features": features, "devices": candidates})
 
 
 @pytest.fixture(scope="session")
 def oracle() -> t.Iterator[Oracle]:
-    with Program(SOURCE) as running:
-        yield Oracle(running)
+    with Program(SOURCE) as program:
+        yield Oracle(program)
 
 
-def result_of(engine: Engine, expression: str, subject: dict[str, t.Any]) -> t.Any:
+def result_of(engine: Engine, expression: str, candidate: dict[str, t.Any]) -> t.Any:
+    """Whether the engine finds that the device matches, or the error."""
     try:
-        return engine.matches(expression, subject["device"], subject["driver"])
+        return engine.matches(expression, candidate["device"], candidate["driver"])
     except (EvaluationError, Uncheckable) as error:
         return error
 
 
-def compare(oracle: Oracle, engine: Engine, expression: str, subjects: t.Any, **features: bool) -> collections.Counter:
+def compare(
+    oracle: Oracle, engine: Engine, expression: str, candidates: t.Any, **features: bool
+) -> collections.Counter:
     """Fail on a difference without a rule. Returns counts of what was compared, and of the rules that were needed."""
-    theirs = oracle.ask(expression, subjects, **features)
-    ours = engine.judge(expression)
-    seen: collections.Counter = collections.Counter(expressions=1)
-    if "error" in theirs:
-        seen["refused"] += 1
-        assert ours.cost is None, f"{expression}: {theirs['error']}"
-        assert ours.errors or ours.unchecked
-        seen["unchecked"] += bool(ours.unchecked)
-        return seen
-    if ours.cost is not None:
-        seen["costs"] += 1
-        assert ours.cost == int(theirs["cost"]), expression
-        assert bool(ours.errors) == (ours.cost > limits.CEL_COST)
+    answer = oracle.ask(expression, candidates, **features)
+    verdict = engine.judge(expression)
+    counts: collections.Counter = collections.Counter(expressions=1)
+    if "error" in answer:
+        counts["refused"] += 1
+        assert verdict.cost is None, f"{expression}: {answer['error']}"
+        assert verdict.errors or verdict.unchecked
+        counts["unchecked"] += bool(verdict.unchecked)
+        return counts
+    if verdict.cost is not None:
+        counts["costs"] += 1
+        assert verdict.cost == int(answer["cost"]), expression
+        assert bool(verdict.errors) == (verdict.cost > limits.CEL_COST)
     else:
-        assert not ours.errors, f"{expression}: {ours.errors}, on the server {theirs['cost']}"
-        assert ours.unchecked
-        seen["unchecked"] += 1
-    if ours.errors:
-        seen["too complex"] += 1
-        return seen
-    for subject, expected in zip(subjects, theirs.get("results", [])):
-        result = result_of(engine, expression, subject)
-        seen["results"] += 1
+        assert not verdict.errors, f"{expression}: {verdict.errors}, on the server {answer['cost']}"
+        assert verdict.unchecked
+        counts["unchecked"] += 1
+    if verdict.errors:
+        counts["too complex"] += 1
+        return counts
+    for candidate, expected in zip(candidates, answer.get("results", [])):
+        result = result_of(engine, expression, candidate)
+        counts["results"] += 1
         if isinstance(result, Uncheckable):
-            seen["unchecked"] += 1
+            counts["unchecked"] += 1
         elif isinstance(expected, str) != isinstance(result, EvaluationError) or (
             isinstance(expected, bool) and expected is not result
         ):
-            seen[rule_for(expression, subject, expected, result)] += 1
-    return seen
+            counts[rule_for(expression, candidate, expected, result)] += 1
+    return counts
 
 
-def rule_for(expression: str, subject: dict[str, t.Any], expected: t.Any, result: t.Any) -> str:
-    versions = [one for one in (subject["device"].get("attributes") or {}).values() if "version" in one]
-    written_there = "semver(" in expression or "quantity(" in expression
-    if (versions or written_there) and any(name in expression for name in ("size", "string(", " in ")):
+def rule_for(expression: str, candidate: dict[str, t.Any], expected: t.Any, result: t.Any) -> str:
+    """The rule that explains another result than expected. Fails if there is none."""
+    attributes = (candidate["device"].get("attributes") or {}).values()
+    has_versions = any("version" in attribute for attribute in attributes)
+    creates_values = "semver(" in expression or "quantity(" in expression
+    if (has_versions or creates_values) and any(name in expression for name in ("size", "string(", " in ")):
         return "version-as-map"
     if isinstance(expected, str) and "==" in expression and (".add(" in expression or ".sub(" in expression):
         return "sum-on-the-right"
     if "asInteger" in expression or "isInteger" in expression:
-        return "whole-by-form"
+        return "integer-by-notation"
     if " in []" in expression:
-        return "in-nothing"
+        return "in-empty-list"
     if ".split(" in expression:
-        return "split-of-nothing"
-    raise AssertionError(f"{expression} on {subject}: {result!r}, on the server {expected!r}")
+        return "split-of-empty-text"
+    raise AssertionError(f"{expression} on {candidate}: {result!r}, on the server {expected!r}")
 
 
 @pytest.fixture(scope="module")
@@ -157,44 +162,42 @@ def engine() -> Engine:
 
 
 @pytest.mark.parametrize("expression", SAME)
-def test_same(expression: str, oracle: Oracle, engine: Engine) -> None:
-    seen = compare(oracle, engine, expression, SUBJECTS)
-    assert not {rule for rule in RULES if seen[rule]}, "a case in SAME needed a rule"
+def test_verdict_cost_and_result_are_the_same(expression: str, oracle: Oracle, engine: Engine) -> None:
+    counts = compare(oracle, engine, expression, CANDIDATES)
+    assert not {rule for rule in RULES if counts[rule]}, "a case in SAME needed a rule"
 
 
 @pytest.mark.parametrize(
     ("rule", "expression"), [(rule, line) for rule, text in DIFFERENT.items() for line in text.strip().splitlines()]
 )
 def test_each_rule_is_triggered(rule: str, expression: str, oracle: Oracle, engine: Engine) -> None:
-    assert compare(oracle, engine, expression, SUBJECTS)[rule]
+    assert compare(oracle, engine, expression, CANDIDATES)[rule]
 
 
 @pytest.mark.parametrize("consumable", [True, False])
 @pytest.mark.parametrize("lists", [True, False])
-def test_gates(consumable: bool, lists: bool, oracle: Oracle) -> None:
-    """The types that the server declares under each gate."""
+def test_feature_gates_declare_the_same_fields_and_types(consumable: bool, lists: bool, oracle: Oracle) -> None:
     engine = Engine(consumable_capacity=consumable, list_attributes=lists)
     values = {"l": {"ints": [1, 2]}, "t": {"strings": ["a"]}, "w": {"versions": ["1.0.0"]}, "s": {"string": "a"}}
-    subjects = [{"driver": "d.io", "device": {"name": "x", "attributes": values}}]
+    candidates = [{"driver": "d.io", "device": {"name": "x", "attributes": values}}]
     for expression in (
         "device.allowMultipleAllocations",
         "dyn(true)",
-        f"{D}.l.exists(x, x == 1)",
-        f"{D}.l.exists(x, x == 2 && x in {D}.l)",
-        f"1 in {D}.l",
-        f"{D}.t.all(x, x == 'a')",
-        f"{D}.w.all(x, x.isGreaterThan(semver('0.0.1')))",
-        f"{D}.s.exists(x, x == 1)",
-        f"{D}.l.includes(1)",
-        f"{D}.t",
-        f"{D}.t[0] == 'a'",
-        f"{D}.t.size() == 1",
+        f"{ATTRS}.l.exists(x, x == 1)",
+        f"{ATTRS}.l.exists(x, x == 2 && x in {ATTRS}.l)",
+        f"1 in {ATTRS}.l",
+        f"{ATTRS}.t.all(x, x == 'a')",
+        f"{ATTRS}.w.all(x, x.isGreaterThan(semver('0.0.1')))",
+        f"{ATTRS}.s.exists(x, x == 1)",
+        f"{ATTRS}.l.includes(1)",
+        f"{ATTRS}.t",
+        f"{ATTRS}.t[0] == 'a'",
+        f"{ATTRS}.t.size() == 1",
     ):
-        compare(oracle, engine, expression, subjects, consumable=consumable, lists=lists)
+        compare(oracle, engine, expression, candidates, consumable=consumable, lists=lists)
 
 
-# Expressions by a grammar of the language's types, with a part of a wrong type now and then
-
+# Random expressions: a grammar with one rule per type. #TYPE stands for an expression of that type, OR for ||.
 
 MAPS = "attributes capacity".split()
 DOMAINS = '"d.io" "o.io" "none" device.driver'.split()
@@ -238,78 +241,85 @@ GRAMMAR = {
 }
 
 
-def choices(kind: str) -> list[str]:
+def alternatives(kind: str) -> list[str]:
     rule = GRAMMAR[kind]
-    return rule if isinstance(rule, list) else [one.strip().replace("OR", "||") for one in rule.split("|")]
+    return rule if isinstance(rule, list) else [text.strip().replace("OR", "||") for text in rule.split("|")]
 
 
-CHOICES = {kind: choices(kind) for kind in GRAMMAR}
-SHORT = {kind: [one for one in of if "#" not in one] or of for kind, of in CHOICES.items()}
+ALTERNATIVES = {kind: alternatives(kind) for kind in GRAMMAR}
+#: Alternatives without further parts, which end the recursion; all alternatives if there are no such ones.
+TERMINALS = {kind: [text for text in texts if "#" not in text] or texts for kind, texts in ALTERNATIVES.items()}
 
 
-def write(kind: str, random: Random, depth: int = 4) -> str:
-    """An expression of a kind, with a part of another kind now and then."""
+def random_expression(kind: str, random: Random, depth: int = 4) -> str:
+    """An expression of a type. Rarely, a part has any type instead of the right one."""
     if kind != "compared" and random.random() < 0.02:
         kind = "any"
-    chosen = random.choice((CHOICES if depth > 0 else SHORT)[kind])
-    return re.sub(r"#(\w+)", lambda part: write(part[1], random, depth - 1), chosen)
+    chosen = random.choice((ALTERNATIVES if depth > 0 else TERMINALS)[kind])
+    return re.sub(r"#(\w+)", lambda part: random_expression(part[1], random, depth - 1), chosen)
 
 
-def whole() -> st.SearchStrategy[str]:
-    return st.integers(0, 2**64).map(lambda seed: write("bool", Random(seed)))
+def expressions() -> st.SearchStrategy[str]:
+    return st.integers(0, 2**64).map(lambda seed: random_expression("bool", Random(seed)))
 
 
 @st.composite
-def broken(draw: t.Any) -> str:
-    """One character left out, doubled or replaced."""
-    text = draw(whole())
-    at = draw(st.integers(0, len(text) - 1))
-    return text[:at] + draw(st.sampled_from(["", text[at] * 2, ".", "(", ")", '"', "1", "?", " "])) + text[at + 1 :]
+def damaged_expressions(draw: t.Any) -> str:
+    """Expressions in which one character is left out, doubled or replaced."""
+    text = draw(expressions())
+    position = draw(st.integers(0, len(text) - 1))
+    replacement = draw(st.sampled_from(["", text[position] * 2, ".", "(", ")", '"', "1", "?", " "]))
+    return text[:position] + replacement + text[position + 1 :]
 
 
-def report(name: str, seen: collections.Counter, summarize: t.Callable[[t.Any], None]) -> None:
-    summarize(f"cel {name}: " + ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
+def report(name: str, counts: collections.Counter, summarize: t.Callable[[t.Any], None]) -> None:
+    summarize(f"cel {name}: " + ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
 
 
-def generated(name: str, expressions: st.SearchStrategy[str], count: int, oracle: Oracle, summarize: t.Any) -> None:
+def compare_examples(name: str, strategy: st.SearchStrategy[str], oracle: Oracle, summarize: t.Any) -> None:
     engine = Engine()
     totals: collections.Counter = collections.Counter()
+    examples = int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000"))
 
-    @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(expressions)
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(strategy)
     def run(expression: str) -> None:
-        totals.update(compare(oracle, engine, expression, SUBJECTS))
+        totals.update(compare(oracle, engine, expression, CANDIDATES))
 
     run()
     report(name, totals, summarize)
-    assert totals["costs"] or name == "broken"
+    assert totals["costs"] or name == "damaged"
 
 
-def test_generated(oracle: Oracle, summarize: t.Callable[[t.Any], None]) -> None:
-    generated("generated", whole(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, summarize)
+def test_random_expressions_have_only_differences_with_a_rule(
+    oracle: Oracle, summarize: t.Callable[[t.Any], None]
+) -> None:
+    compare_examples("random", expressions(), oracle, summarize)
 
 
-def test_broken(oracle: Oracle, summarize: t.Callable[[t.Any], None]) -> None:
-    generated("broken", broken(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, summarize)
+def test_damaged_expressions_have_only_differences_with_a_rule(
+    oracle: Oracle, summarize: t.Callable[[t.Any], None]
+) -> None:
+    compare_examples("damaged", damaged_expressions(), oracle, summarize)
 
 
-def test_written_selectors(oracle: Oracle, summarize: t.Callable[[t.Any], None]) -> None:
-    """Selectors from selectors.py never fail on the server, and give the same result there as in Python."""
-    counted = collections.Counter()
+def test_selectors_of_claims_never_fail_on_the_server(oracle: Oracle, summarize: t.Callable[[t.Any], None]) -> None:
+    """Selectors written by selectors.py have the same result on the server as the equivalent test in Python."""
+    counts = collections.Counter()
 
     @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
-        st.recursive(written.primitives(), written.joined, max_leaves=8),
-        st.lists(written.devices(), min_size=1, max_size=4),
+        st.recursive(test_selectors.primitives(), test_selectors.joined, max_leaves=8),
+        st.lists(test_selectors.devices(), min_size=1, max_size=4),
     )
-    def run(pair: t.Any, subjects: t.Any) -> None:
+    def run(pair: t.Any, devices: t.Any) -> None:
         selector, meaning = pair
-        asked = [{"driver": driver, "device": {"name": "x", **device}} for driver, device in subjects]
-        theirs = oracle.ask(selector.text, asked)
-        assert "error" not in theirs, f"{selector.text}: {theirs}"
-        assert int(theirs["cost"]) <= limits.CEL_COST
-        assert theirs["results"] == [meaning(*subject) for subject in subjects], selector.text
-        counted.update(selectors=1, results=len(subjects))
+        candidates = [{"driver": driver, "device": {"name": "x", **device}} for driver, device in devices]
+        answer = oracle.ask(selector.text, candidates)
+        assert "error" not in answer, f"{selector.text}: {answer}"
+        assert int(answer["cost"]) <= limits.CEL_COST
+        assert answer["results"] == [meaning(driver, device) for driver, device in devices], selector.text
+        counts.update(selectors=1, results=len(devices))
 
     run()
-    report("written", counted, summarize)
+    report("selectors of claims", counts, summarize)

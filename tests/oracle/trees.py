@@ -5,7 +5,7 @@
 """The nodes that are compared with the oracles: recorded trees, machines of tests/machines, and this machine.
 
 `LANEWISE_TOPOLOGIES` names folders, separated by colons, in which every tar archive and every directory with a
-`sys` directory is a node. The default is `../shared/topologies`. What is unpacked or built is kept in `.cache/oracle`
+`sys` directory is a node. The default is `../shared/topologies`. Unpacked and built trees are kept in `.cache/oracle`
 (ignored by git) to make the next run faster.
 """
 
@@ -34,7 +34,7 @@ def _folders() -> list[Path]:
 
 
 def _nodes(folder: Path, depth: int) -> t.Iterator[Path]:
-    """Archives, and directories that contain sys/, in `folder`; never descending into a node."""
+    """The archives, and the directories with a `sys` directory, below `folder`. Their own contents are not searched."""
     if (folder / "sys").is_dir():
         yield folder
         return
@@ -64,7 +64,7 @@ ALL = [*(f"recorded:{name}" for name in RECORDED), *(f"machine:{name}" for name 
 
 
 def root_of(name: str) -> Path:
-    """The root directory of the node that `ALL` calls `name`, unpacked or built first if necessary."""
+    """The root directory of the node `name` of `ALL`. It is unpacked or built first if necessary."""
     kind, _colon, rest = name.partition(":")
     if kind == "live":
         return Path("/")
@@ -126,29 +126,29 @@ _UNREAD = {
 
 
 class Tree:
-    """A machine's files and links in memory, to be altered and then written: `files` and `links` by path."""
+    """A machine's files and links by path, in memory. Variants change them before they are written."""
 
     def __init__(self, machine: dict[str, t.Any]) -> None:
         files, self.links = builder.compose(machine)
         self.files = {path: data for path, data in files.items() if path.rpartition("/")[2] not in _UNREAD}
 
-    def of(self, pattern: str) -> list[str]:
+    def matching(self, pattern: str) -> list[str]:
         """The paths of files and links that match a shell pattern, in which `*` also matches `/`."""
         import fnmatch
 
         return [path for path in (*self.files, *self.links) if fnmatch.fnmatchcase(path, pattern)]
 
     def drop(self, pattern: str) -> None:
-        """Remove what matches a shell pattern. Raises ValueError if nothing does."""
-        found = self.of(pattern)
-        if not found:
+        """Remove the files and links that match a shell pattern. Raises ValueError if there are none."""
+        paths = self.matching(pattern)
+        if not paths:
             raise ValueError(f"nothing matches {pattern}")
-        for path in found:
+        for path in paths:
             self.files.pop(path, None)
             self.links.pop(path, None)
 
     def put(self, path: str, text: str) -> None:
-        """Write one file."""
+        """Add or replace a file. A newline is appended to the text."""
         self.files[path] = text.encode() + b"\n"
 
     def functions(self) -> list[str]:
@@ -157,6 +157,7 @@ class Tree:
         return sorted(os.path.normpath(os.path.join(os.path.dirname(path), self.links[path])) for path in links)
 
     def write(self, out: Path) -> Path:
+        """Write the files and links below `out`, and return `out`."""
         for path, data in self.files.items():
             target = out / path
             if path.endswith("/"):  # an empty directory

@@ -15,10 +15,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.plugin_utils import alignment_pages
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.node_with_claims import (
     NODE,
-    World,
-    match,
+    NodeWithClaims,
+    match_attribute,
+    nearest_nic,
 )
 
 from .chromium import CONTRAST, OVERFLOWING_BOXES
@@ -30,21 +31,23 @@ EVIL = "</title><script>window.pwned = 1</script>\u202e\x1b[31m<img src=x onerro
 
 def example_result() -> dict[str, t.Any]:
     """A cluster with every verdict, a prediction, measurements and a comparison."""
-    world = World("hgx-h100")
-    pairs = []
-    for gpu in world.machine.gpus:
-        nic = next(one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX")
-        pairs.append((gpu, nic))
+    node = NodeWithClaims("hgx-h100")
+    pairs = [(gpu, nearest_nic(node, gpu)) for gpu in node.machine.gpus]
     for index, (gpu, nic) in enumerate(pairs[:4]):
-        world.claim(
-            {"gpu": gpu, "nic": nic}, match("gpu", "nic"), name=("kept", "broken", "unknown", "long" * 60)[index]
+        node.add_claim(
+            {"gpu": gpu, "nic": nic},
+            match_attribute("gpu", "nic"),
+            name=("kept", "broken", "unknown", "long" * 60)[index],
         )
-    for attributes in (world.published(pairs[1][1])["attributes"], world.facts["functions"][pairs[1][1]]["kubernetes"]):
+    for attributes in (
+        node.published_device(pairs[1][1])["attributes"],
+        node.facts["functions"][pairs[1][1]]["kubernetes"],
+    ):
         attributes.update({PCIE_ROOT: {"string": "pci0000:ff"}, "pcieRoot": "pci0000:ff"})
-    world.published(pairs[2][1])["attributes"].pop(PCIE_ROOT)
-    world.claim({"gpu": pairs[4][0], "nic": pairs[0][1]}, name="chance")
-    answer = world.check()
-    predictions = predict_claims(answer["claims"], {NODE: world.machine})
+    node.published_device(pairs[2][1])["attributes"].pop(PCIE_ROOT)
+    node.add_claim({"gpu": pairs[4][0], "nic": pairs[0][1]}, name="chance")
+    answer = node.check()
+    predictions = predict_claims(answer["claims"], {NODE: node.machine})
     for claim in answer["claims"]:
         claim["predictions"], claim["measured"] = predictions.get(claim["claim"], []), []
     details = {"peer": "ml/other", "measured": True, "bytes": None, "details": {}}
@@ -52,10 +55,8 @@ def example_result() -> dict[str, t.Any]:
         {**details, "tool": "ib_write_bw", "gb_per_s": 45.1, "latency_us": None, "problem": ""},
         {**details, "tool": "iperf3", "gb_per_s": None, "latency_us": None, "problem": EVIL},
     ]
-    plan = placements(NODE, world.machine, Pools(world.slices).on(NODE), pairs[7][0])
-    parts = {
-        part: predict(world.machine, [(pairs[7][0], plan[part]["address"])])[0] for part in ("nearest", "farthest")
-    }
+    plan = placements(NODE, node.machine, Pools(node.slices).on(NODE), pairs[7][0])
+    parts = {part: predict(node.machine, [(pairs[7][0], plan[part]["address"])])[0] for part in ("nearest", "farthest")}
     missing = {"node": EVIL, "gpu_address": "0000:00:00.0", "reason": EVIL, "objects": []}
     answer["comparisons"] = [{**plan, "predictions": parts, "objects": []}, missing]
     answer["notes"] = [EVIL]
@@ -91,8 +92,8 @@ def test_a_page_without_claims_has_a_message_and_no_plot():
 
 def test_a_page_shows_only_some_of_thousands_of_claims(checked):
     many = copy.deepcopy(checked)
-    one = many["claims"][0]
-    many["claims"] = [{**one, "claim": f"ml/{index}", "node": f"node-{index}"} for index in range(3000)]
+    claim = many["claims"][0]
+    many["claims"] = [{**claim, "claim": f"ml/{index}", "node": f"node-{index}"} for index in range(3000)]
     text = page(many)
     assert "and 2600 more, see alignment.json" in text and "ml/2999" in text
     assert len(text) < 8_000_000

@@ -15,7 +15,10 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_claims import FILE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import diagonal, with_own
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.simulated_node import (
+    with_near_nics,
+    with_shuffled_nics,
+)
 
 from .chromium import CONTRAST, OVERFLOWING_BOXES, Browser
 from .conftest import Report
@@ -50,8 +53,8 @@ def uses(nodes: Values, *names: str) -> list[Values]:
 def site(machines: Values) -> Values:
     """Two boards with the same addresses and different maps, one of another kind, and one without GPUs."""
     return {
-        "own": diagonal(copy.deepcopy(machines["hgx-h100"])),
-        "shared": with_own(copy.deepcopy(machines["hgx-h100"]), lambda i: [i // 2], "PXB"),
+        "own": with_shuffled_nics(copy.deepcopy(machines["hgx-h100"])),
+        "shared": with_near_nics(copy.deepcopy(machines["hgx-h100"]), lambda i: [i // 2], "PXB"),
         "gb300": machines["gb300"],
         "cpu": machines["cpu-rdma"],
     }

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""python3 -m hostile CARD [CONFIG]: each attempt between two VFs of a card, a line of JSON for each. CONFIG is an
-InterfaceConfig of both."""
+"""python3 -m hostile CARD [CONFIG]: make each attempt between two VFs of a card, and print a line of JSON for each.
+CONFIG is the InterfaceConfig of both pods."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import sys
 
 from . import arena, attempts
 
-place = arena.virtual_functions(sys.argv[1])
-place.config = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
-for one in attempts.ATTEMPTS:
-    if one.machines == 1:
-        result, left = attempts.outcome(place, one)
-        print(json.dumps([one.text, result, left]), flush=True)
+vfs = arena.virtual_functions(sys.argv[1])
+vfs.config = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+for attempt in attempts.ATTEMPTS:
+    if attempt.machines == 1:
+        result, left = attempts.outcome(vfs, attempt)
+        print(json.dumps([attempt.text, result, left]), flush=True)

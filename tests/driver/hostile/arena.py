@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Two pods on one card, the hostile one and its neighbour, and machines on the network. The code of the driver attaches
-the card to the pods, with addresses of a rail, and takes it back."""
+"""Two pods with NICs of one card, the hostile pod and its neighbour, and machines on the network. The driver's code
+attaches the NICs to the pods, with addresses of a rail, and takes them back."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from lanewise_driver.kernel import netns
 from . import frames
 
 PROGRAM = Path(__file__).with_name("program.py")
-PATIENCE = 120.0
-#: The capabilities of a hostile pod, fewest first: of a container that drops all, of a usual one, and of one that may
-#: configure its network.
+TIMEOUT_SECONDS = 120.0
+#: The capabilities of a hostile pod, fewest first: of a container that drops all capabilities, of a default container,
+#: and of a container that may configure its network.
 NONE, RAW, ADMIN = "", "net_raw", "net_raw net_admin"
+#: The text of the broadcast that ends a listener's wait.
 _END = "end"
-#: Values that change when another pod gets the card, and those that igbvf recreates after a reset.
+#: Keys of host states that change when another pod gets the card, or when igbvf resets a VF (permanentMac).
 _NOT_COMPARED = ("uppers", "child", "permanentMac")
-#: How many multicast frames the ACLs of the switch let a pod send.
-_FEW = "limit rate over 50/second burst 20 packets"
+#: The multicast frames of a pod that the ACLs of the switch drop: all above this rate.
+_MULTICAST_LIMIT = "limit rate over 50/second burst 20 packets"
 _RANGES = [
     {"rail": 0, "range": "10.100.0.16/28", "pool": "10.100.0.0/16"},
     {"rail": 0, "range": "fd00:100::10/124", "pool": "fd00:100::/64"},
@@ -60,58 +61,64 @@ class Host:
     mac: str
     ipv4: str
     ipv6: str
-    #: The capabilities of the commands that it runs; None: all.
-    rights: str | None = None
+    #: The capabilities of the commands that the host runs; None: all.
+    capabilities: str | None = None
     #: The process whose user namespace the host is in, if any.
     process: int = 0
 
-    def command(self, *words: str, rights: str | None = None) -> list[str]:
-        rights = self.rights if rights is None else rights
+    def command(self, *words: str, capabilities: str | None = None) -> list[str]:
+        """The command that runs `words` on the host, with these capabilities or else those of the host."""
+        capabilities = self.capabilities if capabilities is None else capabilities
         enter = ["ip", "netns", "exec", self.namespace] if self.namespace else []
-        if self.process and rights is not None:
+        if self.process and capabilities is not None:
             enter = ["nsenter", f"--target={self.process}", "--user", "--net", "--mount"]
-        if rights is None:
+        if capabilities is None:
             return [*enter, *words]
-        kept = ",".join(["-all", *(f"+{one}" for one in rights.split())])
+        kept = ",".join(["-all", *(f"+{name}" for name in capabilities.split())])
         return [*enter, "setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}", "--", *words]
 
     def run(self, command: str) -> bool:
-        """Whether a shell command succeeds."""
+        """Run a shell command. Returns whether it succeeded."""
         return not subprocess.run(self.command("sh", "-c", command), capture_output=True, check=False).returncode
 
-    def shown(self, words: str) -> t.Any:
-        """The output of `ip`, run with all capabilities."""
+    def ip_json(self, words: str) -> t.Any:
+        """The decoded output of `ip -j`, run with all capabilities."""
         unrestricted = Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6)
         return json.loads(sh(" ".join(unrestricted.command("ip", "-j", *words.split()))) or "[]")
 
-    def program(self, *words: str, text: str = "") -> bool:
-        """Whether the program succeeds."""
+    def run_program(self, *words: str, text: str = "") -> bool:
+        """Run program.py with `text` on standard input. Returns whether it succeeded."""
         command = self.command(sys.executable, "-I", str(PROGRAM), *words)
         return not subprocess.run(command, input=text, capture_output=True, text=True, check=False).returncode
 
-    def send(self, *sent: bytes, times: int = 1, interface: str = "") -> bool:
-        return self.program("send", interface or self.interface, text="".join(f"{times} {one.hex()}\n" for one in sent))
+    def send(self, *sent: bytes, times: int = 1) -> bool:
+        """Send each frame so many times. Returns whether the host may send frames."""
+        return self.run_program("send", self.interface, text="".join(f"{times} {frame.hex()}\n" for frame in sent))
 
     def broadcast_end(self) -> None:
-        """Send a broadcast that marks the end of what was sent before."""
+        """Send a broadcast that marks the end of earlier frames."""
         frame = frames.datagram(frames.BROADCAST, self.mac, "255.255.255.255", self.ipv4, _END)
         Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6).send(frame)
 
 
 class Received(t.NamedTuple):
+    """A frame: the text of its marker, the MAC address of its sender, and its VLAN (0: none)."""
+
     text: str
     source: str
     vlan: int
 
 
 class Listener:
-    """Receives frames on an interface, from `with` on. `permitted`: the host has the capabilities for that."""
+    """Receives frames on an interface until the end of `with`. `permitted`: the host has the capabilities for that."""
 
-    def __init__(self, host: Host, interface: str = "", promiscuous: bool = False, rights: str | None = None) -> None:
+    def __init__(
+        self, host: Host, interface: str = "", promiscuous: bool = False, capabilities: str | None = None
+    ) -> None:
         more = ["promiscuous"] if promiscuous else []
-        words = (sys.executable, "-I", str(PROGRAM), "hear", interface or host.interface, *more)
+        words = (sys.executable, "-I", str(PROGRAM), "receive", interface or host.interface, *more)
         self._process = subprocess.Popen(
-            host.command(*words, rights=rights), stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True
+            host.command(*words, capabilities=capabilities), stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True
         )
         assert self._process.stdout
         self._out = self._process.stdout
@@ -125,15 +132,15 @@ class Listener:
             text, source, vlan = line.split()
             self._received.append(Received(text, source, int(vlan)))
 
-    def all(self, last: Host) -> list[Received]:
-        """What was received until a broadcast of `last`, which is sent now."""
-        end = time.monotonic() + PATIENCE
-        while self.permitted and not any(one.text == _END for one in self._received):
+    def received_before_broadcast(self, sender: Host) -> list[Received]:
+        """Send a broadcast from `sender`, and return what was received before it."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while self.permitted and not any(frame.text == _END for frame in self._received):
             if time.monotonic() > end:
-                raise TimeoutError(f"the broadcast of {last} was not received")
-            last.broadcast_end()
+                raise TimeoutError(f"the broadcast of {sender} was not received")
+            sender.broadcast_end()
             time.sleep(0.05)
-        return [one for one in list(self._received) if one.text != _END]
+        return [frame for frame in list(self._received) if frame.text != _END]
 
     def __enter__(self) -> Listener:
         return self
@@ -148,8 +155,8 @@ class Listener:
 
 @dataclass
 class Arena:
-    """`config` is the InterfaceConfig of both pods, and `hostile_nic` and `neighbour_nic` are their NICs. `other` is a
-    second machine on the network, if there is one."""
+    """Two pods and the network. `config` is the InterfaceConfig of both pods, and `hostile_nic` and `neighbour_nic` are
+    their NICs. `router` is a machine on the network, and `other` a second machine, if there is one."""
 
     hostile_nic: Identity
     neighbour_nic: Identity
@@ -161,8 +168,8 @@ class Arena:
     acls: bool = False
     pods: dict[str, Host] = field(default_factory=dict)
     #: For claims that ended during an attempt: what the driver could not restore, and what differs on the node.
-    ended: list[str] = field(default_factory=list)
-    #: Why the driver withheld a card from the next pods.
+    not_restored: list[str] = field(default_factory=list)
+    #: Why the driver withholds a NIC from the next pods.
     withheld: list[str] = field(default_factory=list)
     #: Whether pods have received frames from the network, which needs some time at first.
     _connected: bool = False
@@ -176,30 +183,30 @@ class Arena:
     def neighbour(self) -> Host:
         return self.pods["neighbour"]
 
-    def begin(self, rights: str) -> None:
-        """Attach new pods, after the machines on the network have forgotten all addresses."""
+    def begin(self, capabilities: str) -> None:
+        """Clear the neighbor tables of the machines on the network. Then create both pods and attach their NICs."""
         for host in (self.router, self.other):
             if host:
                 sh(" ".join(host.command("ip", "neigh", "flush", "dev", host.interface)))
         self.pods = {"neighbour": self.attach("neighbour", self.neighbour_nic, 1)}
         self.pods["hostile"] = self.attach("hostile", self.hostile_nic, 2)
-        self.hostile.rights = rights
+        self.hostile.capabilities = capabilities
         if not self._connected:
             for host in self.pods.values():
-                with Listener(host, rights=ADMIN) as listener:
-                    listener.all(self.router)
+                with Listener(host, capabilities=ADMIN) as listener:
+                    listener.received_before_broadcast(self.router)
             self._connected = True
         if self.acls:
-            guard_port(self.pods.values())
+            set_port_acls(self.pods.values())
 
-    def attach(self, name: str, nic: Identity, place: int) -> Host:
-        """Create a pod and attach its NIC as the driver does. Its address is number `place` of its range."""
-        process = _new_namespace(name) if self.user_namespaces else 0
+    def attach(self, name: str, nic: Identity, number: int) -> Host:
+        """Create a pod and attach its NIC as the driver does, with the address of this number in each range."""
+        process = _new_user_namespace(name) if self.user_namespaces else 0
         sh(f"ip -n {name} link set lo up" if process else f"ip netns add {name}; ip -n {name} link set lo up")
-        found = read_ranges(Reader(), _RANGES, "rail_addresses")
-        addresses = [list(one.addresses())[place] for one in found]
-        handed_out = [rails.make_rail_address(one, str(address)) for one, address in zip(found, addresses)]
-        config = {"name": "net1", "dad": "none", **self.config, rails.FIELD: handed_out}
+        ranges = read_ranges(Reader(), _RANGES, "rail_addresses")
+        addresses = [list(rail_range.addresses())[number] for rail_range in ranges]
+        rail_addresses = [rails.make_rail_address(entry, str(address)) for entry, address in zip(ranges, addresses)]
+        config = {"name": "net1", "dad": "none", **self.config, rails.FIELD: rail_addresses}
         state = interfaces.snapshot(nic)
         self._states[name] = (nic, state, config)
         network = interfaces.attach(nic, state, config, pin(name)).network
@@ -211,7 +218,7 @@ class Arena:
         node."""
         nic, state, config = self._states.pop(name)
         outcome = take_back.take_back(nic, state, pin(name), config, siblings=self._siblings())
-        self.withheld += [one.text for one in outcome.reasons]
+        self.withheld += [reason.text for reason in outcome.reasons]
         if self.pods[name].process:
             os.kill(self.pods[name].process, signal.SIGKILL)
             os.waitpid(self.pods[name].process, 0)
@@ -233,16 +240,18 @@ class Arena:
         return found
 
     def end_all(self) -> list[str]:
-        found = [*self.ended, *(says for name in list(self._states) for says in self.end(name))]
-        self.ended.clear()
-        return found
+        """End all claims and pods. Returns what could not be restored, also of claims that ended during the attempt."""
+        left = [*self.not_restored, *(line for name in list(self._states) for line in self.end(name))]
+        self.not_restored.clear()
+        return left
 
 
 def pin(name: str) -> Path:
+    """The file of a pod's network namespace."""
     return Path("/run/netns", name)
 
 
-def _new_namespace(name: str) -> int:
+def _new_user_namespace(name: str) -> int:
     """Create a network namespace that belongs to a user namespace, as for a pod with `hostUsers: false`. Returns the
     process that keeps it."""
     process = subprocess.Popen(
@@ -256,24 +265,25 @@ def _new_namespace(name: str) -> int:
     return process.pid
 
 
-def guard_port(pods: t.Iterable[Host]) -> None:
-    """Set ACLs on the switch port of the card: known pairs of addresses, no tags, no routers, few multicast frames."""
+def set_port_acls(pods: t.Iterable[Host]) -> None:
+    """Set ACLs on the switch port of the card: only known pairs of MAC and IP addresses, no VLAN tags, no router
+    advertisements, and a limited rate of multicast frames."""
     known = list(pods)
 
-    def pairs(which: str) -> str:
-        return ", ".join(f"{one.mac} . {getattr(one, which)}" for one in known)
+    def pairs(family: str) -> str:
+        return ", ".join(f"{pod.mac} . {getattr(pod, family)}" for pod in known)
 
-    local = ", ".join(f"{one.mac} . {frames.link_local(one.mac)}, {one.mac} . ::" for one in known)
+    local = ", ".join(f"{pod.mac} . {frames.link_local(pod.mac)}, {pod.mac} . ::" for pod in known)
     rules = [
         "type filter hook prerouting priority 0",
         "iifname != port0 accept",
         "ether type { 8021q, 8021ad } drop",
-        f"ether saddr != {{ {', '.join(one.mac for one in known)} }} drop",
+        f"ether saddr != {{ {', '.join(pod.mac for pod in known)} }} drop",
         f"ether saddr . ip saddr != {{ {pairs('ipv4')} }} drop",
         f"arp saddr ether . arp saddr ip != {{ {pairs('ipv4')} }} drop",
         f"ether saddr . ip6 saddr != {{ {pairs('ipv6')}, {local} }} drop",
         "icmpv6 type nd-router-advert drop",
-        *(f"ether saddr {one.mac} ether daddr & 01:00:00:00:00:00 != 0 {_FEW} drop" for one in known),
+        *(f"ether saddr {pod.mac} ether daddr & 01:00:00:00:00:00 != 0 {_MULTICAST_LIMIT} drop" for pod in known),
     ]
     body = "".join(f"{rule}\n" for rule in rules)
     table = f"table bridge acl\ndelete table bridge acl\ntable bridge acl {{\nchain card {{\n{body}}}\n}}\n"
@@ -281,8 +291,8 @@ def guard_port(pods: t.Iterable[Host]) -> None:
 
 
 def macvlan(mode: str) -> Arena:
-    """The card is a veth whose other end is a port of a switch (a bridge), with two machines at other ports.
-    Call this in new namespaces."""
+    """Pods with macvlan children of a card. The card is a veth whose peer is a port of a switch (a bridge), with two
+    machines at other ports. Call this in new namespaces."""
     sh("sysctl -qw net.ipv6.conf.default.accept_dad=0")
     sh("ip netns add switch; ip -n switch link add switch type bridge mcast_snooping 0")
     sh("ip -n switch link set switch up")
@@ -303,7 +313,7 @@ def macvlan(mode: str) -> Arena:
 
 
 def virtual_functions(card: str) -> Arena:
-    """Two VFs of a card, whose PF is the machine on the network."""
+    """Pods with VFs of a card, whose PF is the machine on the network."""
     device = Path("/sys/class/net", card, "device")
     found = []
     for number in (0, 1):

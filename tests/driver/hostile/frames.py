@@ -30,7 +30,7 @@ def ethernet(to: str, source: str, ethertype: int, payload: bytes) -> bytes:
 
 
 def marked(text: str) -> bytes:
-    """A payload that `program.py hear` reports."""
+    """A payload with a marker, which `program.py receive` reports."""
     return f"lanewise:{text};".encode()
 
 
@@ -46,27 +46,27 @@ def datagram(to_mac: str, from_mac: str, to: str, source: str, text: str) -> byt
 def tagged(frame: bytes, *vlans: int) -> bytes:
     """A frame with these VLAN tags, the outermost first."""
     tags = b""
-    for place, vlan in enumerate(vlans):
-        outer = place < len(vlans) - 1
+    for index, vlan in enumerate(vlans):
+        outer = index < len(vlans) - 1
         tags += struct.pack("!HH", _OUTER_VLAN if outer else _VLAN, vlan)
     return frame[:12] + tags + frame[12:]
 
 
 def arp(operation: int, to_mac: str, from_mac: str, sender: tuple[str, str], to: tuple[str, str]) -> bytes:
-    """An ARP message: `sender` and `to` (its target) are a MAC and an IP address each."""
+    """An ARP message. `sender` and `to`, its target, are a MAC address and an IP address each."""
     head = struct.pack("!HHBBH", 1, _IPV4, 6, 4, operation)
     return ethernet(to_mac, from_mac, _ARP, head + mac(sender[0]) + packed(sender[1]) + mac(to[0]) + packed(to[1]))
 
 
 def neighbor_advertisement(to_mac: str, from_mac: str, to: str, address: str) -> bytes:
-    """Claims that an IPv6 address is at `from_mac`, and overrides known entries."""
+    """An advertisement of an IPv6 address at `from_mac` that overrides known entries."""
     body = struct.pack("!BBHI", _NEIGHBOR_ADVERTISEMENT, 0, 0, 0x20000000) + packed(address)
     body += struct.pack("!BB", _TARGET_LINK, 1) + mac(from_mac)
     return _icmpv6(to_mac, from_mac, to, address, body)
 
 
 def router_advertisement(from_mac: str) -> bytes:
-    """Announces the sender to all nodes as a router for half an hour."""
+    """An advertisement of the sender to all nodes as a router for half an hour."""
     body = struct.pack("!BBHBBHII", _ROUTER_ADVERTISEMENT, 0, 0, 64, 0, 1800, 0, 0)
     body += struct.pack("!BB", _SOURCE_LINK, 1) + mac(from_mac)
     return _icmpv6(ALL_NODES_MAC, from_mac, ALL_NODES, link_local(from_mac), body)

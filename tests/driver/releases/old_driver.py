@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""An earlier release of the driver, in a process of its own, for what a test does with one.
+"""Release 1.0.0 of the driver, run in a separate process.
 
-`driver-1.0.0.zip` has the modules of 1.0.0 that serve claims, as they were. The process imports them from there, and
-reads from standard input what to do (Job, as JSON).
+`driver-1.0.0.zip` has the unchanged modules of 1.0.0 that serve claims. The process imports them from the archive, and
+reads a Job as JSON from standard input.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Object = dict[str, t.Any]
 
 @dataclasses.dataclass
 class Job:
-    """`steps` are names of methods of the driver's Service, each with its argument. The process is killed before
-    change number `killed_at` of the last step, unless that is negative. `state` has the fields of Paths.
+    """What the driver does. `steps` are methods of its Service, by name, each with its argument. The process is killed
+    before change number `killed_at` of the last step, unless the number is negative. `paths` has the fields of Paths.
     """
 
-    state: dict[str, str]
+    paths: dict[str, str]
     settings: Object
     kubeconfig: str
     node: str
@@ -36,13 +36,18 @@ class Job:
     killed_at: int = -1
 
 
+def _environment() -> dict[str, str]:
+    """An environment in which Python imports the driver from the archive."""
+    return {**os.environ, "PYTHONPATH": f"{ARCHIVE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+
 def run(job: Job) -> bool:
-    """Let 1.0.0 do the job. Returns whether it was killed. Raises AssertionError with its log if it fails."""
-    more = os.environ.get("PYTHONPATH", "")
+    """Run a job with 1.0.0. Returns whether the process was killed. Raises AssertionError with its output if it
+    fails."""
     done = subprocess.run(
         [sys.executable, __file__],
         input=json.dumps(dataclasses.asdict(job)),
-        env={**os.environ, "PYTHONPATH": f"{ARCHIVE}{os.pathsep}{more}"},
+        env=_environment(),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -53,7 +58,7 @@ def run(job: Job) -> bool:
     return done.stdout.endswith("killed\n")
 
 
-#: Reads the records in folders as a driver that starts does, with their devices.
+#: Reads the records in folders, with their devices, as the driver does when it starts.
 _READ = """\
 import dataclasses, json, sys
 from pathlib import Path
@@ -70,10 +75,11 @@ print(json.dumps(answer))
 """
 
 
-def _ask(program: str, *arguments: object) -> str:
+def _run_program(program: str, *arguments: object) -> str:
+    """Run a Python program with 1.0.0. Returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": f"{ARCHIVE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        env=_environment(),
         text=True,
         capture_output=True,
         check=False,
@@ -83,10 +89,11 @@ def _ask(program: str, *arguments: object) -> str:
 
 
 def read(folders: t.Sequence[Path]) -> list[tuple[list[Object], list[str]]]:
-    """What 1.0.0 finds in each folder: the records, and its errors about those that it cannot read."""
-    return [tuple(one) for one in json.loads(_ask(_READ, *folders))]
+    """The records that 1.0.0 reads in each folder, and its errors about unreadable records."""
+    return [tuple(records_and_errors) for records_and_errors in json.loads(_run_program(_READ, *folders))]
 
 
+#: Prints the problems of a settings file.
 _CHECK = """\
 import sys
 from pathlib import Path
@@ -99,8 +106,8 @@ except Problems as problems:
 
 
 def check(settings: Path) -> str:
-    """The problems that the `check` of 1.0.0 reports for a file of settings; empty if there are none."""
-    return _ask(_CHECK, settings)
+    """The problems that 1.0.0 finds in a settings file; empty if there are none."""
+    return _run_program(_CHECK, settings)
 
 
 def _serve(job: Job) -> None:
@@ -114,33 +121,33 @@ def _serve(job: Job) -> None:
     from lanewise_driver.paths import Paths
     from lanewise_driver.settings import Settings
 
-    assert str(ARCHIVE) in str(lanewise_driver.__file__), "this is another release"
-    given = {**job.settings, "virtual_interfaces": tuple(job.settings["virtual_interfaces"])}
+    assert str(ARCHIVE) in str(lanewise_driver.__file__), "the driver is not that of the archive"
+    settings = {**job.settings, "virtual_interfaces": tuple(job.settings["virtual_interfaces"])}
     held: list[t.Callable[[], t.Any]] = []
 
-    def service() -> claims.Service:
-        inventory = Inventory(lambda: Settings(**given), lambda: held[0]() if held else [])
+    def new_service() -> claims.Service:
+        inventory = Inventory(lambda: Settings(**settings), lambda: held[0]() if held else [])
         cluster = Cluster(lambda: from_kubeconfig(Path(job.kubeconfig)), "lanewise.dev", job.node)
-        paths = Paths(**{name: Path(path) for name, path in job.state.items()})
-        made = claims.Service(paths, cluster, inventory, Writer(cluster))
-        held[:] = [made.held]
-        return made
+        paths = Paths(**{name: Path(path) for name, path in job.paths.items()})
+        service = claims.Service(paths, cluster, inventory, Writer(cluster))
+        held[:] = [service.held]
+        return service
 
-    def act(one: claims.Service, name: str, argument: Object) -> None:
+    def run_step(service: claims.Service, name: str, argument: Object) -> None:
         if name == "attach":
-            one.attach(AttachRequest(**{**argument, "netns": Path(argument["netns"])}))
+            service.attach(AttachRequest(**{**argument, "netns": Path(argument["netns"])}))
         elif argument:
-            getattr(one, name)(ClaimRef(**argument))
+            getattr(service, name)(ClaimRef(**argument))
         else:
-            assert getattr(one, name)()
+            assert getattr(service, name)()
 
-    one = service()
+    service = new_service()
     for number, (name, argument) in enumerate(job.steps, 1):
         if number == len(job.steps) and job.killed_at >= 0:
-            if killed_at(job.killed_at, lambda name=name, argument=argument: act(service(), name, argument)):
+            if killed_at(job.killed_at, lambda name=name, argument=argument: run_step(new_service(), name, argument)):
                 print("killed")
         else:
-            act(one, name, argument)
+            run_step(service, name, argument)
 
 
 if __name__ == "__main__":

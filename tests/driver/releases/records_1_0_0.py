@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How release 1.0.0 wrote and read records: a copy, never to be changed. It refuses fields that it does not know."""
+"""The code with which release 1.0.0 wrote and read records. It refuses unknown fields. Never change what it does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 SCHEMA = 1
 
-#: All devices are on the node, as they were before.
+#: All devices are on the node, in their original state.
 PREPARED = "prepared"
 #: Devices may be anywhere between the node and the pod.
 ATTACHING = "attaching"
-#: Devices are in the pod, configured.
+#: Devices are in the pod, and configured.
 ATTACHED = "attached"
-#: Devices may be anywhere between the pod and the node, and have to go back.
+#: Devices may be anywhere between the pod and the node, and have to return to the node.
 DETACHING = "detaching"
 PHASES = (PREPARED, ATTACHING, ATTACHED, DETACHING)
 
@@ -29,7 +29,7 @@ Object = dict[str, t.Any]
 
 @dataclass
 class Pod:
-    """The pod that a claim is for."""
+    """The pod of a claim."""
 
     namespace: str
     name: str
@@ -40,12 +40,12 @@ class Pod:
 class DeviceRecord:
     """One allocated device.
 
-    `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory.Device as it was
-    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; `config` the merged fields
-    of its InterfaceConfigs. While it may be away from the node, `host` is its host state and `rdma` says which RDMA
-    devices go along (`moves`) and what containers may open (`nodes`). `network` and `leases` are what attach told.
-    `interface` is the name in the pod, empty for a device without network interface. `admin` devices are never moved.
-    Devices with the same `lock` are not worked on at the same time: functions of one port.
+    `request` is that of the allocation (`nic`, or `nic/fast` for a subrequest). `known` is the inventory.Device at
+    allocation, or after a later boot, with the names of RDMA devices at the last prepare. `config` has the merged
+    fields of its InterfaceConfigs. While the device may be away from the node, `host` is its state on the node, and
+    `rdma` names the RDMA devices that move with it (`moves`) and those that containers may open (`nodes`). `network`
+    and `leases` are results of attach. `interface` is the name in the pod, empty without a network interface. `admin`
+    devices are never moved. Devices with the same `lock` (functions of one port) are not changed at the same time.
     """
 
     device: str
@@ -64,7 +64,7 @@ class DeviceRecord:
 
     @property
     def main_request(self) -> str:
-        """The request's own name, which kubelet knows it by."""
+        """The name of the request for kubelet."""
         return self.request.partition("/")[0]
 
 
@@ -72,10 +72,10 @@ class DeviceRecord:
 class Record:
     """One claim.
 
-    `pod` is None where all devices are for admin access, whichever pod looks at them. `netns` is `[st_dev, st_ino]`
-    of the network namespace that devices went to, or were about to. `boot` is the boot that this is of: the next one
-    finds all devices on the node. `since` says when it came to this phase, as the API writes times. `pod_claim_name`
-    is the name in the pod of a claim from a template.
+    `pod` is None if all devices are for admin access, by any pod. `netns` is `[st_dev, st_ino]` of the network
+    namespace to which devices were moved, or should be. `boot` is the boot in which the record was written: after the
+    next boot all devices are on the node. `since` is the time at which this phase began, in the format of the API.
+    `pod_claim_name` is the name, in the pod, of a claim from a template.
     """
 
     uid: str
@@ -92,7 +92,7 @@ class Record:
 
     @property
     def held(self) -> list[DeviceRecord]:
-        """The devices that this claim has for itself."""
+        """The devices that no other claim may use."""
         return [device for device in self.devices if not device.admin]
 
 
@@ -101,7 +101,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(content: bytes) -> Record:
-    """Raises ValueError where this is no record of this schema."""
+    """Raises ValueError if the content is not a record of this schema."""
     value = json.loads(content)
     if not isinstance(value, dict) or value.get("schema").__class__ is not int:
         raise ValueError("it is no mapping with a schema")
@@ -116,11 +116,11 @@ def decode(content: bytes) -> Record:
 
 
 class NewerSchema(ValueError):
-    """What a newer driver wrote."""
+    """A newer driver wrote the record."""
 
 
 def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
-    """A value of the type `form`, which dataclasses of this module use."""
+    """A value of the type `form`, which is one of those in this module's dataclasses."""
     if form is t.Any:
         return value
     origin, inner = t.get_origin(form), t.get_args(form)

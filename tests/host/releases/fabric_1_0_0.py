@@ -2,10 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How release 1.0.0 read what a run stores on a node: copies of its functions, never to be changed. Their
-names are others where several were called `load`, and paths are arguments.
+"""Copies of the functions with which release 1.0.0 read the files that a run stores on a node. Do not change them.
 
-The files beside this one are what 1.0.0 wrote on the node of tests/host/world.py with the settings of test_releases.py.
+They differ from the originals in their arguments, which are the texts of the files, and in names where several
+functions were called `load`.
+
+The JSON files in this folder are those that 1.0.0 wrote on the node of tests/host/emulated_node.py with the settings of
+test_releases.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The topology facts of the example machines, each built and probed once per run."""
+"""The topology facts of the example machines. Each machine is built and probed once per process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _facts(name: str, relevant: bool = False) -> dict[str, t.Any]:
 
 
 def facts(name: str) -> dict[str, t.Any]:
-    """What topology_info returns for a machine of tests/machines; the caller may change it."""
+    """A copy of what topology_info returns for a machine of tests/machines with `pci_functions: all`."""
     return copy.deepcopy(_facts(name))
 
 
 def relevant_facts(name: str) -> dict[str, t.Any]:
-    """The same as topology_info returns without all functions (`keep_relevant`)."""
+    """A copy of what topology_info returns for the machine with `pci_functions: relevant`, its default."""
     return copy.deepcopy(_facts(name, relevant=True))

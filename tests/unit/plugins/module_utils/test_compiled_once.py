@@ -16,25 +16,26 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[4] / "plugins" / "module_utils"
 PREFIX = "ansible_collections/lanewise/dra/plugins/module_utils"
 
+#: Prints how often each module of the archive was compiled, and its file and package.
 PROGRAM = """
 import collections, json, sys
 compiled = collections.Counter()
-sys.addaudithook(lambda event, given: event == "compile" and compiled.update([str(given[1])]))
+sys.addaudithook(lambda event, arguments: event == "compile" and compiled.update([str(arguments[1])]))
 sys.path.insert(0, sys.argv[1])
 from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
 compiled_once.begin()
 import ansible_collections.lanewise.dra.plugins.module_utils.topology.probe
-ours = {name: one for name, one in sys.modules.items() if ".module_utils." in name}
+modules = {name: module for name, module in sys.modules.items() if ".module_utils." in name}
 print(json.dumps([
-    {name: compiled[one.__file__] for name, one in ours.items()},
-    {name: [one.__file__, one.__package__] for name, one in ours.items()},
+    {name: compiled[module.__file__] for name, module in modules.items()},
+    {name: [module.__file__, module.__package__] for name, module in modules.items()},
 ]))
 """
 
 
 @pytest.fixture
 def archive(tmp_path):
-    """An archive such as Ansible sends to a node."""
+    """A zip archive of modules, as Ansible sends it to a node."""
     path = tmp_path / "payload.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         folders = PREFIX.split("/")
@@ -47,6 +48,7 @@ def archive(tmp_path):
 
 
 def run(program, *arguments):
+    """Run a Python program. Returns the JSON that it prints."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", program, *arguments], check=True, capture_output=True, text=True, timeout=60
     )
@@ -54,14 +56,14 @@ def run(program, *arguments):
 
 
 @pytest.mark.skipif(not hasattr(zipimporter, "exec_module"), reason="the finder needs Python 3.10")
-def test_modules_of_an_archive_are_compiled_once_and_found_where_they_are(archive):
-    counts, places = run(PROGRAM, str(archive))
+def test_modules_of_an_archive_are_compiled_once_and_have_their_file_and_package(archive):
+    counts, locations = run(PROGRAM, str(archive))
     package = PREFIX.replace("/", ".")
-    found = {name: count for name, count in counts.items() if name != f"{package}.compiled_once"}
-    assert len(found) > 10
-    assert set(found.values()) == {1}
-    assert places[f"{package}.topology"] == [f"{archive}/{PREFIX}/topology/__init__.py", f"{package}.topology"]
-    assert places[f"{package}.topology.probe"] == [f"{archive}/{PREFIX}/topology/probe.py", f"{package}.topology"]
+    others = {name: count for name, count in counts.items() if name != f"{package}.compiled_once"}
+    assert len(others) > 10
+    assert set(others.values()) == {1}
+    assert locations[f"{package}.topology"] == [f"{archive}/{PREFIX}/topology/__init__.py", f"{package}.topology"]
+    assert locations[f"{package}.topology.probe"] == [f"{archive}/{PREFIX}/topology/probe.py", f"{package}.topology"]
 
 
 @pytest.mark.skipif(not hasattr(zipimporter, "exec_module"), reason="the finder needs Python 3.10")
@@ -91,7 +93,8 @@ except ModuleNotFoundError as error:
     assert run(program, str(archive)) == PREFIX.replace("/", ".") + ".nothing"
 
 
-def test_outside_an_archive_nothing_is_put_before_the_import_system():
+def test_outside_an_archive_no_finder_is_installed():
     from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
 
+    compiled_once.begin()
     assert compiled_once.Finder not in sys.meta_path

@@ -26,11 +26,13 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 
 RETURN = yaml.safe_load(allocation_plan.RETURN)
 NODES = [node("a-0", labels={"rack": "1"}), node("b-0", labels={"rack": "2"})]
+#: A workload of pods with an aligned pair of a GPU and a NIC each.
 ONE_PAIR = {"name": "pair", "namespace": "team", "templates": ["one-pair"]}
 
 
 def _objects() -> dict[str, t.Any]:
-    bare = reader.probed({one["metadata"]["name"]: facts("hgx-h100") for one in NODES}, DRIVERS, CLASSES)
+    """Two nodes with eight GPUs each, of which the claim team/c has one with its NIC."""
+    fleet = reader.probed({item["metadata"]["name"]: facts("hgx-h100") for item in NODES}, DRIVERS, CLASSES)
     templates = [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -43,7 +45,9 @@ def _objects() -> dict[str, t.Any]:
     return {
         "Node": NODES,
         "Pod": [],
-        "ResourceSlice": [one for each in bare.nodes.values() for one in slices(each.offers)],
+        "ResourceSlice": [
+            resource_slice for offered in fleet.nodes.values() for resource_slice in slices(offered.offers)
+        ],
         "ResourceClaim": [claim("c", cluster(NODES), "a-0", 0)],
         "ResourceClaimTemplate": templates,
         "DeviceClass": list(CLASSES.values()),
@@ -52,7 +56,7 @@ def _objects() -> dict[str, t.Any]:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
-    """Run the module on two nodes with eight GPUs, one of them taken, and give its answer."""
+    """A function that runs the module on the two nodes and returns its answer."""
     require_engine()
 
     def call(**arguments: t.Any) -> dict[str, t.Any]:
@@ -66,27 +70,27 @@ def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]
     return call
 
 
-def test_counts_and_stranded_devices(run: t.Any) -> None:
+def test_pods_that_fit_are_counted_and_stranded_devices_are_listed(run: t.Any) -> None:
     answer = run(by=["rack"])
     assert set(answer) - {"invocation", "changed"} == set(RETURN)
-    (found,) = answer["fit"]
-    assert set(found) == set(RETURN["fit"]["contains"])
-    assert found["total"] == 15 and found["by"] == {"rack": {"1": 7, "2": 8}}
+    (count,) = answer["fit"]
+    assert set(count) == set(RETURN["fit"]["contains"])
+    assert count["total"] == 15 and count["by"] == {"rack": {"1": 7, "2": 8}}
     assert answer["lines"][0] == "pair: 15 more"
-    (lost,) = [one for one in answer["stranded"] if one["holders"]]
-    assert lost["holders"] == ["team/c"] and lost["node"] == "a-0"
+    (stranded,) = [device for device in answer["stranded"] if device["holders"]]
+    assert stranded["holders"] == ["team/c"] and stranded["node"] == "a-0"
     assert any(line.endswith("free it with team/c") for line in answer["lines"])
     assert run(stranded=False)["stranded"] == []
 
 
-def test_a_change_before_and_after(run: t.Any) -> None:
+def test_counts_are_given_before_and_after_a_change(run: t.Any) -> None:
     answer = run(what_if=[{"cordon": {"labels": {"rack": "2"}}}, {"release": {"claims": ["team/c"]}}])
     assert (answer["fit"][0]["total"], answer["after"][0]["total"]) == (15, 8)
     assert answer["lines"][0] == "pair: 15 more, 8 after the change"
     assert answer["after"][0]["nodes"]["b-0"]["reason"] == "the node is cordoned"
 
 
-def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
+def test_the_module_fails_with_all_results_if_too_few_pods_fit(run: t.Any) -> None:
     assert not run(require={"pair": 15}).get("failed")
     answer = run(require={"pair": 16})
     assert answer["failed"] and "pair: 15 fit, 16 are required" in answer["msg"] and answer["fit"]
@@ -95,7 +99,7 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reported"),
+    ("arguments", "message"),
     [
         ({"workloads": [{"name": "x", "namespace": "team", "templates": ["no"]}]}, "there is no ResourceClaimTemplate"),
         ({"workloads": [{"name": "x"}]}, "workload x has no claims"),
@@ -104,7 +108,7 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
         ({"require": {"pair": "many"}}, "require.pair: 'many' is not a whole number"),
         ({"what_if": [{"cordon": {"nodes": ["z"]}}]}, "what_if[0].cordon.nodes: names nodes that do not exist: z"),
         ({"objects": {"Node": "x"}}, "objects.Node is not a list of objects"),
-        ({"objects": {"ResourceSlice": [{"kind": "Pod", "metadata": {"name": "p"}}]}}, ""),
+        ({"objects": {"ResourceSlice": [{"kind": "Pod", "metadata": {"name": "p"}}]}}, ".metadata.namespace"),
         (
             {"workloads": [{**ONE_PAIR, "pod": {"containers": "x"}}]},
             "workload pair: pod.containers: must be a list, not",
@@ -113,6 +117,6 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
         ({"kubernetes_version": "1.20"}, "1.20"),
     ],
 )
-def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], reported: str) -> None:
+def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], message: str) -> None:
     answer = run(**arguments)
-    assert answer["failed"] and reported in answer["msg"]
+    assert answer["failed"] and message in answer["msg"]

@@ -16,7 +16,8 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.lanewise.dra.plugins.modules import dra_driver_info
 
 RETURN = yaml.safe_load(dra_driver_info.RETURN)
-SYSTEMD = {
+#: The properties of the driver's running unit.
+RUNNING_UNIT = {
     "LoadState": "loaded",
     "ActiveState": "active",
     "UnitFileState": "enabled",
@@ -26,13 +27,13 @@ SYSTEMD = {
 
 
 class Node:
-    """A node in a folder. Its systemctl prints `properties`, and an installed driver is ready."""
+    """A node whose files are in a folder. systemctl prints `properties`, and an installed driver is ready."""
 
     def __init__(self, folder):
         self.folder = folder
-        self.properties = dict(SYSTEMD)
+        self.properties = dict(RUNNING_UNIT)
 
-    def command(self, _module, program, *_arguments):
+    def run_command(self, _module, program, *_arguments):
         if program == "systemctl":
             return 0, "".join(f"{name}={value}\n" for name, value in self.properties.items()), ""
         if not os.path.exists(program):
@@ -40,12 +41,13 @@ class Node:
         return 0, json.dumps({"ready": True, "reasons": [], "claims": []}), ""
 
     def write(self, path, text=""):
-        found = self.folder / path
-        found.parent.mkdir(parents=True, exist_ok=True)
-        found.write_text(text, encoding="utf-8")
-        return str(found)
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return str(file)
 
-    def release(self, name, installed):
+    def install_release(self, name, installed):
+        """Create the files of a release that was installed at this time."""
         path = self.write(f"releases/{name}/.complete")
         os.utime(path, (installed, installed))
         self.write(f"releases/{name}/bin/lanewise-driver")
@@ -59,6 +61,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
+    """The node from which the module reads files and runs commands."""
     monkeypatch.setattr(dra_driver_info, "FOLDER", str(tmp_path))
     monkeypatch.setattr(dra_driver_info, "PROGRAM", f"{tmp_path}/current/bin/lanewise-driver")
     monkeypatch.setattr(dra_driver_info, "STATE", f"{tmp_path}/state")
@@ -66,13 +69,15 @@ def node(tmp_path, monkeypatch):
     monkeypatch.setattr(dra_driver_info, "FILES", (f"{tmp_path}/driver.yml", f"{tmp_path}/unit"))
     monkeypatch.setattr(dra_driver_info, "KUBECONFIG", f"{tmp_path}/kubeconfig")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    made = Node(tmp_path)
-    monkeypatch.setattr(dra_driver_info, "run", made.command)
-    return made
+    created = Node(tmp_path)
+    monkeypatch.setattr(dra_driver_info, "run", created.run_command)
+    return created
 
 
 @pytest.fixture
 def run(node, capsys):
+    """A function that runs the module on the node and returns its answer."""
+
     def call(**options):
         with patch_module_args({"devices": False, **options}), pytest.raises(SystemExit) as stop:
             dra_driver_info.main()
@@ -84,7 +89,7 @@ def run(node, capsys):
 
 
 def test_a_node_without_the_driver_is_not_ready(node, run):
-    node.properties = {**SYSTEMD, "LoadState": "not-found", "UnitFileState": ""}
+    node.properties = {**RUNNING_UNIT, "LoadState": "not-found", "UnitFileState": ""}
     answer = run(contents=True)
     assert (answer["release"], answer["previous"], answer["releases"], answer["files"]) == ("", "", [], {})
     assert not answer["ready"] and not answer["service"]["installed"] and not answer["service"]["enabled"]
@@ -93,8 +98,8 @@ def test_a_node_without_the_driver_is_not_ready(node, run):
 
 
 def test_releases_their_links_and_partial_ones_are_listed(node, run):
-    node.release("1.0.0-b", 2_000)
-    node.release("1.0.0-a", 3_000)
+    node.install_release("1.0.0-b", 2_000)
+    node.install_release("1.0.0-a", 3_000)
     node.write("releases/1.0.0-c/bin/python")
     node.link("current", "1.0.0-b")
     node.link("previous", "1.0.0-a")
@@ -104,7 +109,7 @@ def test_releases_their_links_and_partial_ones_are_listed(node, run):
     assert answer["ready"]
 
 
-def test_states_that_systemd_reports_for_the_unit(node, run):
+def test_the_states_of_the_unit_are_read_from_systemd(node, run):
     assert run()["service"] == {
         "installed": True,
         "enabled": True,
@@ -119,7 +124,7 @@ def test_states_that_systemd_reports_for_the_unit(node, run):
     assert set(service) == set(RETURN["service"]["sample"])
 
 
-def test_files_are_distinguished_and_the_kubeconfig_is_left_out(node, run):
+def test_files_have_checksums_and_the_contents_of_the_kubeconfig_are_left_out(node, run):
     texts = {node.write("driver.yml", "a: 1\n"): "a: 1\n", node.write("kubeconfig", "{}\n"): "{}\n"}
     answer = run(contents=True)
     assert answer["files"] == {path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()}
@@ -128,15 +133,15 @@ def test_files_are_distinguished_and_the_kubeconfig_is_left_out(node, run):
     assert "contents" not in run()
 
 
-def test_a_release_whose_python_an_update_took_away_is_not_complete(node, run):
+def test_a_release_whose_python_an_update_removed_is_partial(node, run):
     for number, name in enumerate(("1.0.0-a", "1.0.0-b", "1.0.0-c")):
-        node.release(name, number)
-    gone = node.folder / "releases/1.0.0-b/bin/python"
-    gone.unlink()
-    gone.symlink_to("/usr/bin/python3.4711")
-    other = node.folder / "releases/1.0.0-c/bin/python"
-    other.unlink()
-    other.symlink_to(node.write("python3.98"))
+        node.install_release(name, number)
+    removed = node.folder / "releases/1.0.0-b/bin/python"
+    removed.unlink()
+    removed.symlink_to("/usr/bin/python3.4711")
+    replaced = node.folder / "releases/1.0.0-c/bin/python"
+    replaced.unlink()
+    replaced.symlink_to(node.write("python3.98"))
     os.chmod(node.folder / "python3.98", 0o755)
     answer = run()
     assert answer["releases"] == ["1.0.0-a"] and answer["partial"] == ["1.0.0-b", "1.0.0-c"]

@@ -17,10 +17,13 @@ ROOT = Path(dra_driver_preflight.__file__).absolute().parents[2]
 
 
 @pytest.fixture
-def choose(monkeypatch):
-    """Which interpreter is chosen of a node with these, and what is in the way."""
+def find_python(monkeypatch):
+    """A function that returns the chosen interpreter of a node, and the problems.
 
-    def call(*versions, asked=None, newer=False, **names):
+    `versions` are the installed versions, as programs such as python3.14. `names` are further programs.
+    """
+
+    def find(*versions, requested=None, newer=False, **names):
         names.update(("python" + version.rpartition(".")[0], version) for version in versions)
 
         def which(name, path):
@@ -32,44 +35,44 @@ def choose(monkeypatch):
         monkeypatch.setattr(dra_driver_preflight.shutil, "which", which)
         monkeypatch.setattr(dra_driver_preflight, "run", run)
         problems = []
-        found = dra_driver_preflight.find_python(None, asked, newer, problems)
-        return os.path.basename(found), problems
+        path = dra_driver_preflight.find_python(None, requested, newer, problems)
+        return os.path.basename(path), problems
 
-    return call
-
-
-def test_the_newest_python_that_has_wheels_is_chosen(choose):
-    assert choose("3.16.0", "3.15.1", "3.14.2", "3.9.18", python3="3.15.1") == ("python3.14", [])
+    return find
 
 
-def test_a_distribution_python_that_is_too_new_is_refused(choose):
-    found, problems = choose(python3="3.15.1")
-    assert not found and len(problems) == 1
+def test_the_newest_python_that_has_wheels_is_chosen(find_python):
+    assert find_python("3.16.0", "3.15.1", "3.14.2", "3.9.18", python3="3.15.1") == ("python3.14", [])
+
+
+def test_a_distribution_python_that_is_too_new_is_refused(find_python):
+    name, problems = find_python(python3="3.15.1")
+    assert not name and len(problems) == 1
     assert "needs Python 3.10 to 3.14 with venv" in problems[0] and "is 3.15.1, for which" in problems[0]
 
 
-def test_a_python_that_is_too_old_is_refused(choose):
-    found, problems = choose(python3="3.9.18")
-    assert not found and "python3 is 3.9.18. Install one" in problems[0]
+def test_a_python_that_is_too_old_is_refused(find_python):
+    name, problems = find_python(python3="3.9.18")
+    assert not name and "python3 is 3.9.18. Install one" in problems[0]
 
 
-def test_a_requested_python_without_wheels_is_refused(choose):
-    found, problems = choose("3.15.1", "3.14.2", asked="python3.15")
-    assert not found and "no wheels" in problems[0]
+def test_a_requested_python_without_wheels_is_refused(find_python):
+    name, problems = find_python("3.15.1", "3.14.2", requested="python3.15")
+    assert not name and "no wheels" in problems[0]
 
 
-@pytest.mark.parametrize("asked", [None, "python3.15"])
-def test_a_custom_lock_allows_newer_pythons(choose, asked):
-    assert choose("3.15.1", "3.14.2", asked=asked, newer=True) == ("python3.15", [])
+@pytest.mark.parametrize("requested", [None, "python3.15"])
+def test_a_custom_lock_allows_newer_pythons(find_python, requested):
+    assert find_python("3.15.1", "3.14.2", requested=requested, newer=True) == ("python3.15", [])
 
 
-def test_a_custom_lock_does_not_allow_older_pythons(choose):
-    found, problems = choose(python3="3.9.18", newer=True)
-    assert not found and "needs Python 3.10 or later with venv" in problems[0]
+def test_a_custom_lock_does_not_allow_older_pythons(find_python):
+    name, problems = find_python(python3="3.9.18", newer=True)
+    assert not name and "needs Python 3.10 or later with venv" in problems[0]
 
 
-class Commands:
-    """Runs commands as AnsibleModule.run_command does."""
+class Module:
+    """An AnsibleModule that can only run commands."""
 
     @staticmethod
     def run_command(command):
@@ -78,7 +81,7 @@ class Commands:
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "message"),
     [
         ("echo \"ModuleNotFoundError: No module named 'ensurepip'\" >&2; exit 1", "has no venv (on Debian and Ubuntu"),
         ("sleep 60", "did not end within 0.2 seconds; try again"),
@@ -86,23 +89,24 @@ class Commands:
         ("echo broken >&2; exit 1", "does not run (exit status 1): broken"),
     ],
 )
-def test_an_interpreter_that_fails_is_reported_with_its_reason(tmp_path, monkeypatch, script, words):
-    """A node that is too busy to answer must not be told to install packages."""
+def test_an_interpreter_that_fails_is_reported_with_its_reason(tmp_path, monkeypatch, script, message):
+    """On a busy node, the message must not ask for packages that are installed."""
     program = tmp_path / "python3.13"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setattr(dra_driver_preflight, "COMMAND_TIMEOUT_SECONDS", 0.2)
     problems = []
-    assert not dra_driver_preflight.find_python(Commands(), str(program), False, problems)
-    assert len(problems) == 1 and words in problems[0]
+    assert not dra_driver_preflight.find_python(Module(), str(program), False, problems)
+    assert len(problems) == 1 and message in problems[0]
 
 
-def test_a_process_name_that_the_kernel_cut_within_a_letter_does_no_harm(tmp_path):
+def test_a_process_name_that_is_not_valid_utf8_is_no_error(tmp_path):
+    # the kernel cuts names after 15 bytes, here within a letter of two bytes
     program = tmp_path / ("x" * 14 + "\N{LATIN SMALL LETTER E WITH ACUTE}")
     program.symlink_to(shutil.which("sleep"))
     with subprocess.Popen(["sleep", "60"], executable=str(program)) as running:
         try:
-            assert dra_driver_preflight.find_process("none of this") is None
+            assert dra_driver_preflight.find_process("no such process") is None
         finally:
             running.kill()
 
@@ -118,9 +122,9 @@ def test_a_process_name_that_the_kernel_cut_within_a_letter_does_no_harm(tmp_pat
         "roles/dra_driver/meta/argument_specs.yml",
     ],
 )
-def test_all_documents_name_the_same_python_versions(path):
+def test_documents_have_the_supported_python_versions(path):
     oldest, newest = (
-        dra_driver_preflight.version_text(one)
-        for one in (dra_driver_preflight.MIN_PYTHON, dra_driver_preflight.MAX_PYTHON)
+        dra_driver_preflight.version_text(version)
+        for version in (dra_driver_preflight.MIN_PYTHON, dra_driver_preflight.MAX_PYTHON)
     )
     assert f"ython {oldest} to {newest}" in " ".join((ROOT / path).read_text(encoding="utf-8").split())

@@ -15,7 +15,8 @@ DEVICE = ("gpu.example.com", "node-1", "gpu-0")
 V1 = "resource.k8s.io/v1"
 
 
-def made(purpose: str) -> hold.Hold:
+def expired_hold(purpose: str) -> hold.Hold:
+    """A hold of one device that expired an hour ago."""
     return hold.Hold("gold", "team a", "release", NOW - timedelta(hours=1), (DEVICE,), purpose)
 
 
@@ -27,13 +28,13 @@ def made(purpose: str) -> hold.Hold:
         (hold.SWAP, "return or extend the swap with lanewise.dra.swap"),
     ],
 )
-def test_an_overdue_hold_is_ended_by_what_can_end_one_of_its_purpose(purpose: str, advice: str) -> None:
-    (line,) = list_holds([hold.rule(made(purpose), DEVICE, V1)], NOW)["overdue"]
+def test_the_advice_for_an_overdue_hold_depends_on_its_purpose(purpose: str, advice: str) -> None:
+    (line,) = list_holds([hold.rule(expired_hold(purpose), DEVICE, V1)], NOW)["overdue"]
     assert line.endswith(f" (release), is overdue: 1 device is still held: {advice}")
 
 
-def test_rules_of_a_swap_without_a_hold_are_given_back() -> None:
-    rules = [swap.rule(made(hold.SWAP), DEVICE, effect, V1) for effect in (swap.EVICT, swap.COUNT)]
+def test_a_swap_without_a_hold_is_overdue() -> None:
+    rules = [swap.rule(expired_hold(hold.SWAP), DEVICE, effect, V1) for effect in (swap.EVICT, swap.COUNT)]
     (line,) = list_holds(rules, NOW)["overdue"]
-    works = "1 rule still evicts pods, 1 rule counts pods"
-    assert line == f"swap gold has no hold, {works}: return it with lanewise.dra.swap"
+    remaining = "1 rule still evicts pods, 1 rule counts pods"
+    assert line == f"swap gold has no hold, {remaining}: return it with lanewise.dra.swap"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the modules end that configure a node: what they say of it, whatever happened."""
+"""The answers of modules that configure a node: they report its state after a failure, even after a bug."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ CHANGE = Change("sysctl", "node", "vm.swappiness", "60", "1")
 
 
 class Ended(Exception):
+    """The end of the module, with its answer."""
+
     def __init__(self, answer: dict[str, t.Any]) -> None:
         self.answer = answer
         super().__init__(answer)
 
 
 class Module:
-    """What the package needs of AnsibleModule."""
+    """The parts of AnsibleModule that fabric_module uses."""
 
     check_mode = False
 
@@ -37,7 +39,7 @@ class Module:
         self.params: dict[str, t.Any] = {"allow_management": False, "rollback_after": 60}
 
     def run_command(self, argv: list[str], handle_exceptions: bool = True) -> tuple[int, str, str]:
-        assert not handle_exceptions, "Ansible would end the module here"
+        assert not handle_exceptions, "Ansible would end the module if the program is missing"
         raise FileNotFoundError(2, "No such file or directory", argv[0])
 
     def fail_json(self, **answer: t.Any) -> t.NoReturn:
@@ -46,52 +48,53 @@ class Module:
     exit_json = fail_json
 
 
-@pytest.fixture(name="ended")
-def _ended(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.Any]]:
+@pytest.fixture(name="run_module")
+def _run_module(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.Any]]:
+    """A function that runs the module with another `converge`, and returns the answer."""
     monkeypatch.setattr(fabric_module, "node_lock", contextlib.nullcontext)
     monkeypatch.setattr(fabric_module.guard, "check_none_pending", lambda _system: None)
 
-    def ended(converge: t.Callable[..., Outcome], **options: t.Any) -> dict[str, t.Any]:
+    def run_module(converge: t.Callable[..., Outcome], **options: t.Any) -> dict[str, t.Any]:
         monkeypatch.setattr(fabric_module, "converge", converge)
         with pytest.raises(Ended) as caught:
             fabric_module.run(Module(), [], {}, **options)  # type: ignore[arg-type]
         answer = caught.value.answer
-        if sys.version_info >= (3, 11):  # the controller's, which checks the answer
-            form = {name: answer[name] for name in t.get_type_hints(Fabric) if name in answer}
-            assert fault(form, Fabric) == ""
+        if sys.version_info >= (3, 11):  # with this version and later, the controller checks answers
+            typed = {name: answer[name] for name in t.get_type_hints(Fabric) if name in answer}
+            assert fault(typed, Fabric) == ""
         return answer
 
-    return ended
+    return run_module
 
 
-def test_a_bug_is_reported_with_the_state_of_the_node(ended: t.Callable[..., dict[str, t.Any]]) -> None:
-    def breaks(*_unused: t.Any) -> Outcome:
+def test_a_bug_is_reported_with_the_state_of_the_node(run_module: t.Callable[..., dict[str, t.Any]]) -> None:
+    def fail_unexpectedly(*_unused: t.Any) -> Outcome:
         raise KeyError("speed")
 
-    answer = ended(breaks)
+    answer = run_module(fail_unexpectedly)
     assert answer["msg"] == "KeyError: 'speed'. Nothing was changed." and "Traceback" in answer["exception"]
     assert answer["remaining"] == []
 
 
-def test_a_failure_after_the_changes_reports_that_they_remain(
-    ended: t.Callable[..., dict[str, t.Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_failure_after_the_changes_is_reported_with_the_changes(
+    run_module: t.Callable[..., dict[str, t.Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forget(_system: t.Any) -> None:
         raise HostError("remove the record", "no room")
 
     monkeypatch.setattr(fabric_module.origin, "wanted", lambda _system, _node: {})
     monkeypatch.setattr(fabric_module.origin, "forget", forget)
-    answer = ended(lambda *_unused: Outcome(changes=[CHANGE]), restore=True)
+    answer = run_module(lambda *_unused: Outcome(changes=[CHANGE]), restore=True)
     assert "All changes were made and are in place." in answer["msg"] and answer["remaining"]
 
 
-def test_remaining_changes_are_in_the_answer(ended: t.Callable[..., dict[str, t.Any]]) -> None:
-    left = Remaining("sysctl", "node", "vm.swappiness", "60", "1", "no room")
+def test_remaining_changes_are_in_the_answer(run_module: t.Callable[..., dict[str, t.Any]]) -> None:
+    remaining = Remaining("sysctl", "node", "vm.swappiness", "60", "1", "no room")
 
-    def fails(*_unused: t.Any) -> Outcome:
-        raise Failed(HostError("set it", "no room"), CHANGE, [], [left]) from ValueError("x")
+    def fail(*_unused: t.Any) -> Outcome:
+        raise Failed(HostError("set it", "no room"), CHANGE, [], [remaining]) from ValueError("x")
 
-    answer = ended(fails)
+    answer = run_module(fail)
     assert "node: vm.swappiness is 1 and was 60: no room" in answer["msg"]
     assert answer["remaining"][0]["now"] == "1" and answer["failed_change"]["setting"] == "vm.swappiness"
 
@@ -104,10 +107,10 @@ def test_a_missing_program_does_not_end_the_module() -> None:
         system.command(["no-such-program"], "set it", "is it there?")
 
 
-def test_nulls_are_taken_out_and_put_back_by_name() -> None:
+def test_nulls_are_removed_from_settings_and_restored_from_their_names() -> None:
     settings = {"mtu": None, "vf": {"vlan": 5, "trust": None}, "ethtool": {"pause": None}, "vfs": [{"index": 1}]}
-    plain, unset = without_nulls(settings)
-    assert plain == {"vf": {"vlan": 5}, "ethtool": {}, "vfs": [{"index": 1}]}
+    without_null_values, unset = without_nulls(settings)
+    assert without_null_values == {"vf": {"vlan": 5}, "ethtool": {}, "vfs": [{"index": 1}]}
     assert unset == ["mtu", "vf.trust", "ethtool.pause"]
     assert nulls(unset) == {"mtu": None, "vf": {"trust": None}, "ethtool": {"pause": None}}
     assert nulls(["ethtool", "ethtool.pause"]) == {"ethtool": None}

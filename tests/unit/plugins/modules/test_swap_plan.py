@@ -22,28 +22,33 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.s
     pod,
 )
 
+V1 = "resource.k8s.io/v1"
 RETURN = yaml.safe_load(swap_plan.RETURN)
 
 
-def low(name: str, where: str, gpus: t.Sequence[int], grace: int | None = 30, **more: t.Any) -> list[Object]:
-    """A pod that gives way, or without a grace one that does not."""
-    made = pod(name, where, gpus, **more)
-    for one in made[1]["status"]["allocation"]["devices"]["results"] if grace is not None else ():
-        one["tolerations"] = [swap.grace_toleration(t.cast("int", grace))]
-    return made
+def low_tier_pod(name: str, where: str, gpus: t.Sequence[int], grace: int | None = 30, **more: t.Any) -> list[Object]:
+    """A pod with its claim, which a swap may evict after `grace` seconds, or must not evict if that is None."""
+    created = pod(name, where, gpus, **more)
+    if grace is not None:
+        for result in created[1]["status"]["allocation"]["devices"]["results"]:
+            result["tolerations"] = [swap.grace_toleration(grace)]
+    return created
 
 
-def gold(count: int) -> Object:
+def gold_claim_spec(count: int) -> Object:
+    """The spec of a claim of the tier `gold` for this many GPUs."""
     spec = claim_spec(count)
     spec["devices"]["requests"][0]["exactly"]["tolerations"] = swap.tier_tolerations("gold")
     return spec
 
 
-def names(where: str, *numbers: int) -> list[str]:
+def device_names(where: str, *numbers: int) -> list[str]:
+    """The names of GPUs of a node in the answer."""
     return [f"{DRIVER}/{where}/gpu-{number}" for number in numbers]
 
 
 def budget(allowed: int) -> Object:
+    """A PodDisruptionBudget of the pods with the label app=web."""
     spec = {"selector": {"matchLabels": {"app": "web"}}}
     status = {"disruptionsAllowed": allowed}
     return {
@@ -56,12 +61,13 @@ def budget(allowed: int) -> Object:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
+    """A function that runs the module on two nodes with four GPUs each and returns its answer."""
     require_engine()
 
     def call(objects: t.Sequence[Object], **arguments: t.Any) -> dict[str, t.Any]:
         by_kind: dict[str, list[Object]] = {}
-        for one in [CLASS, *node("a", 4), *node("b", 4), *objects]:
-            by_kind.setdefault(one["kind"], []).append(one)
+        for item in [CLASS, *node("a", 4), *node("b", 4), *objects]:
+            by_kind.setdefault(item["kind"], []).append(item)
         with patch_module_args({"objects": by_kind, "tier": "gold", **arguments}), pytest.raises(SystemExit) as stop:
             swap_plan.main()
         answer: dict[str, t.Any] = json.loads(capsys.readouterr().out)
@@ -72,53 +78,59 @@ def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]
 
 
 def job(count: int) -> dict[str, t.Any]:
-    return {"name": "job", "claims": [gold(count)]}
+    """A workload whose pods have a claim of the tier `gold` for this many GPUs."""
+    return {"name": "job", "claims": [gold_claim_spec(count)]}
 
 
 def test_free_devices_are_taken_first_and_then_those_of_the_fewest_pods(run: t.Any) -> None:
-    objects = [*low("p", "a", [0, 1, 2, 3]), *low("q", "b", [0]), *low("r", "b", [1])]
+    objects = [*low_tier_pod("p", "a", [0, 1, 2, 3]), *low_tier_pod("q", "b", [0]), *low_tier_pod("r", "b", [1])]
     answer = run(objects, workload=job(4))
     assert set(answer) - {"invocation", "changed"} == set(RETURN)
-    assert answer["found"] and answer["devices"] == names("a", 0, 1, 2, 3) == answer["evict"]
-    assert answer["leaving"] == [{"pod": "team/p", "node": "a", "grace": 30, "devices": names("a", 0, 1, 2, 3)}]
+    assert answer["found"] and answer["devices"] == device_names("a", 0, 1, 2, 3) == answer["evict"]
+    assert answer["leaving"] == [{"pod": "team/p", "node": "a", "grace": 30, "devices": device_names("a", 0, 1, 2, 3)}]
     answer = run(objects, workload=job(2))
-    assert answer["devices"] == names("b", 2, 3) and answer["leaving"] == [] and answer["refused"] == []
+    assert answer["devices"] == device_names("b", 2, 3) and answer["leaving"] == [] and answer["refused"] == []
     assert answer["lines"] == ["gold: 2 device(s) for 1 pod(s) of job; 0 pod(s) to evict"]
 
 
-def test_a_pod_loses_all_devices_and_only_the_requested_ones_are_taken(run: t.Any) -> None:
-    answer = run(low("p", "a", [0, 1, 2]), devices=names("a", 1))
-    assert answer["devices"] == names("a", 1) and answer["leaving"][0]["devices"] == names("a", 1)
+def test_only_the_requested_devices_of_a_pod_are_taken(run: t.Any) -> None:
+    answer = run(low_tier_pod("p", "a", [0, 1, 2]), devices=device_names("a", 1))
+    assert answer["devices"] == device_names("a", 1) and answer["leaving"][0]["devices"] == device_names("a", 1)
 
 
-def test_a_share_is_a_percentage_of_the_empty_fleet(run: t.Any) -> None:
-    objects = [*low("p", "a", [0, 1, 2, 3]), *low("q", "b", [0, 1, 2, 3])]
+def test_a_share_is_a_percentage_of_the_pods_that_fit_on_the_empty_fleet(run: t.Any) -> None:
+    objects = [*low_tier_pod("p", "a", [0, 1, 2, 3]), *low_tier_pod("q", "b", [0, 1, 2, 3])]
     answer = run(objects, workload=job(1), share=49)
     assert len(answer["devices"]) == 3 and "3 pod(s) of job, 49 % of 8 on the empty fleet" in answer["lines"][0]
     answer = run(objects, workload=job(4), share=49)
     assert not answer["found"] and "49 % of 2 pod(s) of job on the empty fleet" in answer["lines"][0]
 
 
-def test_pods_that_do_not_give_way_are_refused(run: t.Any) -> None:
-    stays = [*low("p", "a", [0], None), *low("q", "b", [0], None)]
-    assert not run(stays, workload=job(4))["found"]
-    answer = run(stays, devices=names("a", 0))
+def test_pods_that_must_not_be_evicted_are_refused(run: t.Any) -> None:
+    without_grace = [*low_tier_pod("p", "a", [0], None), *low_tier_pod("q", "b", [0], None)]
+    assert not run(without_grace, workload=job(4))["found"]
+    answer = run(without_grace, devices=device_names("a", 0))
     assert answer["refused"] == [
         "team/p: its claim team/p-d does not give way: its template has no tier with a grace period"
     ]
-    queued = low("p", "a", [0], labels={"kueue.x-k8s.io/queue-name": "red"})
-    answer = run(queued, devices=names("a", 0))
+    kueue_pod = low_tier_pod("p", "a", [0], labels={"kueue.x-k8s.io/queue-name": "red"})
+    answer = run(kueue_pod, devices=device_names("a", 0))
     assert answer["refused"][0].startswith("team/p: Kueue manages it (kueue.x-k8s.io/queue-name)")
-    orphan = low("p", "a", [0])[1:]
-    answer = run(orphan, devices=names("a", 0))
-    assert answer["refused"] == [f"{names('a', 0)[0]}: claim team/p-d has it, but no pod that uses the claim is known"]
+    claim_without_pod = low_tier_pod("p", "a", [0])[1:]
+    answer = run(claim_without_pod, devices=device_names("a", 0))
+    (device,) = device_names("a", 0)
+    assert answer["refused"] == [f"{device}: claim team/p-d has it, but no pod that uses the claim is known"]
 
 
-def test_budgets_are_summed(run: t.Any) -> None:
+def test_violated_disruption_budgets_are_reported_and_prevent_a_swap_unless_ignored(run: t.Any) -> None:
     web = {"labels": {"app": "web"}}
-    objects = [*low("p", "a", [0], **web), *low("q", "a", [1], **web), *low("r", "b", [0], None)]
-    assert run([*objects, budget(2)], devices=names("a", 0, 1))["budgets"] == []
-    answer = run([*objects, budget(1)], devices=names("a", 0, 1))
+    objects = [
+        *low_tier_pod("p", "a", [0], **web),
+        *low_tier_pod("q", "a", [1], **web),
+        *low_tier_pod("r", "b", [0], None),
+    ]
+    assert run([*objects, budget(2)], devices=device_names("a", 0, 1))["budgets"] == []
+    answer = run([*objects, budget(1)], devices=device_names("a", 0, 1))
     assert answer["budgets"] == [
         "PodDisruptionBudget team/b allows 1 disruption(s) now, but the swap would evict 2: team/p, team/q"
     ]
@@ -128,38 +140,44 @@ def test_budgets_are_summed(run: t.Any) -> None:
 
 
 def test_devices_that_are_not_published_are_not_found(run: t.Any) -> None:
-    answer = run([], devices=names("a", 7))
-    assert not answer["found"] and f"publishes {names('a', 7)[0]}: the node may no longer exist" in answer["lines"][0]
+    answer = run([], devices=device_names("a", 7))
+    (missing,) = device_names("a", 7)
+    assert not answer["found"] and f"publishes {missing}: the node may no longer exist" in answer["lines"][0]
 
 
-def test_a_begun_swap_keeps_its_devices(run: t.Any) -> None:
-    """Another node has become free meanwhile, with the pods of the first one still ending."""
-    held = hold.Hold("gold", "o", "r", None, tuple(hold.parse_device(one) for one in names("a", 0, 1, 2, 3)), hold.SWAP)
-    rules = [made(held, one) for one in held.devices for made in (_hold, _end)]
-    answer = run([*low("p", "a", [0, 1, 2, 3]), *rules], workload=job(4))
-    assert answer["devices"] == names("a", 0, 1, 2, 3) == answer["evict"]
-    assert [one["pod"] for one in answer["leaving"]] == ["team/p"]
+def hold_of(devices: t.Iterable[str]) -> hold.Hold:
+    """The hold of a swap of the tier `gold`."""
+    return hold.Hold("gold", "owner", "reason", None, tuple(hold.parse_device(name) for name in devices), hold.SWAP)
 
 
-def test_a_swap_whose_pods_were_only_counted_has_not_begun(run: t.Any) -> None:
-    """Pods that an interrupted run only counted are not ending: those of their budget are not chosen."""
-    held = hold.Hold("gold", "o", "r", None, tuple(hold.parse_device(one) for one in names("a", 0, 1, 2, 3)), hold.SWAP)
-    rules = [swap.rule(held, one, swap.COUNT, "resource.k8s.io/v1") for one in held.devices]
-    web = low("p", "a", [0, 1, 2, 3], labels={"app": "web"})
-    answer = run([*web, budget(0), *low("r", "b", [0], None), *rules], workload=job(4))
+def hold_rule(swap_hold: hold.Hold, device: hold.DeviceId) -> Object:
+    return hold.rule(swap_hold, device, V1)
+
+
+def evict_rule(swap_hold: hold.Hold, device: hold.DeviceId) -> Object:
+    return swap.rule(swap_hold, device, swap.EVICT, V1)
+
+
+def test_a_started_swap_keeps_its_devices(run: t.Any) -> None:
+    """Node b is free, but the pods of node a are already being evicted."""
+    swap_hold = hold_of(device_names("a", 0, 1, 2, 3))
+    rules = [create(swap_hold, device) for device in swap_hold.devices for create in (hold_rule, evict_rule)]
+    answer = run([*low_tier_pod("p", "a", [0, 1, 2, 3]), *rules], workload=job(4))
+    assert answer["devices"] == device_names("a", 0, 1, 2, 3) == answer["evict"]
+    assert [leaving["pod"] for leaving in answer["leaving"]] == ["team/p"]
+
+
+def test_a_swap_whose_pods_were_only_counted_has_not_started(run: t.Any) -> None:
+    """The pods that an interrupted run only counted are not being evicted, so their disruption budget still applies."""
+    swap_hold = hold_of(device_names("a", 0, 1, 2, 3))
+    rules = [swap.rule(swap_hold, device, swap.COUNT, V1) for device in swap_hold.devices]
+    web = low_tier_pod("p", "a", [0, 1, 2, 3], labels={"app": "web"})
+    answer = run([*web, budget(0), *low_tier_pod("r", "b", [0], None), *rules], workload=job(4))
     assert not answer["found"], answer["lines"]
 
 
-def _hold(held: hold.Hold, one: hold.DeviceId) -> Object:
-    return hold.rule(held, one, "resource.k8s.io/v1")
-
-
-def _end(held: hold.Hold, one: hold.DeviceId) -> Object:
-    return swap.rule(held, one, swap.EVICT, "resource.k8s.io/v1")
-
-
-def test_claims_that_could_not_use_the_devices_are_refused(run: t.Any) -> None:
-    plain = {"name": "job", "claims": [claim_spec(1)]}
-    assert "gpu does not tolerate the hold and the swap of gold" in run([], workload=plain)["msg"]
+def test_claims_without_the_tolerations_of_the_tier_and_invalid_arguments_are_refused(run: t.Any) -> None:
+    without_toleration = {"name": "job", "claims": [claim_spec(1)]}
+    assert "gpu does not tolerate the hold and the swap of gold" in run([], workload=without_toleration)["msg"]
     assert "give either devices or workload" in run([])["msg"]
     assert "share: 101 is not from 1 to 100" in run([], workload=job(1), share=101)["msg"]

@@ -12,7 +12,7 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.lanewise.dra.plugins.module_utils.topology_module import SECTIONS
 from ansible_collections.lanewise.dra.plugins.modules import fabric, topology_info
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import healthy
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import healthy_machine
 
 RETURN = yaml.safe_load(topology_info.RETURN)["topology"]
 NIC0 = "0000:1b:00.0"
@@ -20,12 +20,12 @@ NIC0 = "0000:1b:00.0"
 
 @pytest.fixture
 def machine(tmp_path):
-    return healthy(tmp_path / "machine")
+    return healthy_machine(tmp_path / "machine")
 
 
 @pytest.fixture
 def run(machine, capsys):
-    """Run the module and give its answer."""
+    """A function that runs the module on the machine and returns its answer."""
 
     def call(**arguments):
         with patch_module_args({"root": str(machine.root), **arguments}), pytest.raises(SystemExit) as stop:
@@ -57,7 +57,7 @@ def documented(name):
 
 
 @pytest.mark.parametrize("name", sorted(name for name, entry in RETURN["contains"].items() if "contains" in entry))
-def test_every_key_that_is_listed_comes_and_the_reverse(run, name):
+def test_a_section_has_exactly_the_keys_that_are_documented_one_by_one(run, name):
     value = run()["topology"][name]
     sample = value[NIC0] if name == "functions" else value
     assert set(sample) == set(documented(name)["contains"])
@@ -79,15 +79,15 @@ def test_every_key_that_is_listed_comes_and_the_reverse(run, name):
         "system",
     ],
 )
-def test_every_key_that_the_text_names_comes(run, machine, name):
+def test_a_section_has_the_keys_that_its_description_mentions(run, machine, name):
     machine.write(f"{machine.folder(NIC0)}/numa_node", "5")  # so that there is a finding
     value = run()["topology"][name]
     keys = set(value if isinstance(value, dict) else value[0])
     text = documented(name)["description"]
     words = (text if isinstance(text, str) else " ".join(text)).split("C(")[1:]
-    named = {word.partition(")")[0] for word in words}
-    nested = {"affinity": set(), "rdma_devices": {"link_layer", "state", "rate_gbps", "gids"}}.get(name, set())
-    assert named and named - nested <= keys
+    mentioned = {word.partition(")")[0] for word in words}
+    keys_of_parts = {"affinity": set(), "rdma_devices": {"link_layer", "state", "rate_gbps", "gids"}}.get(name, set())
+    assert mentioned and mentioned - keys_of_parts <= keys
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))
@@ -137,14 +137,14 @@ def test_an_import_file_of_an_unknown_format_fails(run, tmp_path, text):
     assert answer["failed"] and str(path) in answer["msg"]
 
 
-def test_a_broken_tree_does_not_fail_the_module(run, machine):
+def test_an_unreadable_file_does_not_fail_the_module(run, machine):
     machine.write(f"{machine.folder(NIC0)}/numa_node", b"\xff")
     answer = run()
     assert not answer.get("failed")
     assert answer["topology"]["source"]["unreadable_count"] == 1
 
 
-def test_importer_is_not_loaded_for_a_node(run):
+def test_the_importer_of_xml_files_is_not_loaded_for_a_node(run):
     name = "ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read"
     loaded = sys.modules.pop(name, None)
     try:
@@ -164,7 +164,7 @@ def test_the_module_fabric_returns_the_same_topology_with_its_plan(run, machine,
     assert answer["topology"] == run(vpd=False)["topology"]
 
 
-def test_the_module_fabric_returns_the_topology_also_if_the_plan_fails(machine, capsys):
+def test_the_module_fabric_returns_the_topology_even_if_its_plan_fails(machine, capsys):
     rule = {"name": "rails", "select": {"address": ["0000:ff:00.0"]}, "count": 1}
     options = {"root": str(machine.root), "topology": {}, "nics": [rule], "_ansible_check_mode": True}
     with patch_module_args(options), pytest.raises(SystemExit) as stop:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A claim and slices of a node, for tests of versions and of what an API server accepts."""
+"""A ResourceClaim and a ResourceSlice, for tests of API versions and of what an API server accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 
 def resource_slice(name, *devices):
-    """The only slice of the pool `node-1`, in v1."""
+    """A slice in v1. It is the only slice of its pool, `node-1`."""
     return {
         "apiVersion": versions.V1,
         "kind": "ResourceSlice",
@@ -62,6 +62,7 @@ SLICE = resource_slice(
 
 
 def template(claim):
+    """The ResourceClaimTemplate with the spec of a claim."""
     return {
         **claim,
         "kind": "ResourceClaimTemplate",
@@ -69,7 +70,7 @@ def template(claim):
     }
 
 
-#: Any JSON.
+#: Any JSON value.
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),

@@ -14,7 +14,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules imp
 from ansible_collections.lanewise.dra.tests.machines import description
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
-#: Makes a node of one of the example machines with one rule; each test has its own tree.
+#: Creates a node from an example machine, with at most one rule. Each test has its own copy of the machine.
 MakeNode = t.Callable[..., Node]
 
 
@@ -22,12 +22,12 @@ MakeNode = t.Callable[..., Node]
 def make_node(tmp_path: Path) -> MakeNode:
     def make(
         machine: str,
-        select: dict[str, t.Any] | None = None,
+        selected: dict[str, t.Any] | None = None,
         settings: dict[str, t.Any] | None = None,
         general: dict[str, t.Any] | None = None,
         **options: t.Any,
     ) -> Node:
-        rules = [Rule("test", selector(select or {}), settings)] if settings is not None else []
+        rules = [Rule("test", selector(selected or {}), settings)] if settings is not None else []
         root = build(description.HERE / "descriptions" / f"{machine}.yml", tmp_path / machine)
         return Node(System(str(root)), rules, general, **options)
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plans for recorded machines."""
+"""Example machines whose files a test may change, and plans for them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules imp
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 
-def planned(
+def plan_for(
     resource: type[Resource],
     machine: Path,
     settings: dict[str, dict[str, t.Any]],
     general: dict[str, t.Any] | None = None,
 ) -> Plan:
-    """The plan for a machine's tree, of settings by PCI address."""
+    """The plan of a resource for a machine, with NIC settings by PCI address and settings of the node."""
     system = System(str(machine))
-    rules = [Rule(key, selector({"address": key}), one, count=1) for key, one in settings.items()]
+    rules = [Rule(key, selector({"address": key}), wanted, count=1) for key, wanted in settings.items()]
     return resource(system).plan(Node(system, rules, general, allow_management=True))
 
 
 class Machine:
-    """A machine of tests/machines in its own folder, whose files a test may change."""
+    """An example machine of tests/machines, built in a folder of its own."""
 
     def __init__(self, name: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -45,19 +45,19 @@ class Machine:
         self._folder.cleanup()
 
     def write(self, path: str, text: str) -> None:
-        place = self.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text + "\n", encoding="utf-8")
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n", encoding="utf-8")
 
     def link(self, path: str, target: str) -> None:
-        place = self.root / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        place.symlink_to(target)
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        file.symlink_to(target)
 
     def remove(self, path: str) -> None:
-        place = self.root / path.lstrip("/")
-        shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+        file = self.root / path.lstrip("/")
+        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
 
-    def planned(self, resource: type[Resource], settings: dict[str, dict[str, t.Any]], **general: t.Any) -> Plan:
-        return planned(resource, self.root, settings, general)
+    def plan(self, resource: type[Resource], settings: dict[str, dict[str, t.Any]], **general: t.Any) -> Plan:
+        return plan_for(resource, self.root, settings, general)

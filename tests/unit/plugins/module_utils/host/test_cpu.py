@@ -19,10 +19,10 @@ STATES = {"state0": ("POLL", 0), "state1": ("C1", 2), "state2": ("C6", 190)}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two processors by intel_pstate in its active mode, as Linux 6.8 shows them on a Xeon 8480."""
+    """Two CPUs with intel_pstate in active mode, as Linux 6.8 shows them on a Xeon 8480."""
     base = tmp_path / "sys/devices/system/cpu"
     for number in (0, 1):
-        _files(
+        _write_files(
             base / f"cpufreq/policy{number}",
             scaling_governor=("powersave", "performance")[number],
             scaling_available_governors="performance powersave",
@@ -30,12 +30,12 @@ def root(tmp_path: Path) -> Path:
             energy_performance_available_preferences="default performance balance_performance balance_power power",
         )
         for state, (name, latency) in STATES.items():
-            _files(base / f"cpu{number}/cpuidle/{state}", name=name, latency=str(latency), disable="0")
-    _files(base / "intel_pstate", status="active")
+            _write_files(base / f"cpu{number}/cpuidle/{state}", name=name, latency=str(latency), disable="0")
+    _write_files(base / "intel_pstate", status="active")
     return tmp_path
 
 
-def _files(folder: Path, **texts: str) -> None:
+def _write_files(folder: Path, **texts: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text + "\n")
@@ -47,15 +47,15 @@ def _converge(root: Path, resource: t.Any = Cpu, wanted: t.Any = None, **general
 
 
 def test_different_governors_are_unified_and_restored(root: Path) -> None:
-    done = _converge(root, cpu_governor="performance", cpu_idle_max_latency_us=10)
-    assert [(one.setting, one.before, one.after) for one in done.changes] == [
+    outcome = _converge(root, cpu_governor="performance", cpu_idle_max_latency_us=10)
+    assert [(change.setting, change.before, change.after) for change in outcome.changes] == [
         ("cpu_governor", {"policy0": "powersave", "policy1": "performance"}, "performance"),
         ("idle state C6", "on", "off"),
     ]
     assert (root / "sys/devices/system/cpu/cpu1/cpuidle/state2/disable").read_text() == "1"
     assert not _converge(root, cpu_governor="performance", cpu_idle_max_latency_us=10).changes
     assert _converge(root, cpu_idle_max_latency_us=200).changes
-    _converge(root, wanted={"cpu": done.before["cpu"]})
+    _converge(root, wanted={"cpu": outcome.before["cpu"]})
     assert (root / "sys/devices/system/cpu/cpufreq/policy0/scaling_governor").read_text() == "powersave"
 
 
@@ -72,7 +72,7 @@ def test_values_that_the_processor_does_not_offer_are_refused(root: Path, genera
         _converge(root, **general)
 
 
-def test_a_guest_has_no_governor(tmp_path: Path) -> None:
+def test_a_governor_is_refused_on_a_machine_without_cpufreq(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="does not control"):
         _converge(tmp_path, cpu_governor="performance")
 
@@ -81,24 +81,24 @@ def test_dma_buf_is_checked_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not loaded"):
         _converge(tmp_path, Gpudirect, gpudirect="dma_buf")
     folder = tmp_path / "proc/driver/nvidia"
-    _files(folder, version="NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15")
+    _write_files(folder, version="NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15")
     with pytest.raises(Refused, match="proprietary kernel modules"):
         _converge(tmp_path, Gpudirect, gpudirect="dma_buf")
-    _files(folder, version="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15")
-    _files(tmp_path / "proc/sys/kernel", osrelease="5.4.0-216-generic")
+    _write_files(folder, version="NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15")
+    _write_files(tmp_path / "proc/sys/kernel", osrelease="5.4.0-216-generic")
     with pytest.raises(Refused, match="since Linux 5.12"):
         _converge(tmp_path, Gpudirect, gpudirect="dma_buf")
-    _files(tmp_path / "proc/sys/kernel", osrelease="6.8.0-60-generic")
+    _write_files(tmp_path / "proc/sys/kernel", osrelease="6.8.0-60-generic")
     assert not _converge(tmp_path, Gpudirect, gpudirect="dma_buf").changes
 
 
 def test_loaded_peermem_is_also_loaded_at_the_next_boot(tmp_path: Path) -> None:
-    _files(tmp_path / "sys/kernel/mm/memory_peers/nv_mem", version="1.3")
-    done = _converge(tmp_path, Gpudirect, gpudirect="peermem")
-    assert [one.setting for one in done.changes] == ["nvidia-peermem at boot"]
+    _write_files(tmp_path / "sys/kernel/mm/memory_peers/nv_mem", version="1.3")
+    outcome = _converge(tmp_path, Gpudirect, gpudirect="peermem")
+    assert [change.setting for change in outcome.changes] == ["nvidia-peermem at boot"]
     assert (tmp_path / LOAD[1:]).read_text().endswith("\nnvidia-peermem\n")
     assert not _converge(tmp_path, Gpudirect, gpudirect="peermem").changes
-    _converge(tmp_path, Gpudirect, wanted={"gpudirect": done.before["gpudirect"]})
+    _converge(tmp_path, Gpudirect, wanted={"gpudirect": outcome.before["gpudirect"]})
     assert not (tmp_path / LOAD[1:]).exists()
     with pytest.raises(HostError, match="is not known"):
         _converge(tmp_path, Gpudirect, gpudirect="rdma")

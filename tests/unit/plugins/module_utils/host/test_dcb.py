@@ -11,36 +11,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def eight(top: int) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, top), min_size=8, max_size=8)
+def eight_integers(maximum: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, maximum), min_size=8, max_size=8)
 
 
-tables = st.dictionaries(st.integers(0, 63), st.integers(0, 7), max_size=64)
-ets = st.fixed_dictionaries(
+dscp_tables = st.dictionaries(st.integers(0, 63), st.integers(0, 7), max_size=64)
+wanted_ets_values = st.fixed_dictionaries(
     {},
     optional={
-        "priority_tc": eight(7),
-        "bandwidth": eight(100),
+        "priority_tc": eight_integers(7),
+        "bandwidth": eight_integers(100),
         "tsa": st.lists(st.sampled_from(["strict", "cb_shaper", "ets", "vendor"]), min_size=8, max_size=8),
     },
 )
-buffer = st.fixed_dictionaries({}, optional={"priority_buffer": eight(7), "size": eight(2**32 - 1)})
+wanted_buffer_values = st.fixed_dictionaries(
+    {}, optional={"priority_buffer": eight_integers(7), "size": eight_integers(2**32 - 1)}
+)
 
 
-@given(tables)
+@given(dscp_tables)
 def test_a_table_of_dscps_is_read_from_its_text(table):
     assert dcb.Trust.parse(str(dcb.Trust(table))) == dcb.Trust(table)
     assert (str(dcb.Trust(table)) == "pcp") == (not table)
 
 
-whole_ets = st.fixed_dictionaries(
-    {"willing": st.integers(0, 255), **{part: eight(255) for part in ("priority_tc", "bandwidth", "tsa", "reco_tsa")}}
+kernel_ets_values = st.fixed_dictionaries(
+    {
+        "willing": st.integers(0, 255),
+        **{part: eight_integers(255) for part in ("priority_tc", "bandwidth", "tsa", "reco_tsa")},
+    }
 )
-whole_buffer = st.fixed_dictionaries({"priority_buffer": eight(255), "size": eight(2**32 - 1), "total": st.just(7)})
+kernel_buffer_values = st.fixed_dictionaries(
+    {"priority_buffer": eight_integers(255), "size": eight_integers(2**32 - 1), "total": st.just(7)}
+)
 
 
-@given(whole_ets, ets, whole_buffer, buffer, st.sets(st.integers(0, 7)))
-def test_written_values_read_back_and_others_are_kept(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
+@given(kernel_ets_values, wanted_ets_values, kernel_buffer_values, wanted_buffer_values, st.sets(st.integers(0, 7)))
+def test_wanted_values_change_others_stay_and_all_are_restored(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
     raw = {"ets": raw_ets, "buffer": raw_buffer, "pfc": {"enabled": 0, "delay": 9}}
     before = dcb.decoded(raw)
     wanted = {"ets": wanted_ets, "buffer": wanted_buffer, "pfc": sorted(pfc)}
@@ -49,14 +56,15 @@ def test_written_values_read_back_and_others_are_kept(raw_ets, wanted_ets, raw_b
     assert after["ets"] == {**before["ets"], **wanted_ets}
     assert after["buffer"] == {**before["buffer"], **wanted_buffer}
     assert after["pfc"] == sorted(pfc)
-    back = {name: dcb.changed(parts, name, before[name]) for name in parts}
-    listed = {
-        name: {key: list(one) if isinstance(one, tuple) else one for key, one in back[name].items()} for name in back
+    restored = {name: dcb.changed(parts, name, before[name]) for name in parts}
+    restored_lists = {
+        name: {key: list(values) if isinstance(values, tuple) else values for key, values in restored[name].items()}
+        for name in restored
     }
-    assert listed == raw
+    assert restored_lists == raw
 
 
-def test_a_buffer_rounded_to_cells_is_equal():
+def test_a_buffer_size_that_the_card_rounds_down_to_cells_is_equal():
     resource = dcb.Dcb(System())
     wanted = {"size": [100000] * 8}
     assert resource.same("buffer", {"size": [99968] * 8, "priority_buffer": [0] * 8}, wanted)

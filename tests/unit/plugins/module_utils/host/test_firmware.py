@@ -58,17 +58,17 @@ def test_default_current_and_next_values_are_read() -> None:
 
 
 @given(st.text())
-def test_other_text_gives_no_setting(text: str) -> None:
+def test_random_text_gives_no_invalid_setting(text: str) -> None:
     assert all(name.isupper() for name in parse(text))
 
 
 def test_a_value_may_be_written_in_several_ways() -> None:
-    assert {number_or_name(one) for one in (True, "True", "1", 1, "True(1)", "0x1")} == {"1"}
+    assert {number_or_name(value) for value in (True, "True", "1", 1, "True(1)", "0x1")} == {"1"}
     assert Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "eth") and Firmware(System()).same("X", "ETH(2)", 2)
     assert not Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "IB")
 
 
-def _printed(current: str, following: str) -> str:
+def _query_output(current: str, following: str) -> str:
     return VERBOSE.replace(
         "NUM_OF_VFS                                  0                    0                    16",
         f"NUM_OF_VFS                                  0                    {current}                    {following}",
@@ -83,52 +83,52 @@ def root(tmp_path: Path) -> Path:
 
 
 def _boot(root: Path, name: str) -> None:
-    place = root / "proc/sys/kernel/random/boot_id"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(name + "\n")
+    file = root / "proc/sys/kernel/random/boot_id"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(name + "\n")
 
 
-def _plan(root: Path, printed: str, **settings: t.Any) -> Outcome:
-    """Check mode on a recorded machine, where no program but the query may run."""
+def _plan(root: Path, output: str, **settings: t.Any) -> Outcome:
+    """Check mode on an example machine. Only the query program may run."""
 
     def query(argv: list[str]) -> tuple[int, str, str]:
         assert argv[:2] == ["mstconfig", "-d"] and argv[3:] == ["-e", "query"]
-        return 0, printed, ""
+        return 0, output, ""
 
     system = System(str(root), query)
-    nic = next(one for one in Node(system).devices.values() if one.vendor_id == "15b3")
+    nic = next(device for device in Node(system).devices.values() if device.vendor_id == "15b3")
     node = Node(system, [Rule("rail", selector({"address": nic.key}), {"firmware": settings})], allow_management=True)
     return converge(node, [Firmware(system)], check_mode=True)
 
 
-def test_the_next_boot_counts_and_the_running_card_is_a_reason_to_reboot(root: Path) -> None:
-    first = _plan(root, _printed("0", "0"), NUM_OF_VFS=16, LINK_TYPE_P1="ETH")
-    assert [(one.setting, one.before, one.after) for one in first.changes] == [("NUM_OF_VFS", "0", 16)]
+def test_a_setting_is_compared_with_its_next_value_and_a_different_current_value_needs_a_reboot(root: Path) -> None:
+    first = _plan(root, _query_output("0", "0"), NUM_OF_VFS=16, LINK_TYPE_P1="ETH")
+    assert [(change.setting, change.before, change.after) for change in first.changes] == [("NUM_OF_VFS", "0", 16)]
     assert len(first.reboot) == 1
-    written = _plan(root, _printed("0", "16"), NUM_OF_VFS=16, SRIOV_EN=True)
+    written = _plan(root, _query_output("0", "16"), NUM_OF_VFS=16, SRIOV_EN=True)
     assert not written.changes
-    assert sorted(one.partition(" runs with ")[2] for one in written.reboot) == [
+    assert sorted(reason.partition(" runs with ")[2] for reason in written.reboot) == [
         "NUM_OF_VFS=0, not 16",
         "SRIOV_EN=False(0), not True",
     ]
-    booted = _plan(root, _printed("16", "16"), NUM_OF_VFS=16)
+    booted = _plan(root, _query_output("16", "16"), NUM_OF_VFS=16)
     assert not booted.changes and not booted.reboot
 
 
-def test_a_value_that_already_runs_needs_no_boot(root: Path) -> None:
-    back = _plan(root, _printed("0", "16"), NUM_OF_VFS=0)
-    assert len(back.changes) == 1 and not back.reboot
+def test_a_change_back_to_the_current_value_needs_no_reboot(root: Path) -> None:
+    planned = _plan(root, _query_output("0", "16"), NUM_OF_VFS=0)
+    assert len(planned.changes) == 1 and not planned.reboot
 
 
 def test_a_reboot_that_did_not_help_is_not_requested_again(root: Path) -> None:
-    notes = root / BOOT_ID_FILE[1:]
-    notes.parent.mkdir(parents=True)
-    notes.write_text("first\n")
-    assert _plan(root, _printed("0", "16"), NUM_OF_VFS=16).reboot
+    boot_id_file = root / BOOT_ID_FILE[1:]
+    boot_id_file.parent.mkdir(parents=True)
+    boot_id_file.write_text("first\n")
+    assert _plan(root, _query_output("0", "16"), NUM_OF_VFS=16).reboot
     _boot(root, "second")
     with pytest.raises(Refused, match="booted after.*power cycle"):
-        _plan(root, _printed("0", "16"), NUM_OF_VFS=16)
-    assert not _plan(root, _printed("16", "16"), NUM_OF_VFS=16).reboot
+        _plan(root, _query_output("0", "16"), NUM_OF_VFS=16)
+    assert not _plan(root, _query_output("16", "16"), NUM_OF_VFS=16).reboot
 
 
 def test_an_unknown_setting_is_refused(root: Path) -> None:
@@ -139,8 +139,8 @@ def test_an_unknown_setting_is_refused(root: Path) -> None:
 def test_ports_of_one_card_must_agree_on_shared_settings(tmp_path: Path) -> None:
     root = build("dgx-a100", tmp_path / "machine")
     system = System(str(root), lambda argv: (0, VERBOSE, ""))
-    keys = [one.key for one in Node(system).devices.values() if one.vendor_id == "15b3" and not one.physfn]
-    pair = next((one, two) for one in keys for two in keys if one < two and one[:-1] == two[:-1])
+    keys = [device.key for device in Node(system).devices.values() if device.vendor_id == "15b3" and not device.physfn]
+    pair = next((first, second) for first in keys for second in keys if first < second and first[:-1] == second[:-1])
     rules = [
         Rule(str(number), selector({"address": key}), {"firmware": {"NUM_OF_VFS": number}})
         for number, key in enumerate(pair, 4)

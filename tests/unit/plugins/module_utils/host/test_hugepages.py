@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.hugepa
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two sockets, and a GPU's memory as a NUMA node without CPUs, as on Grace Hopper."""
+    """Two sockets, and a NUMA node without CPUs for the memory of a GPU, as on Grace Hopper."""
     for number, processors in ((0, "0-71"), (1, "72-143"), (2, "")):
         folder = tmp_path / f"sys/devices/system/node/node{number}"
         for size in (2048, 1048576):
@@ -34,14 +34,14 @@ def _converge(root: Path, *settings: dict[str, t.Any], check_mode: bool = False)
     return converge(Node(system, general={"hugepages": list(settings)}), [Hugepages(system)], check_mode)
 
 
-def test_numa_nodes_without_cpus_get_pages_only_if_named(root: Path) -> None:
-    planned = _converge(root, {"size": "2M", "count": 512}, check_mode=True)
-    assert [str(one) for one in planned.changes] == [
+def test_numa_nodes_without_cpus_get_pages_only_if_the_setting_names_them(root: Path) -> None:
+    outcome = _converge(root, {"size": "2M", "count": 512}, check_mode=True)
+    assert [str(change) for change in outcome.changes] == [
         "node: hugepages 2M on NUMA node 0 0 -> 512",
         "node: hugepages 2M on NUMA node 1 0 -> 512",
     ]
-    planned = _converge(root, {"size": "1G", "count": 1, "numa_nodes": [2]}, check_mode=True)
-    assert [one.setting for one in planned.changes] == ["hugepages 1G on NUMA node 2"]
+    outcome = _converge(root, {"size": "1G", "count": 1, "numa_nodes": [2]}, check_mode=True)
+    assert [change.setting for change in outcome.changes] == ["hugepages 1G on NUMA node 2"]
 
 
 def test_a_second_run_changes_nothing(root: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_second_run_changes_nothing(root: Path) -> None:
         ({"size": "2M", "count": 3}, "6 of 10 are in use"),
     ],
 )
-def test_impossible_counts_of_pages_are_refused(root: Path, settings: dict[str, t.Any], reason: str) -> None:
+def test_impossible_sizes_nodes_and_counts_are_refused(root: Path, settings: dict[str, t.Any], reason: str) -> None:
     pages = root / "sys/devices/system/node/node0/hugepages/hugepages-2048kB"
     (pages / "nr_hugepages").write_text("10\n")
     (pages / "free_hugepages").write_text("4\n")
@@ -71,7 +71,7 @@ def test_an_invalid_size_is_refused(root: Path) -> None:
         _converge(root, {"size": "2MB", "count": 1})
 
 
-def _state(policy: str, *totals: int) -> str:
+def _memory_manager_state(policy: str, *totals: int) -> str:
     """The contents of kubelet's memory_manager_state; `totals` are the bytes in pages of 2 MiB by NUMA node."""
     nodes = {
         str(number): {"memoryMap": {"hugepages-2Mi": {"total": total}, "memory": {"total": 1 << 36}}}
@@ -88,10 +88,10 @@ def test_counts_that_differ_from_kubelets_memory_manager_state_are_refused(root:
     (process / "cmdline").write_text(f"/usr/bin/kubelet\0--root-dir=/{folder}\0")
     state = root / folder / "memory_manager_state"
     state.parent.mkdir(parents=True)
-    state.write_text(_state("Static", 512 << 21, 0, 0))
+    state.write_text(_memory_manager_state("Static", 512 << 21, 0, 0))
     with pytest.raises(Refused, match=f"drain the node, remove /{folder}/memory_manager_state") as failure:
         _converge(root, {"size": "2M", "count": 512})
-    assert [one.setting for one in failure.value.refusals] == ["hugepages 2M on NUMA node 1"]
+    assert [refusal.setting for refusal in failure.value.refusals] == ["hugepages 2M on NUMA node 1"]
     assert (root / "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages").read_text() == "0\n"
     with pytest.raises(Refused, match="hugepages 1G on NUMA node 0"):
         _converge(root, {"size": "1G", "count": 1, "numa_nodes": [0]})
@@ -102,11 +102,13 @@ def test_counts_that_differ_from_kubelets_memory_manager_state_are_refused(root:
 def test_counts_that_match_kubelets_memory_manager_state_are_allowed(root: Path) -> None:
     state = root / "var/lib/kubelet/memory_manager_state"
     state.parent.mkdir(parents=True)
-    state.write_text(_state("Static", 512 << 21, 512 << 21, 0))
+    state.write_text(_memory_manager_state("Static", 512 << 21, 512 << 21, 0))
     assert len(_converge(root, {"size": "2M", "count": 512}).changes) == 2
 
 
-@pytest.mark.parametrize("text", [_state("None", 0, 0, 0), '{"policyName": "None", "checksum": 1}', "{", "[]"])
+@pytest.mark.parametrize(
+    "text", [_memory_manager_state("None", 0, 0, 0), '{"policyName": "None", "checksum": 1}', "{", "[]"]
+)
 def test_state_files_without_the_static_policy_are_ignored(root: Path, text: str) -> None:
     state = root / "var/lib/kubelet/memory_manager_state"
     state.parent.mkdir(parents=True)

@@ -16,57 +16,61 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.irq im
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 NIC = "0000:16:00.0"
+IRQS = (98, 99, 100)
 
 
 @pytest.fixture
 def machine():
-    with Machine("sriov") as one:
-        for irq in (98, 99, 100):
-            one.write(f"/sys/bus/pci/devices/{NIC}/msi_irqs/{irq}", "msix")
-            one.write(f"/proc/irq/{irq}/smp_affinity_list", "0-63")
-        one.cpus = (one.root / "sys/devices/system/node/node0/cpulist").read_text().strip()
-        yield one
+    with Machine("sriov") as machine:
+        for irq in IRQS:
+            machine.write(f"/sys/bus/pci/devices/{NIC}/msi_irqs/{irq}", "msix")
+            machine.write(f"/proc/irq/{irq}/smp_affinity_list", "0-63")
+        yield machine
 
 
-def run(machine: Machine, way: str, system: System | None = None):
+def local_cpus(machine: Machine) -> str:
+    return (machine.root / "sys/devices/system/node/node0/cpulist").read_text().strip()
+
+
+def set_affinity(machine: Machine, affinity: str, system: System | None = None):
     system = system or System(str(machine.root))
-    rules = [Rule(NIC, selector({"address": NIC}), {"irq_affinity": way}, count=1)]
+    rules = [Rule(NIC, selector({"address": NIC}), {"irq_affinity": affinity}, count=1)]
     return converge(Node(system, rules, allow_management=True), [Irq(system)])
 
 
-def shown(machine: Machine) -> list[str]:
-    return [(machine.root / f"proc/irq/{irq}/smp_affinity_list").read_text().strip() for irq in (98, 99, 100)]
+def affinities(machine: Machine) -> list[str]:
+    return [(machine.root / f"proc/irq/{irq}/smp_affinity_list").read_text().strip() for irq in IRQS]
 
 
-def test_local_lets_all_cpus_of_the_numa_node_serve_each_interrupt(machine):
-    assert len(run(machine, "local").changes) == 1
-    assert shown(machine) == [machine.cpus] * 3
-    assert not run(machine, "local").changes
+def test_local_assigns_all_cpus_of_the_numa_node_to_each_interrupt(machine):
+    assert len(set_affinity(machine, "local").changes) == 1
+    assert affinities(machine) == [local_cpus(machine)] * 3
+    assert not set_affinity(machine, "local").changes
 
 
-def test_spread_gives_each_interrupt_a_cpu_in_turn(machine):
-    """By number, not by name: 98, 99, 100."""
-    run(machine, "spread")
-    assert shown(machine) == ["0", "1", "2"]
-    assert not run(machine, "spread").changes
+def test_spread_assigns_one_cpu_after_another_to_the_interrupts(machine):
+    """Interrupts are sorted as numbers: 98, 99, 100."""
+    set_affinity(machine, "spread")
+    assert affinities(machine) == ["0", "1", "2"]
+    assert not set_affinity(machine, "spread").changes
 
 
 def test_the_affinity_of_each_interrupt_is_restored(machine):
     machine.write("/proc/irq/99/smp_affinity_list", "7")
-    (change,) = run(machine, "local").changes
+    (change,) = set_affinity(machine, "local").changes
     system = System(str(machine.root))
     Irq(system).apply(Node(system, allow_management=True), change.reversed())
-    assert shown(machine) == ["0-63", "7", "0-63"]
+    assert affinities(machine) == ["0-63", "7", "0-63"]
 
 
 def test_interrupts_that_the_kernel_manages_are_not_changed(machine):
     (machine.root / "proc/irq/99/smp_affinity_list").chmod(0o444)
-    run(machine, "local")
-    assert shown(machine) == [machine.cpus, "0-63", machine.cpus]
+    set_affinity(machine, "local")
+    assert affinities(machine) == [local_cpus(machine), "0-63", local_cpus(machine)]
 
 
-class Refusing(System):
-    """Refuses writes to one interrupt like a kernel."""
+class RefusingSystem(System):
+    """Refuses writes to interrupt 99 with an error of the kernel."""
 
     def __init__(self, root: str, code: int) -> None:
         super().__init__(root)
@@ -78,25 +82,25 @@ class Refusing(System):
         super().write(path, value, step, fix)
 
 
-def test_a_refusal_at_the_write_is_skipped_or_undone(machine):
-    assert run(machine, "local", Refusing(str(machine.root), errno.EIO)).changes
-    assert shown(machine) == [machine.cpus, "0-63", machine.cpus]
+def test_an_interrupt_is_skipped_for_eio_and_all_are_restored_for_another_error(machine):
+    assert set_affinity(machine, "local", RefusingSystem(str(machine.root), errno.EIO)).changes
+    assert affinities(machine) == [local_cpus(machine), "0-63", local_cpus(machine)]
     machine.write("/proc/irq/98/smp_affinity_list", "0-63")
     with pytest.raises(Failed, match="let CPUs 0-.* handle interrupt 99 .*ENOSPC.*The node is in its previous state"):
-        run(machine, "local", Refusing(str(machine.root), errno.ENOSPC))
-    assert shown(machine)[:2] == ["0-63", "0-63"]
+        set_affinity(machine, "local", RefusingSystem(str(machine.root), errno.ENOSPC))
+    assert affinities(machine)[:2] == ["0-63", "0-63"]
 
 
 def test_irqbalance_is_refused_unless_it_leaves_the_nic_alone(machine):
     machine.write("/proc/812/comm", "irqbalance")
     machine.write("/proc/812/cmdline", "/usr/sbin/irqbalance\0--foreground\0")
-    plan = machine.planned(Irq, {NIC: {"irq_affinity": "local"}})
+    plan = machine.plan(Irq, {NIC: {"irq_affinity": "local"}})
     assert "start it with --banmod=mlx5_core" in str(plan.refusals[0])
     machine.write("/proc/812/cmdline", "/usr/sbin/irqbalance\0--banmod=mlx5_core\0")
-    assert not machine.planned(Irq, {NIC: {"irq_affinity": "local"}}).refusals
+    assert not machine.plan(Irq, {NIC: {"irq_affinity": "local"}}).refusals
 
 
-def test_which_options_make_irqbalance_leave_an_interrupt_alone():
+def test_options_of_irqbalance_that_exclude_an_interrupt_are_recognized():
     assert _banned(["irqbalance", "-m", "ice"], "ice", ["1"])
     assert _banned(["irqbalance", "-i", "1", "--banirq=2"], "ice", ["1", "2"])
     assert not _banned(["irqbalance", "--banirq=2"], "ice", ["1", "2"])
@@ -110,4 +114,4 @@ def test_devices_without_interrupts_or_cpus_are_refused(machine):
         Irq(system).plan(Node(system, rules, allow_management=True))
     machine.write("/sys/devices/system/node/node0/cpulist", "")
     with pytest.raises(HostError, match="NUMA node 0 has no CPUs"):
-        machine.planned(Irq, {NIC: {"irq_affinity": "local"}})
+        machine.plan(Irq, {NIC: {"irq_affinity": "local"}})

@@ -24,6 +24,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.command_l
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_args import KernelArgs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -55,7 +56,7 @@ menuentry 'other' $menuentry_id_option 'osprober-gnulinux-simple-2' {
 
 
 class Machine:
-    """A node's files: the running command line, the processor, and those of a boot loader."""
+    """The files of a node: the running command line, the processor, and the files of a boot loader."""
 
     def __init__(
         self, root: Path, cmdline: str = "root=UUID=1 ro quiet", cpu: str = "vendor_id\t: AuthenticAMD"
@@ -66,9 +67,9 @@ class Machine:
         self.boot("first")
 
     def write(self, path: str, text: str) -> None:
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
 
     def read(self, path: str) -> str:
         return (self.root / path).read_text()
@@ -109,21 +110,20 @@ _VALUES = st.sampled_from(["", "=pt", "=on", "=a;b", "=1G", "=4", "=x&y"])
 _ARGUMENT = st.builds(lambda name, value: name + value, _NAMES, _VALUES)
 
 
-def _wish(present: list[str], absent: list[str]) -> Arguments:
+def _consistent(present: list[str], absent: list[str]) -> Arguments:
     """Wanted and unwanted arguments without contradictions, which the resource would refuse."""
-    wish = Arguments(tuple(dict.fromkeys(present)))
-    return Arguments(
-        wish.present, tuple(item for item in absent if not any(one.startswith(item) for one in wish.present))
-    )
+    unwanted = tuple(item for item in absent if not any(argument.startswith(item) for argument in present))
+    return Arguments(tuple(dict.fromkeys(present)), unwanted)
 
 
 @given(st.lists(_ARGUMENT, max_size=6), st.lists(_ARGUMENT, max_size=4), st.lists(_ARGUMENT, max_size=8))
 def test_applied_arguments_are_recognized_and_removed(present: list[str], absent: list[str], line: list[str]) -> None:
-    wish, before = _wish(present, absent), " ".join(f'"{one}"' if ";" in one else one for one in line)
-    after = wish.applied(before, Arguments())
-    assert wish.relevant(split(after)) == wish.ordered()
-    assert wish.applied(after, wish) == after
-    assert not any(one in wish.present for one in split(Arguments().applied(after, wish)))
+    wanted = _consistent(present, absent)
+    before = " ".join(f'"{argument}"' if ";" in argument else argument for argument in line)
+    after = wanted.applied(before, Arguments())
+    assert wanted.relevant(split(after)) == wanted.ordered()
+    assert wanted.applied(after, wanted) == after
+    assert not any(argument in wanted.present for argument in split(Arguments().applied(after, wanted)))
 
 
 @settings(max_examples=40)
@@ -133,21 +133,24 @@ def test_applied_arguments_are_recognized_and_removed(present: list[str], absent
     st.lists(_ARGUMENT.filter(str.isascii), max_size=6),
 )
 def test_the_shell_script_for_grub_gives_the_same_line(present: list[str], absent: list[str], line: list[str]) -> None:
-    wish, before = _wish(present, absent), " ".join(f'"{one}"' if set(";&") & set(one) else one for one in line)
-    script = f'set -e\n{grub_shell(wish)}\nprintf \'%s\\n%s\\n\' "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT"\n'
+    wanted = _consistent(present, absent)
+    before = " ".join(f'"{argument}"' if set(";&") & set(argument) else argument for argument in line)
+    script = (
+        f'set -e\n{grub_shell(wanted)}\nprintf \'%s\\n%s\\n\' "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT"\n'
+    )
     environment = {"GRUB_CMDLINE_LINUX": before, "GRUB_CMDLINE_LINUX_DEFAULT": before, "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["sh"], input=script, env=environment, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    alone = [
+    linux, linux_default = done.stdout.splitlines()
+    without_wanted = [
         word
-        for word in quoted_arguments(wish.applied(before, Arguments()))
-        if word.replace('"', "") not in wish.present
+        for word in quoted_arguments(wanted.applied(before, Arguments()))
+        if word.replace('"', "") not in wanted.present
     ]
-    assert quoted_arguments(first) == alone
-    assert quoted_arguments(second) == quoted_arguments(wish.applied(before, Arguments()))
+    assert quoted_arguments(linux) == without_wanted
+    assert quoted_arguments(linux_default) == quoted_arguments(wanted.applied(before, Arguments()))
 
 
-def test_recovery_and_other_systems_of_a_grub_menu_are_left_out() -> None:
+def test_recovery_entries_and_other_systems_of_a_grub_menu_are_left_out() -> None:
     first, second = grub_lines(GRUB_CFG)
     assert first == ["root=UUID=1", "ro", "quiet", "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0", "$vt_handoff"]
     assert second == ["root=UUID=1", "ro", "quiet"]
@@ -165,13 +168,13 @@ def test_an_argument_that_only_contains_a_wanted_one_does_not_count(machine: Mac
 def test_arguments_are_added_to_boot_entries_and_removed_again(machine: Machine) -> None:
     machine.write("etc/kernel/cmdline", "root=UUID=1 ro quiet\n")
     machine.write("etc/default/grub", 'GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="rhgb quiet"\n')
-    wish = {
+    settings_of_node = {
         "kernel_args": ["hugepagesz=1G", "hugepages=4", "pci=disable_acs_redir=a;b"],
         "kernel_args_absent": ["quiet"],
     }
-    planned = machine.converge(check_mode=True, iommu="passthrough", **wish)
+    planned = machine.converge(check_mode=True, iommu="passthrough", **settings_of_node)
     assert "quiet" in machine.options()
-    done = machine.converge(iommu="passthrough", **wish)
+    done = machine.converge(iommu="passthrough", **settings_of_node)
     assert done.after == planned.after and done.reboot == planned.reboot
     added = 'hugepagesz=1G hugepages=4 "pci=disable_acs_redir=a;b" iommu=pt'
     assert machine.options() == f"root=UUID=1 ro rhgb {added}"
@@ -179,7 +182,7 @@ def test_arguments_are_added_to_boot_entries_and_removed_again(machine: Machine)
     assert machine.read("etc/kernel/cmdline") == f"root=UUID=1 ro {added}\n"
     in_shell = added.replace('"', '\\"')
     assert machine.read("etc/default/grub") == f'GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="rhgb {in_shell}"\n'
-    assert not machine.converge(iommu="passthrough", **wish).changes
+    assert not machine.converge(iommu="passthrough", **settings_of_node).changes
     assert machine.converge(iommu="passthrough").changes
     assert machine.options() == "root=UUID=1 ro rhgb quiet iommu=pt"
     machine.converge(kernel_args=[])
@@ -188,25 +191,25 @@ def test_arguments_are_added_to_boot_entries_and_removed_again(machine: Machine)
     assert not (machine.root / "etc/lanewise/kernel-args").exists()
 
 
-def test_later_changes_by_others_are_repaired(machine: Machine) -> None:
+def test_later_changes_of_a_boot_entry_are_reverted(machine: Machine) -> None:
     machine.converge(kernel_args=["iommu=pt", "nosmt"])
-    for damage in ("iommu=soft iommu=pt nosmt", "nosmt", ""):
-        machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", damage))
+    for options in ("iommu=soft iommu=pt nosmt", "nosmt", ""):
+        machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", options))
         assert machine.converge(kernel_args=["iommu=pt", "nosmt"]).changes
         assert machine.options() == "root=UUID=1 ro rhgb quiet iommu=pt nosmt"
 
 
-def test_shared_kernelopts_are_recognised_by_their_value(machine: Machine) -> None:
+def test_kernelopts_in_a_boot_entry_are_replaced_by_their_value(machine: Machine) -> None:
     machine.write("boot/loader/entries/a.conf", ENTRY.replace("root=UUID=1 ro rhgb quiet iommu=soft", "$kernelopts"))
     machine.write("boot/grub2/grubenv", "# GRUB Environment Block\nkernelopts=root=UUID=1 ro iommu=pt \n")
     loader = find_boot_loader(System(str(machine.root)))
     assert isinstance(loader, Entries) and loader.lines() == [["root=UUID=1", "ro", "iommu=pt"]]
 
 
-def test_an_argument_that_conflicts_with_tuned_is_refused(machine: Machine) -> None:
+def test_an_argument_that_conflicts_with_tuned_is_removed_again(machine: Machine) -> None:
     machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "$tuned_params"))
     machine.write("boot/grub2/grubenv", "# GRUB Environment Block\ntuned_params=iommu=soft isolcpus=2\n")
-    with pytest.raises(Exception, match="tuned_params"):
+    with pytest.raises(Failed, match="tuned_params.*The node is in its previous state"):
         machine.converge(kernel_args=["iommu=pt"])
     assert "iommu=pt" not in machine.options()
 
@@ -220,18 +223,18 @@ def test_an_argument_that_a_boot_did_not_apply_is_refused(machine: Machine) -> N
     machine.boot("third", "root=UUID=1 ro rhgb quiet")
     with pytest.raises(Refused, match="booted since"):
         machine.converge(kernel_args=["iommu=pt"])
-    gone = machine.converge(kernel_args=[])
-    assert gone.changes and not gone.reboot
+    removed = machine.converge(kernel_args=[])
+    assert removed.changes and not removed.reboot
 
 
-def test_a_removed_argument_needs_a_boot(machine: Machine) -> None:
+def test_a_removed_argument_needs_a_reboot(machine: Machine) -> None:
     machine.converge(kernel_args=["iommu=pt"])
     machine.boot("second", "root=UUID=1 ro rhgb quiet iommu=pt")
     assert machine.converge(kernel_args=[]).reboot == ["kernel arguments are removed at the next boot: iommu=pt"]
 
 
 @pytest.mark.parametrize(
-    ("cpu", "word", "present"),
+    ("cpu", "iommu", "present"),
     [
         ("vendor_id\t: GenuineIntel", "passthrough", ["intel_iommu=on", "iommu=pt"]),
         ("vendor_id\t: GenuineIntel", "off", ["intel_iommu=off"]),
@@ -241,11 +244,11 @@ def test_a_removed_argument_needs_a_boot(machine: Machine) -> None:
     ],
 )
 def test_the_iommu_setting_becomes_the_arguments_of_the_processor(
-    tmp_path: Path, cpu: str, word: str, present: list[str]
+    tmp_path: Path, cpu: str, iommu: str, present: list[str]
 ) -> None:
     machine = Machine(tmp_path, cpu=cpu)
     machine.write("boot/loader/entries/a.conf", ENTRY)
-    assert machine.converge(iommu=word, check_mode=True).changes[0].after == {"present": present, "absent": []}
+    assert machine.converge(iommu=iommu, check_mode=True).changes[0].after == {"present": present, "absent": []}
 
 
 @pytest.mark.parametrize(
@@ -258,12 +261,12 @@ def test_the_iommu_setting_becomes_the_arguments_of_the_processor(
         ({"kernel_args": ["quiet"], "kernel_args_absent": ["quiet"]}, "removed by kernel_args_absent"),
     ],
 )
-def test_arguments_that_are_refused_for_every_boot_loader(machine: Machine, general: t.Any, reason: str) -> None:
+def test_invalid_and_contradictory_arguments_are_refused(machine: Machine, general: t.Any, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         machine.converge(**general)
 
 
-def test_switching_off_the_iommu_of_arm64_is_refused(tmp_path: Path) -> None:
+def test_switching_off_the_iommu_on_arm64_is_refused(tmp_path: Path) -> None:
     machine = Machine(tmp_path, cpu="CPU implementer\t: 0x41")
     machine.write("boot/loader/entries/a.conf", ENTRY)
     with pytest.raises(Refused, match="off on this processor"):
@@ -303,7 +306,7 @@ def test_the_boot_loader_that_started_the_node_is_chosen(tmp_path: Path) -> None
     assert isinstance(find_boot_loader(System(str(tmp_path))), Entries)
 
 
-def test_a_menu_without_a_kernel_is_an_error(tmp_path: Path) -> None:
+def test_a_grub_menu_without_a_linux_kernel_is_an_error(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.write("boot/grub/grub.cfg", "set default=0\n")
     machine.write("usr/sbin/update-grub", "")

@@ -17,12 +17,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel
     KernelModules,
 )
 
-WISH = {"module_options": {"ib_core": "netns_mode=0"}}
+SETTINGS = {"module_options": {"ib_core": "netns_mode=0"}}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A node with ib_core loaded in shared mode, and its netns_mode as the kernel shows it."""
+    """A node whose loaded ib_core has another netns_mode than SETTINGS."""
     _write(tmp_path, "sys/module/ib_core/parameters/netns_mode", "Y\n")
     _write(tmp_path, "sys/module/tcp_cubic/parameters/beta", "717\n")
     _write(tmp_path, "proc/modules", "ib_core 524288 8 rdma_cm,mlx5_ib, Live 0x0000000000000000\n")
@@ -31,9 +31,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def _write(root: Path, path: str, text: str) -> None:
-    place = root / path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
 
 
 def _converge(root: Path, check_mode: bool = False, **general: t.Any) -> t.Any:
@@ -41,20 +41,20 @@ def _converge(root: Path, check_mode: bool = False, **general: t.Any) -> t.Any:
     return converge(Node(system, general=general), [KernelModules(system)], check_mode)
 
 
-def test_options_wait_for_one_boot_and_fail_if_it_did_not_apply_them(root: Path) -> None:
-    assert _converge(root, check_mode=True, **WISH).not_recorded == ["kernel_modules (no /etc/modprobe.d)"]
+def test_options_need_a_reboot_and_are_refused_if_it_did_not_apply_them(root: Path) -> None:
+    assert _converge(root, check_mode=True, **SETTINGS).not_recorded == ["kernel_modules (no /etc/modprobe.d)"]
     (root / "etc/modprobe.d").mkdir(parents=True, exist_ok=True)
-    planned = _converge(root, check_mode=True, **WISH)
+    planned = _converge(root, check_mode=True, **SETTINGS)
     assert planned.reboot == ["module ib_core was loaded with netns_mode=Y, not 0"]
-    assert _converge(root, **WISH).after == planned.after
+    assert _converge(root, **SETTINGS).after == planned.after
     assert (root / OPTIONS[1:]).read_text().splitlines()[-1] == "options ib_core netns_mode=0"
-    again = _converge(root, **WISH)
+    again = _converge(root, **SETTINGS)
     assert not again.changes and again.reboot
     _write(root, "proc/sys/kernel/random/boot_id", "second\n")
     with pytest.raises(Refused, match="booted since.*initial RAM disk"):
-        _converge(root, **WISH)
+        _converge(root, **SETTINGS)
     _write(root, "sys/module/ib_core/parameters/netns_mode", "N\n")
-    done = _converge(root, **WISH)
+    done = _converge(root, **SETTINGS)
     assert not done.changes and not done.reboot
 
 
@@ -69,9 +69,9 @@ def test_options_that_are_no_longer_wanted_are_removed(root: Path) -> None:
 
 
 def test_modules_to_load_at_boot_are_added_and_removed(root: Path) -> None:
-    _write(root, LOAD[1:], "# ours\nnvidia_peermem\n")
+    _write(root, LOAD[1:], "# comment\nnvidia_peermem\n")
     outcome = _converge(root, kernel_modules=["ib-core"])
-    assert [str(one) for one in outcome.changes] == [
+    assert [str(change) for change in outcome.changes] == [
         "node: module ib_core at boot unset -> true",
         "node: module nvidia_peermem at boot true -> unset",
     ]

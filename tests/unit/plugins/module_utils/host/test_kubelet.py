@@ -17,22 +17,22 @@ MEMORY: Object = {"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode
 
 
 @pytest.mark.parametrize(
-    "before, after, drains",
+    ("before", "after", "needs_drain"),
     [
         ({}, STATIC, True),
         (STATIC, {}, True),
         (STATIC, {**STATIC, "reservedSystemCPUs": "0-1"}, True),
         (STATIC, {**STATIC, "cpuManagerPolicyOptions": {"strict-cpu-reservation": "true"}}, True),
-        ({}, {"reservedSystemCPUs": "0"}, True),  # another file may have the policy
+        ({}, {"reservedSystemCPUs": "0"}, True),  # another file of kubelet may contain the policy
         (MEMORY, {**MEMORY, "reservedMemory": [{"numaNode": 1, "limits": {"memory": "1Gi"}}]}, True),
         (STATIC, {**STATIC, "topologyManagerPolicy": "restricted"}, False),
         ({"cpuManagerPolicy": "none"}, {"cpuManagerPolicy": "none", "reservedSystemCPUs": "0"}, False),
     ],
 )
-def test_states_that_kubelet_would_not_start_over_need_a_drained_node(
-    make_node: MakeNode, before: Object, after: Object, drains: bool
+def test_changes_that_invalidate_the_state_files_of_kubelet_need_a_drained_node(
+    make_node: MakeNode, before: Object, after: Object, needs_drain: bool
 ) -> None:
     node = make_node("hgx-h100")
-    texts = [json.dumps(one) if one else None for one in (before, after)]
+    texts = [json.dumps(settings) if settings else None for settings in (before, after)]
     change = Change("kubelet", "node", "/etc/kubernetes/kubelet.conf.d/90-lanewise.conf", *texts)
-    assert ("must be drained" in Kubelet(node.system).interrupts(node, change)) is drains
+    assert ("must be drained" in Kubelet(node.system).interrupts(node, change)) is needs_drain

@@ -12,9 +12,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.memloc
 
 def test_limits_are_read_as_the_kernel_writes_them() -> None:
     found = limits(Path("/proc/self/limits").read_text())
-    wish = [
-        "unlimited" if one == resource.RLIM_INFINITY else str(one)
-        for one in resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    expected = [
+        "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+        for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
     ]
-    assert found == wish
+    assert found == expected
     assert limits("Limit Soft Limit\n") is None

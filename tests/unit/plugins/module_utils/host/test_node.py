@@ -20,12 +20,17 @@ from ansible_collections.lanewise.dra.tests.machines.builder import move_to_cont
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 
+def chosen_devices(node: Node) -> list[Device]:
+    assert node.settings
+    return [node.devices[key] for key in node.settings]
+
+
 def test_rails_are_chosen_by_their_properties(make_node: MakeNode) -> None:
     node = make_node("hgx-h100", {"near_gpu": "PIX", "min_speed_mbps": 400000}, {"mtu": 4200})
     assert len(node.settings) == 8
     assert all(node.devices[key].address and not node.devices[key].physfn for key in node.settings)
     assert not set(node.settings) & {
-        key for key, one in node.devices.items() if set(one.interfaces) & set(node.management)
+        key for key, device in node.devices.items() if set(device.interfaces) & set(node.management)
     }
 
 
@@ -34,19 +39,15 @@ def test_an_unknown_distance_is_not_near(make_node: MakeNode) -> None:
 
 
 def test_vfs_and_virtual_interfaces_are_chosen_by_type_only(make_node: MakeNode) -> None:
-    assert not any(device.physfn for device in chosen(make_node("sriov", {"driver": "*"}, {"mtu": 9000})))
-    assert all(device.physfn for device in chosen(make_node("sriov", {"type": "vf"}, {"mtu": 9000})))
+    assert not any(device.physfn for device in chosen_devices(make_node("sriov", {"driver": "*"}, {"mtu": 9000})))
+    assert all(device.physfn for device in chosen_devices(make_node("sriov", {"type": "vf"}, {"mtu": 9000})))
     assert [
-        one.key for one in chosen(make_node("sriov", {"type": "virtual", "interface": "bond0"}, {"mtu": 9000}))
+        device.key
+        for device in chosen_devices(make_node("sriov", {"type": "virtual", "interface": "bond0"}, {"mtu": 9000}))
     ] == ["bond0"]
 
 
-def chosen(node: Node) -> list[Device]:
-    assert node.settings
-    return [node.devices[key] for key in node.settings]
-
-
-def test_a_rule_may_require_a_number_of_nics(make_node: MakeNode) -> None:
+def test_a_rule_may_require_a_count_of_nics(make_node: MakeNode) -> None:
     node = make_node("hgx-h100")
     rails = selector({"near_gpu": "PIX"})
     with pytest.raises(Unfit) as failure:
@@ -57,38 +58,38 @@ def test_a_rule_may_require_a_number_of_nics(make_node: MakeNode) -> None:
     Node(node.system, [Rule("rails", rails, {}, count=8, at_least=8)])
 
 
-def test_a_boot_chooses_by_rate_before_a_link_is_up(make_node: MakeNode) -> None:
-    """The kernel reports the rate of an interface only while it is up."""
-    wanted = {"near_gpu": "PIX", "min_speed_mbps": 400000}
-    live = make_node("hgx-h100", wanted, {"mtu": 4200})
-    written = json.loads(json.dumps(desired(live, live.rules, {})))
-    root = Path(live.system.reader.root)
+def test_at_boot_nics_are_chosen_by_their_recorded_rate(make_node: MakeNode) -> None:
+    """The kernel reports the rate of an interface only while it is up, and at boot it may still be down."""
+    selected = {"near_gpu": "PIX", "min_speed_mbps": 400000}
+    running = make_node("hgx-h100", selected, {"mtu": 4200})
+    written = json.loads(json.dumps(desired(running, running.rules, {})))
+    root = Path(running.system.reader.root)
     for path in (*root.glob("sys/devices/**/net/*/speed"), *root.glob("sys/devices/**/infiniband/*/ports/*/rate")):
         path.unlink()
-    assert not Node(live.system, live.rules).settings
-    booted = Node(live.system, boot.rules(written["nics"]))
-    assert booted.settings == live.settings and len(booted.settings) == 8
-    # an older file does not list `fast` NICs, and no NIC is fast enough for a rule with a higher rate
-    assert not Node(live.system, boot.rules([{**written["nics"][0], "fast": []}])).settings
-    faster = Rule("faster", selector({**wanted, "min_speed_mbps": 800000}), {"mtu": 4200})
-    assert not desired(live, [faster], {})["nics"][0]["fast"]
+    assert not Node(running.system, running.rules).settings
+    booted = Node(running.system, boot.rules(written["nics"]))
+    assert booted.settings == running.settings and len(booted.settings) == 8
+    # a file of an older release has no `fast` NICs, and no NIC is fast enough for a rule with a higher rate
+    assert not Node(running.system, boot.rules([{**written["nics"][0], "fast": []}])).settings
+    faster = Rule("faster", selector({**selected, "min_speed_mbps": 800000}), {"mtu": 4200})
+    assert not desired(running, [faster], {})["nics"][0]["fast"]
 
 
-def test_vfs_are_as_fast_as_their_pf(make_node: MakeNode) -> None:
+def test_vfs_are_chosen_by_rate_if_their_pf_is_recorded_as_fast(make_node: MakeNode) -> None:
     node = make_node("sriov", {"type": "vf"}, {"mtu": 9000})
-    (first, *_more) = chosen(node)
+    (first, *_more) = chosen_devices(node)
     assert first.physfn
-    slow = Rule("vfs", selector({"type": "vf", "min_speed_mbps": 10**9}), {"mtu": 9000}, fast=(first.physfn,))
-    found = chosen(Node(node.system, [slow]))
-    assert {one.physfn for one in found} == {first.physfn}
+    rule = Rule("vfs", selector({"type": "vf", "min_speed_mbps": 10**9}), {"mtu": 9000}, fast=(first.physfn,))
+    found = chosen_devices(Node(node.system, [rule]))
+    assert {device.physfn for device in found} == {first.physfn}
 
 
 CLAIM = "5f0c1b9e-0000-4000-8000-000000000001"
 
 
-def test_a_card_that_a_pod_has_is_counted_but_not_configured(make_node: MakeNode) -> None:
-    fast = {"near_gpu": "PIX", "min_speed_mbps": 400000, "interface": "ib*"}
-    free = make_node("hgx-h100", fast, {"mtu": 4200})
+def test_a_nic_in_a_pod_is_counted_but_not_configured(make_node: MakeNode) -> None:
+    selected = {"near_gpu": "PIX", "min_speed_mbps": 400000, "interface": "ib*"}
+    free = make_node("hgx-h100", selected, {"mtu": 4200})
     first, second, *others = free.settings
     root = Path(free.system.reader.root)
     attributes = {"ifName": {"string": "ibp25s0"}, "linkSpeedMbps": {"int": 400000}}
@@ -99,19 +100,21 @@ def test_a_card_that_a_pod_has_is_counted_but_not_configured(make_node: MakeNode
     known = {"address": first, "device": {"name": "pci", "attributes": attributes}}
     (records / f"{CLAIM}.json").write_text(json.dumps({"devices": [{"known": known}]}))
 
-    node = Node(free.system, [Rule("rails", selector(fast), {"mtu": 4200}, count=8)])
+    node = Node(free.system, [Rule("rails", selector(selected), {"mtu": 4200}, count=8)])
     assert list(node.settings) == others
     assert node.left_alone == {
         first: f"a pod has it through the resource claim with UID {CLAIM}",
         second: "its interface is in another network namespace, such as that of a container",
     }
-    # the driver's record has what a probe cannot read of the first
-    assert Node(free.system, [Rule("slow", selector({**fast, "interface": "eth*"}), {})]).left_alone.keys() == {second}
+    # the driver's record has the attributes of the first NIC, which a probe cannot read
+    assert Node(free.system, [Rule("slow", selector({**selected, "interface": "eth*"}), {})]).left_alone.keys() == {
+        second
+    }
     (records / f"{CLAIM}.json").write_text(json.dumps({"devices": first}))
     assert Node(free.system, [Rule("slow", selector({"interface": "eth*"}), {})]).left_alone.keys() == {first, second}
 
 
-def test_a_later_rule_replaces_what_it_names() -> None:
+def test_a_later_rule_replaces_only_the_settings_that_it_contains() -> None:
     base = {"mtu": 9000, "rings": {"rx": 1, "tx": 2}, "num_vfs": None}
     assert merged(base, {"rings": {"rx": 3}}) == {"mtu": 9000, "rings": {"rx": 3, "tx": 2}}
     assert merged(base, {"rings": {"tx": None}, "mtu": None}) == {"rings": {"rx": 1}}
@@ -121,6 +124,6 @@ def test_a_later_rule_replaces_what_it_names() -> None:
 @pytest.mark.parametrize(
     ("values", "message"), [({"near_gpu": "SYS"}, "one of PIX"), ({"name": "x"}, "is not a field")]
 )
-def test_wrong_selectors_are_refused(values: dict[str, str], message: str) -> None:
+def test_invalid_selectors_are_refused(values: dict[str, str], message: str) -> None:
     with pytest.raises(Unfit, match=message):
         selector(values)

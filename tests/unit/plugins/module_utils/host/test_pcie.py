@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Registers of PCI functions on machines whose configuration space is that of the real parts."""
+"""Changes of PCI registers on example machines, whose configuration space is that of real devices."""
 
 from __future__ import annotations
 
@@ -31,39 +31,40 @@ def _config(root: Path, address: str) -> bytes:
     return (root / f"sys/bus/pci/devices/{address}/config").read_bytes()
 
 
-def _machine(tmp_path: Path, name: str) -> Path:
+def _build(tmp_path: Path, name: str) -> Path:
     return build(name, tmp_path / "machine")
 
 
 def test_only_the_two_requested_register_fields_change(tmp_path: Path) -> None:
-    root = _machine(tmp_path, "hgx-h100")
+    root = _build(tmp_path, "hgx-h100")
     addresses = list(Node(System(str(root))).devices)
-    before = {one: _config(root, one) for one in addresses if one.startswith("0000")}
-    wish = {"max_read_request_bytes": 4096, "relaxed_ordering": True}
-    predicted = _converge(root, wish, check_mode=True)
-    assert predicted.changes and {one: _config(root, one) for one in before} == before
-    done = _converge(root, wish)
-    assert done.after == predicted.after and not _converge(root, wish).changes
+    before = {address: _config(root, address) for address in addresses if address.startswith("0000")}
+    settings = {"max_read_request_bytes": 4096, "relaxed_ordering": True}
+    predicted = _converge(root, settings, check_mode=True)
+    assert predicted.changes and {address: _config(root, address) for address in before} == before
+    done = _converge(root, settings)
+    assert done.after == predicted.after and not _converge(root, settings).changes
     for address, old in before.items():
         new = _config(root, address)
         differing = [offset for offset in range(len(old)) if old[offset] != new[offset]]
         assert len(new) == len(old) and set(range(differing[0], differing[-1] + 1)) <= {differing[0], differing[0] + 1}
         register = differing[-1] - 1
         word = int.from_bytes(new[register : register + 2], "little")
+        # Max_Read_Request_Size is in bits 14:12 (5: 4096 bytes), and Enable Relaxed Ordering is bit 4
         assert word & 0x7010 == 0x5010
         assert word & ~0x7010 == int.from_bytes(old[register : register + 2], "little") & ~0x7010
     converge(Node(System(str(root)), allow_management=True), [Pcie(System(str(root)))], wanted=done.before)
-    assert {one: _config(root, one) for one in before} == before
+    assert {address: _config(root, address) for address in before} == before
 
 
 def test_a_setting_that_a_vf_shares_with_its_pf_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="a VF uses the setting of its PF .*"):
-        _converge(_machine(tmp_path, "sriov"), {"relaxed_ordering": True})
+        _converge(_build(tmp_path, "sriov"), {"relaxed_ordering": True})
 
 
 def test_an_invalid_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="128, 256, 512, 1024, 2048, 4096"):
-        _converge(_machine(tmp_path, "hgx-h100"), {"max_read_request_bytes": 8192})
+        _converge(_build(tmp_path, "hgx-h100"), {"max_read_request_bytes": 8192})
 
 
 def _findings(root: Path) -> set[str]:
@@ -75,50 +76,50 @@ def _enable(root: Path, *names: str) -> set[str]:
     system = System(str(root))
     node = Node(system)
     resource = AcsForGpudirect(system)
-    between = ports(resource._facts(node))
-    wrong = {f"acs of {port}": list(names) for port in between if node.facts["functions"][port]["acs"]}
-    assert converge(node, [resource], wanted={"acs": {"node": wrong}}).changes
-    return set(between)
+    ports_between = ports(resource._facts(node))
+    with_flags = {f"acs of {port}": list(names) for port in ports_between if node.facts["functions"][port]["acs"]}
+    assert converge(node, [resource], wanted={"acs": {"node": with_flags}}).changes
+    return set(ports_between)
 
 
-def test_only_ports_between_a_gpu_and_its_nic_are_opened(tmp_path: Path) -> None:
-    root = _machine(tmp_path, "mi300x")
-    between = _enable(root, "SV", "RR", "CR", "UF")
+def test_only_ports_between_a_gpu_and_its_nic_lose_their_redirects(tmp_path: Path) -> None:
+    root = _build(tmp_path, "mi300x")
+    ports_between = _enable(root, "SV", "RR", "CR", "UF")
     node = Node(System(str(root)))
     functions = node.facts["functions"]
-    before = {one: functions[one]["acs"]["enabled"] for one in functions if functions[one]["acs"]}
-    assert len(between) < len(before)
+    before = {address: functions[address]["acs"]["enabled"] for address in functions if functions[address]["acs"]}
+    assert len(ports_between) < len(before)
     assert "acs-redirect" in _findings(root)
     done = _converge(root, acs="gpudirect")
     now = Node(System(str(root))).facts
-    for one, enabled in before.items():
-        gone = {"RR", "CR"} if one in between else set()
-        assert set(now["functions"][one]["acs"]["enabled"]) == set(enabled) - gone
+    for address, enabled in before.items():
+        removed = {"RR", "CR"} if address in ports_between else set()
+        assert set(now["functions"][address]["acs"]["enabled"]) == set(enabled) - removed
     assert "acs-redirect" not in _findings(root)
     assert not _converge(root, acs="gpudirect").changes
     system = System(str(root))
     assert converge(Node(system), [AcsForGpudirect(system)], wanted={"acs": done.before["acs"]}).changes
     restored = Node(System(str(root))).facts["functions"]
-    assert {one: restored[one]["acs"]["enabled"] for one in before} == before
+    assert {address: restored[address]["acs"]["enabled"] for address in before} == before
 
 
 def test_a_data_direct_board_keeps_the_redirects_that_it_needs(tmp_path: Path) -> None:
-    root = _machine(tmp_path, "gb300")
+    root = _build(tmp_path, "gb300")
     assert not _converge(root, acs="gpudirect").changes, "the description is that of a board set up by rdma_topo"
     _enable(root, "UF")
     done = _converge(root, acs="gpudirect")
-    words = {tuple(one.after) for one in done.changes}
-    assert words == {("SV", "RR", "UF"), ("SV", "CR", "UF"), ("RR", "CR", "UF")}
+    flags = {tuple(change.after) for change in done.changes}
+    assert flags == {("SV", "RR", "UF"), ("SV", "CR", "UF"), ("RR", "CR", "UF")}
 
 
 def test_devices_of_guests_keep_their_isolation(tmp_path: Path) -> None:
-    root = _machine(tmp_path, "mi300x")
+    root = _build(tmp_path, "mi300x")
     port = min(_enable(root, "SV", "RR", "CR", "UF"))
     node = Node(System(str(root)))
-    address = next(one for one, function in node.facts["functions"].items() if port in function["bridges"])
-    event = root / f"sys/bus/pci/devices/{address}/uevent"
-    lines = [line for line in event.read_text().splitlines() if not line.startswith("DRIVER=")]
-    event.write_text("\n".join(["DRIVER=vfio-pci", *lines, ""]))
+    address = next(address for address, function in node.facts["functions"].items() if port in function["bridges"])
+    uevent = root / f"sys/bus/pci/devices/{address}/uevent"
+    lines = [line for line in uevent.read_text().splitlines() if not line.startswith("DRIVER=")]
+    uevent.write_text("\n".join(["DRIVER=vfio-pci", *lines, ""]))
     with pytest.raises(Refused, match="belongs to a guest"):
         _converge(root, acs="gpudirect")
 
@@ -126,4 +127,4 @@ def test_devices_of_guests_keep_their_isolation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "reason"), [("azure-vm", "virtual machine|meet below"), ("gb200", "meet below")])
 def test_machines_without_ports_to_change_are_refused(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        _converge(_machine(tmp_path, name), acs="gpudirect")
+        _converge(_build(tmp_path, name), acs="gpudirect")

@@ -13,14 +13,14 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machi
 
 @pytest.fixture
 def machine():
-    with Machine("cpu-rdma") as one:
-        one.remove(PARAMETER)  # ib_core is not loaded, unless a test loads it
-        yield one
+    with Machine("cpu-rdma") as machine:
+        machine.remove(PARAMETER)  # ib_core is not loaded, unless a test loads it
+        yield machine
 
 
 def test_the_mode_is_set_now_and_for_the_next_boot(machine):
     machine.write(PARAMETER, "Y")
-    plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="exclusive")
+    plan = machine.plan(RdmaSystem, {}, rdma_netns_mode="exclusive")
     assert [str(change) for change in plan.changes] == [
         "node: rdma_netns_mode shared -> exclusive",
         "node: rdma_netns_mode_at_boot unset -> exclusive",
@@ -29,29 +29,29 @@ def test_the_mode_is_set_now_and_for_the_next_boot(machine):
 
 
 def test_without_rdma_only_the_next_boot_is_configured(machine):
-    plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="shared")
+    plan = machine.plan(RdmaSystem, {}, rdma_netns_mode="shared")
     assert [change.setting for change in plan.changes] == ["rdma_netns_mode_at_boot"] and not plan.reboot
 
 
 def test_a_pods_network_namespace_makes_the_mode_wait_for_a_reboot(machine, monkeypatch):
     machine.write(PARAMETER, "Y")
-    why = "process 7 (pause) is in another network namespace"
-    monkeypatch.setattr(RdmaSystem, "_other_namespace", lambda self: why)
-    plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="exclusive")
+    reason = "process 7 (pause) is in another network namespace"
+    monkeypatch.setattr(RdmaSystem, "_other_namespace", lambda self: reason)
+    plan = machine.plan(RdmaSystem, {}, rdma_netns_mode="exclusive")
     assert [change.setting for change in plan.changes] == ["rdma_netns_mode_at_boot"]
-    assert len(plan.reboot) == 1 and why in plan.reboot[0]
+    assert len(plan.reboot) == 1 and reason in plan.reboot[0]
 
 
 def test_a_file_of_another_program_is_replaced_and_restored(machine):
-    mine = "# mine\noptions ib_core netns_mode=1\n"
-    place = machine.root / PATH.lstrip("/")
-    place.parent.mkdir(parents=True)
-    place.write_text(mine)
+    content = "# other program\noptions ib_core netns_mode=1\n"
+    file = machine.root / PATH.lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
     resource = RdmaSystem(System(str(machine.root)))
-    for change in machine.planned(RdmaSystem, {}, rdma_netns_mode="exclusive").changes:
+    for change in machine.plan(RdmaSystem, {}, rdma_netns_mode="exclusive").changes:
         resource.apply(None, change)
-        assert place.read_text() == "options ib_core netns_mode=0\n"
+        assert file.read_text() == "options ib_core netns_mode=0\n"
         resource.apply(None, change.reversed())
-    assert place.read_text() == mine
+    assert file.read_text() == content
     resource.apply(None, Change("rdma_system", NODE, "rdma_netns_mode_at_boot", "shared", None))
-    assert not place.exists()
+    assert not file.exists()

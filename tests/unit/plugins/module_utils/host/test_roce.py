@@ -9,53 +9,53 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system im
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.roce import Roce
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
-LEGACY_PF, INFINIBAND_PF, PLAIN_NIC = "0000:16:00.0", "0000:49:00.0", "0000:01:00.0"
+ETHERNET_PF, INFINIBAND_PF, NIC_WITHOUT_RDMA = "0000:16:00.0", "0000:49:00.0", "0000:01:00.0"
 CONFIGFS = "/sys/kernel/config/rdma_cm"
 
 
 @pytest.fixture
 def machine():
-    with Machine("sriov") as one:
-        (one.root / CONFIGFS.lstrip("/")).mkdir(parents=True)
-        yield one
+    with Machine("sriov") as machine:
+        (machine.root / CONFIGFS.lstrip("/")).mkdir(parents=True)
+        yield machine
 
 
-def rdma(machine: Machine) -> str:
-    return next((machine.root / f"sys/bus/pci/devices/{LEGACY_PF}/infiniband").iterdir()).name
+def rdma_device(machine: Machine) -> str:
+    return next((machine.root / f"sys/bus/pci/devices/{ETHERNET_PF}/infiniband").iterdir()).name
 
 
 def test_values_without_a_folder_are_unset_and_a_plan_makes_no_folder(machine):
-    plan = machine.planned(Roce, {LEGACY_PF: {"roce": {"mode": "v2", "tos": 106}}})
-    device = rdma(machine)
+    plan = machine.plan(Roce, {ETHERNET_PF: {"roce": {"mode": "v2", "tos": 106}}})
+    device = rdma_device(machine)
     assert [str(change) for change in plan.changes] == [
-        f"{LEGACY_PF}: {device} port 1 mode unset -> v2",
-        f"{LEGACY_PF}: {device} port 1 tos unset -> 106",
+        f"{ETHERNET_PF}: {device} port 1 mode unset -> v2",
+        f"{ETHERNET_PF}: {device} port 1 tos unset -> 106",
     ]
     assert not list((machine.root / CONFIGFS.lstrip("/")).iterdir())
 
 
 def test_a_value_in_configfs_is_compared(machine):
-    folder = f"{CONFIGFS}/{rdma(machine)}/ports/1"
+    folder = f"{CONFIGFS}/{rdma_device(machine)}/ports/1"
     machine.write(f"{folder}/default_roce_mode", "RoCE v2")
     machine.write(f"{folder}/default_roce_tos", "0")
-    plan = machine.planned(Roce, {LEGACY_PF: {"roce": {"mode": "v2", "tos": 106}}})
+    plan = machine.plan(Roce, {ETHERNET_PF: {"roce": {"mode": "v2", "tos": 106}}})
     assert [(change.before, change.after) for change in plan.changes] == [(0, 106)]
 
 
 def test_a_traffic_class_is_read_as_the_driver_shows_it(machine):
-    path = f"/sys/class/infiniband/{rdma(machine)}/tc/1/traffic_class"
-    settings = {LEGACY_PF: {"roce": {"traffic_class": 106}}}
-    assert "only DOCA-OFED has it" in str(machine.planned(Roce, settings).refusals[0])
+    path = f"/sys/class/infiniband/{rdma_device(machine)}/tc/1/traffic_class"
+    settings = {ETHERNET_PF: {"roce": {"traffic_class": 106}}}
+    assert "only DOCA-OFED has it" in str(machine.plan(Roce, settings).refusals[0])
     machine.write(path, "Global tclass=106")
-    assert not machine.planned(Roce, settings).changes
+    assert not machine.plan(Roce, settings).changes
     machine.write(path, "")
-    assert [str(one) for one in machine.planned(Roce, settings).changes][0].endswith("traffic_class unset -> 106")
+    assert [str(change) for change in machine.plan(Roce, settings).changes][0].endswith("traffic_class unset -> 106")
 
 
 def test_unsupported_values_are_refused(machine):
-    assert "is InfiniBand" in str(machine.planned(Roce, {INFINIBAND_PF: {"roce": {"tos": 1}}}).refusals[0])
-    assert "not in the range 0 to 255" in str(machine.planned(Roce, {LEGACY_PF: {"roce": {"tos": 256}}}).refusals[0])
+    assert "is InfiniBand" in str(machine.plan(Roce, {INFINIBAND_PF: {"roce": {"tos": 1}}}).refusals[0])
+    assert "not in the range 0 to 255" in str(machine.plan(Roce, {ETHERNET_PF: {"roce": {"tos": 256}}}).refusals[0])
     machine.remove(CONFIGFS)
-    assert "load rdma_cm" in str(machine.planned(Roce, {LEGACY_PF: {"roce": {"tos": 1}}}).refusals[0])
+    assert "load rdma_cm" in str(machine.plan(Roce, {ETHERNET_PF: {"roce": {"tos": 1}}}).refusals[0])
     with pytest.raises(HostError, match="has no RDMA device"):
-        machine.planned(Roce, {PLAIN_NIC: {"roce": {"tos": 1}}})
+        machine.plan(Roce, {NIC_WITHOUT_RDMA: {"roce": {"tos": 1}}})

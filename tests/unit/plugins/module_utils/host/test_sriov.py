@@ -17,21 +17,23 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.sriov 
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 
-def planned(node: Node, **options: t.Any) -> list[str]:
+def planned_changes(node: Node, **options: t.Any) -> list[str]:
     return [str(change) for change in converge(node, [Sriov(node.system)], check_mode=True, **options).changes]
 
 
-def pf(node: Node, vfs: int, driver: str = "*") -> str:
+def pf_with_vfs(node: Node, vfs: int) -> str:
     return next(
-        key for key, one in sorted(node.devices.items()) if len(one.vfs) == vfs and not one.physfn and one.total_vfs
+        key
+        for key, device in sorted(node.devices.items())
+        if len(device.vfs) == vfs and not device.physfn and device.total_vfs
     )
 
 
-def test_only_what_differs_is_planned(make_node: MakeNode) -> None:
-    address = pf(make_node("sriov"), 8)
-    assert planned(make_node("sriov", {"address": address}, {"num_vfs": 8, "vfs_autoprobe": True})) == []
+def test_only_differences_are_planned(make_node: MakeNode) -> None:
+    address = pf_with_vfs(make_node("sriov"), 8)
+    assert planned_changes(make_node("sriov", {"address": address}, {"num_vfs": 8, "vfs_autoprobe": True})) == []
     node = make_node("sriov", {"address": address}, {"num_vfs": 4, "vfs_autoprobe": False})
-    assert planned(node) == [f"{address}: vfs_autoprobe true -> false", f"{address}: num_vfs 8 -> 4"]
+    assert planned_changes(node) == [f"{address}: vfs_autoprobe true -> false", f"{address}: num_vfs 8 -> 4"]
     outcome = converge(node, [Sriov(node.system)], check_mode=True)
     assert outcome.drain == [f"{address}: all 8 VFs of {address} are removed and recreated"]
 
@@ -39,7 +41,7 @@ def test_only_what_differs_is_planned(make_node: MakeNode) -> None:
 def test_unsupported_values_are_refused_before_any_change(make_node: MakeNode) -> None:
     node = make_node("sriov", {"type": ["pf", "vf"]}, {"num_vfs": 1000})
     with pytest.raises(Refused) as failure:
-        planned(node)
+        planned_changes(node)
     text = str(failure.value)
     assert "1000 VFs are wanted, but the card offers" in text
     assert "is itself a VF" in text and "carries the default route" in text
@@ -49,67 +51,67 @@ def test_unsupported_values_are_refused_before_any_change(make_node: MakeNode) -
 def test_the_pf_of_the_default_route_is_not_changed(make_node: MakeNode) -> None:
     node = make_node("sriov", {"driver": "ixgbe"}, {"num_vfs": 2})
     with pytest.raises(Refused, match="default route.*exclude it in the selector"):
-        planned(node)
+        planned_changes(node)
     with pytest.raises(Refused, match="the kernel offers no SR-IOV here"):
-        planned(make_node("sriov", {"driver": "ixgbe"}, {"num_vfs": 2}, allow_management=True))
+        planned_changes(make_node("sriov", {"driver": "ixgbe"}, {"num_vfs": 2}, allow_management=True))
 
 
 def test_a_claimed_vf_blocks_the_change_until_the_node_is_drained(make_node: MakeNode) -> None:
-    address = pf(make_node("sriov"), 8)
+    address = pf_with_vfs(make_node("sriov"), 8)
     node = make_node("sriov", {"address": address}, {"num_vfs": 2})
     state = Path(node.system.reader.root) / "var/lib/kubelet/plugins/lanewise.dev/state"
     state.mkdir(parents=True)
     (state / "0b7f.json").write_text(json.dumps({"devices": [{"address": node.devices[address].vfs[3]}]}))
     with pytest.raises(Refused, match="a pod has it through the resource claim with UID 0b7f.*drain the node first"):
-        planned(node)
-    assert planned(node, drained=True) == [f"{address}: num_vfs 8 -> 2"]
+        planned_changes(node)
+    assert planned_changes(node, drained=True) == [f"{address}: num_vfs 8 -> 2"]
 
 
-#: By the driver of a VF in group 7: what sysfs has below the VF, and what the program has open.
-OPEN_BY = {
+#: The driver of a VF in IOMMU group 7, folders of the VF in sysfs, and the file that a program has open.
+OPEN_FILES = {
     "a group": ("vfio-pci", [], "/dev/vfio/7"),
     "a group without an IOMMU": ("vfio-pci", [], "/dev/vfio/noiommu-7"),
     "iommufd": ("vfio-pci", ["vfio-dev/vfio3"], "/dev/vfio/devices/vfio3"),
     "iommufd without an IOMMU": ("vfio-pci", ["vfio-dev/noiommu-vfio3"], "/dev/vfio/devices/noiommu-vfio3"),
-    "a card's own driver of VFIO": ("mlx5_vfio_pci", ["vfio-dev/vfio3"], "/dev/vfio/7"),
+    "a vendor's VFIO driver": ("mlx5_vfio_pci", ["vfio-dev/vfio3"], "/dev/vfio/7"),
     "UIO": ("igb_uio", ["uio/uio5"], "/dev/uio5"),
 }
 
 
-@pytest.mark.parametrize(("driver", "below", "path"), OPEN_BY.values(), ids=OPEN_BY)
+@pytest.mark.parametrize(("driver", "folders", "path"), OPEN_FILES.values(), ids=OPEN_FILES)
 def test_a_vf_that_a_program_has_open_blocks_the_change(
-    make_node: MakeNode, driver: str, below: list[str], path: str
+    make_node: MakeNode, driver: str, folders: list[str], path: str
 ) -> None:
-    address = pf(make_node("sriov"), 8)
+    address = pf_with_vfs(make_node("sriov"), 8)
     node = make_node("sriov", {"address": address}, {"num_vfs": 2})
     root = Path(node.system.reader.root)
     vf = root / "sys/bus/pci/devices" / node.devices[address].vfs[3]
     for name, target in (("driver", f"/sys/bus/pci/drivers/{driver}"), ("iommu_group", "/sys/kernel/iommu_groups/7")):
         (vf / name).unlink(missing_ok=True)
         (vf / name).symlink_to(target)
-    for name in below:
+    for name in folders:
         (vf / name).mkdir(parents=True)
-    files = root / "proc/4711/fd"
-    files.mkdir(parents=True)
-    (files / "0").symlink_to("/dev/null")
-    assert planned(node) == [f"{address}: num_vfs 8 -> 2"]
-    (files / "9").symlink_to(path)
+    descriptors = root / "proc/4711/fd"
+    descriptors.mkdir(parents=True)
+    (descriptors / "0").symlink_to("/dev/null")
+    assert planned_changes(node) == [f"{address}: num_vfs 8 -> 2"]
+    (descriptors / "9").symlink_to(path)
     with pytest.raises(Refused, match=f"{vf.name} is in use: process 4711 has it open through {driver}"):
-        planned(node)
+        planned_changes(node)
 
 
-def test_vfs_that_others_manage_are_only_counted(make_node: MakeNode) -> None:
-    address = pf(make_node("sriov"), 8)
-    assert planned(make_node("sriov", {"address": address}, {"num_vfs": 6, "externally_managed": True})) == []
+def test_externally_managed_vfs_are_only_counted(make_node: MakeNode) -> None:
+    address = pf_with_vfs(make_node("sriov"), 8)
+    assert planned_changes(make_node("sriov", {"address": address}, {"num_vfs": 6, "externally_managed": True})) == []
     with pytest.raises(Refused, match="has 8 VFs and is externally managed, but 16 are wanted"):
-        planned(make_node("sriov", {"address": address}, {"num_vfs": 16, "externally_managed": True}))
+        planned_changes(make_node("sriov", {"address": address}, {"num_vfs": 16, "externally_managed": True}))
 
 
 def test_a_setting_is_written_read_back_and_undone(make_node: MakeNode) -> None:
-    address = pf(make_node("sriov"), 8)
+    address = pf_with_vfs(make_node("sriov"), 8)
     node = make_node("sriov", {"address": address}, {"vfs_autoprobe": False})
     outcome = converge(node, [Sriov(node.system)])
     assert outcome.after == {"sriov": {address: {"vfs_autoprobe": False}}}
-    assert planned(node) == []
+    assert planned_changes(node) == []
     Sriov(node.system).apply(node, outcome.changes[0].reversed())
-    assert planned(node) == [f"{address}: vfs_autoprobe true -> false"]
+    assert planned_changes(node) == [f"{address}: vfs_autoprobe true -> false"]

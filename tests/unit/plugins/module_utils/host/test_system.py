@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What pyroute2's answers and errors become, without it: its messages are dicts, its errors have a code."""
+"""How System handles messages and errors of pyroute2. Here, messages are plain dicts, and errors have a code."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 
 
-class Answer(Exception):
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(code, words)
+class NetlinkError(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
         self.code = code
 
 
-def raising(code: int, words: str = ""):
+def failing_request(code: int, text: str = ""):
     def request() -> None:
-        raise Answer(code, words or os.strerror(abs(code)))
+        raise NetlinkError(code, text or os.strerror(abs(code)))
 
     return request
 
 
-def test_an_error_has_its_number_its_text_and_a_fix():
+def test_an_error_of_the_kernel_has_its_name_its_text_and_a_fix():
     with pytest.raises(HostError) as raised:
-        System().request_change("set it", raising(errno.EBUSY, "Can't change it now"))
+        System().request_change("set it", failing_request(errno.EBUSY, "Can't change it now"))
     assert raised.value.code == errno.EBUSY
     assert "cannot set it: Device or resource busy [EBUSY]: Can't change it now (a program or pod is using it" in str(
         raised.value
     )
     with pytest.raises(HostError, match=r"Device or resource busy \[EBUSY\] \("):
-        System().read("read it", raising(errno.EBUSY))
+        System().read("read it", failing_request(errno.EBUSY))
 
 
-def test_a_node_without_pyroute2_says_what_to_install():
+def test_the_error_of_a_node_without_pyroute2_contains_what_to_install():
     program = (
         "import sys; sys.modules['pyroute2'] = None\n"
         "from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System\n"
@@ -54,25 +54,25 @@ def test_a_node_without_pyroute2_says_what_to_install():
     assert "install python3-pyroute2 from the distribution" in done.stdout
 
 
-def test_messages_of_a_request_that_succeeds_are_ignored():
-    System().request_change("set it", raising(0, "done, but slowly"))
+def test_an_error_with_code_0_is_ignored_and_other_exceptions_are_raised():
+    System().request_change("set it", failing_request(0, "done, but slowly"))
     with pytest.raises(ZeroDivisionError):
         System().request_change("set it", lambda: 1 // 0)
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_a_list_that_changed_meanwhile_is_read_again(old):
-    """Of pyroute2 before 0.9 it is an error with the code -1, later only a flag of the messages."""
-    asked = []
+@pytest.mark.parametrize("raises", [False, True], ids=["flag", "error"])
+def test_a_list_that_changed_meanwhile_is_read_again(raises):
+    """pyroute2 before 0.9 raises an error with the code -1. Later releases only set a flag in the messages."""
+    requests = []
 
     def request() -> list[dict[str, dict[str, int]]]:
-        asked.append(1)
-        if len(asked) < 3 and old:
-            raising(-1, "dump interrupted")()
-        return [{"header": {"flags": 2}}, {"header": {"flags": 0x12 if len(asked) < 3 else 2}}]
+        requests.append(1)
+        if len(requests) < 3 and raises:
+            failing_request(-1, "dump interrupted")()
+        return [{"header": {"flags": 2}}, {"header": {"flags": 0x12 if len(requests) < 3 else 2}}]
 
     assert System().dump("list them", request) == [{"header": {"flags": 2}}] * 2
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 def test_a_list_that_changes_all_the_time_is_an_error():
@@ -85,11 +85,11 @@ def test_a_recorded_tree_has_no_sockets(tmp_path):
         System(str(tmp_path)).socket("IPRoute")
 
 
-def test_our_folders_are_removed_with_their_last_file(tmp_path):
+def test_folders_of_lanewise_are_removed_with_their_last_file(tmp_path):
     system = System(str(tmp_path))
     files = ("/opt/lanewise/fabric/fabric.pyz", "/etc/lanewise/fabric.json", "/etc/sysctl.d/90-lanewise.conf")
     for file in files:
-        system.install(file, "ours", "write it")
+        system.install(file, "content", "write it")
     (tmp_path / "etc/lanewise/driver.yml").touch()
     for file in files:
         system.install(file, None, "remove it")

@@ -10,36 +10,36 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf imp
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vfs import indexes
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
-EMPTY_PF, INFINIBAND_PF, LEGACY_PF = "0000:c9:00.0", "0000:49:00.0", "0000:16:00.0"
+PF_WITHOUT_VFS, INFINIBAND_PF, PF_WITH_VFS = "0000:c9:00.0", "0000:49:00.0", "0000:16:00.0"
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "expected"),
     [(3, [3]), ("3", [3]), ("0-3,6", [0, 1, 2, 3, 6]), (["0-1", 5], [0, 1, 5]), ("7 - 8", None), ("3-1", None)],
 )
-def test_indexes_are_numbers_ranges_and_lists_of_both(value, found):
-    if found is None:
+def test_indexes_are_numbers_ranges_and_lists_of_both(value, expected):
+    if expected is None:
         with pytest.raises(ValueError, match="is not an index"):
             indexes(value)
     else:
-        assert indexes(value) == found
+        assert indexes(value) == expected
 
 
 @pytest.fixture(scope="module")
 def machine():
-    with Machine("sriov") as one:
-        yield one
+    with Machine("sriov") as machine:
+        yield machine
 
 
-def test_vfs_that_do_not_exist_yet_have_no_values(machine):
+def test_all_settings_of_vfs_that_do_not_exist_yet_are_planned(machine):
     settings = {
         "num_vfs": 3,
         "vf": {"trust": True, "vlan": 100, "qos": 3},
         "vfs": [{"index": 1, "mac": "02-00-00-00-00-0A"}, {"index": "1-2", "vlan": 7, "qos": 0, "max_rate": 100}],
     }
-    plan = machine.planned(Vf, {EMPTY_PF: settings})
+    plan = machine.plan(Vf, {PF_WITHOUT_VFS: settings})
     assert not plan.refusals
-    assert [str(change).replace(EMPTY_PF, "PF") for change in plan.changes] == [
+    assert [str(change).replace(PF_WITHOUT_VFS, "PF") for change in plan.changes] == [
         "PF vf 0: trust unset -> true",
         "PF vf 0: vlan unset -> 100 qos 3",
         "PF vf 1: trust unset -> true",
@@ -53,21 +53,21 @@ def test_vfs_that_do_not_exist_yet_have_no_values(machine):
 
 
 def test_recreated_vfs_lose_their_settings(machine):
-    plan = machine.planned(Vf, {LEGACY_PF: {"num_vfs": 2, "vf": {"trust": True}}})
+    plan = machine.plan(Vf, {PF_WITH_VFS: {"num_vfs": 2, "vf": {"trust": True}}})
     assert [change.before for change in plan.changes] == [None, None]
 
 
-def test_settings_of_vfs_are_not_guessed_without_a_kernel(machine):
+def test_settings_of_existing_vfs_cannot_be_read_without_a_kernel(machine):
     with pytest.raises(HostError, match="a recorded tree has no kernel"):
-        machine.planned(Vf, {LEGACY_PF: {"vf": {"trust": True}}})
+        machine.plan(Vf, {PF_WITH_VFS: {"vf": {"trust": True}}})
 
 
 def test_guids_are_for_infiniband_and_mac_addresses_for_ethernet(machine):
     guids = {"num_vfs": 2, "vfs": [{"index": 0, "node_guid": "11:22:33:44:55:66:77:88"}]}
-    assert not machine.planned(Vf, {INFINIBAND_PF: guids}).refusals
-    assert "use mac" in str(machine.planned(Vf, {EMPTY_PF: guids}).refusals[0])
+    assert not machine.plan(Vf, {INFINIBAND_PF: guids}).refusals
+    assert "use mac" in str(machine.plan(Vf, {PF_WITHOUT_VFS: guids}).refusals[0])
     mac = {"num_vfs": 2, "vfs": [{"index": 0, "mac": "02:00:00:00:00:01"}]}
-    assert "use node_guid and port_guid" in str(machine.planned(Vf, {INFINIBAND_PF: mac}).refusals[0])
+    assert "use node_guid and port_guid" in str(machine.plan(Vf, {INFINIBAND_PF: mac}).refusals[0])
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def test_guids_are_for_infiniband_and_mac_addresses_for_ethernet(machine):
         ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),
     ],
 )
-def test_contradicting_vf_settings_are_refused(machine, settings, reason):
+def test_invalid_and_contradictory_vf_settings_are_refused(machine, settings, reason):
     with pytest.raises(HostError, match=reason):
-        machine.planned(Vf, {EMPTY_PF: {"num_vfs": 2, **settings}})
+        machine.plan(Vf, {PF_WITHOUT_VFS: {"num_vfs": 2, **settings}})
 
 
-def test_a_vf_beyond_the_number_is_refused(machine):
-    plan = machine.planned(Vf, {EMPTY_PF: {"num_vfs": 2, "vfs": [{"index": 5, "trust": True}]}})
+def test_an_index_beyond_the_number_of_vfs_is_refused(machine):
+    plan = machine.plan(Vf, {PF_WITHOUT_VFS: {"num_vfs": 2, "vfs": [{"index": 5, "trust": True}]}})
     assert "the PF has 2 VFs (increase num_vfs to 6" in str(plan.refusals[0])

@@ -16,12 +16,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.pci import l
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
     DATA_DIRECT,
     ETHERNET,
-    FAST,
     GPU,
+    LINK_GEN5_X16,
     NIC,
     NIC_VF,
     NVME,
-    healthy,
+    healthy_machine,
+    vpd,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,7 @@ VMBUS = "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00"
 
 
 def function(path, numa=None, **more):
+    """A function at a path below /sys/devices."""
     parent, _slash, address = path.rpartition("/")
     root, bridges = locate(f"/sys/devices/{parent}")
     return PciFunction(address=address, root_complex=root, bridges=bridges, numa_node=numa, **more)
@@ -40,7 +42,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"),
+    ("first", "second", "expected"),
     [
         # the two ports of one card
         (
@@ -54,11 +56,11 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
         (function(GPU_PATH, 0), function(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", 0), "PIX"),
         # two devices below one port
         (function("pci0000:17/0000:17:01.0/0000:18:00.0"), function("pci0000:17/0000:17:01.0/0000:18:01.0"), "PIX"),
-        # a switch behind a port of the other's switch
+        # a switch below a port of the first device's switch
         (function(GPU_PATH, 0), function(f"{SWITCH}/0000:19:01.0/0000:1b:00.0/0000:1c:00.0/0000:1d:00.0", 0), "PXB"),
         # two root ports of one root complex
         (function(GPU_PATH, 0), function("pci0000:17/0000:17:02.0/0000:1f:00.0", 0), "PHB"),
-        # EPYC: another root complex of the same NUMA node (NPS1), and of another one of the same socket (NPS4)
+        # EPYC: two root complexes of one NUMA node (NPS1), and of two NUMA nodes of one socket (NPS4)
         (
             function("pci0000:20/0000:20:01.1/0000:21:00.0", 0),
             function("pci0000:40/0000:40:01.1/0000:41:00.0", 0),
@@ -85,7 +87,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
         # Azure: every device has its own root complex
         (function(f"{VMBUS}/a/pci0001:00/0001:00:00.0"), function(f"{VMBUS}/b/pci0002:00/0002:00:00.0"), "UNKNOWN"),
         (function(f"{VMBUS}/a/pci0001:00/0001:00:00.0", 0), function(f"{VMBUS}/b/pci0002:00/0002:00:00.0", 0), "NODE"),
-        # Intel VMD: the NVMe domain hangs on a function of the outer root complex
+        # Intel VMD: the domain of the NVMe drives is below a function of the outer root complex
         (
             function("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0", 0),
             function("pci0000:00/0000:00:01.0/0000:01:00.0", 0),
@@ -101,13 +103,13 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
             function("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0/10000:02:01.0/10000:04:00.0"),
             "PIX",
         ),
-        # the level that the site states by an override
+        # switches that the site states by overrides
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw0"), "PIX"),
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw1"), "UNKNOWN"),
     ],
 )
-def test_two_paths_have_the_level_of_their_nearest_common_part(one, other, expected):
-    assert [level(*pair) for pair in ((one, other), (other, one))] == [expected, expected]
+def test_the_level_of_two_functions_follows_from_their_nearest_common_part(first, second, expected):
+    assert [level(first, second), level(second, first)] == [expected, expected]
 
 
 @pytest.mark.parametrize(
@@ -120,53 +122,52 @@ def test_two_paths_have_the_level_of_their_nearest_common_part(one, other, expec
         (function("pci0000:20/0000:20:01.0/0000:21:00.0"), None),
     ],
 )
-def test_the_meeting_point_is_the_nearest_common_part_of_two_paths(other, expected):
+def test_the_meeting_point_is_the_nearest_common_part_of_two_functions(other, expected):
     assert meeting_point(function(GPU_PATH, 0), other) == expected
 
 
 @st.composite
 def functions(draw):
-    """Functions of a small forest, some with an unknown root or NUMA node."""
+    """A function below up to four bridges. Its root complex and its NUMA node may be unknown."""
     root = draw(st.sampled_from(["pci0000:00", "pci0000:40", None]))
     depth = draw(st.integers(0, 4))
-    path = [f"{draw(st.integers(0, 1))}" for _step in range(depth)]
-    bridges = [f"0000:{10 + index:02x}:0{''.join(path[: index + 1])}.0"[:10] + ".0" for index in range(depth)]
+    choices = "".join(draw(st.sampled_from("01")) for _bridge in range(depth))
+    bridges = [f"0000:{10 + index:02x}:{int(choices[: index + 1], 2):02x}.0" for index in range(depth)]
     address = f"0000:{draw(st.integers(0x80, 0x8F)):02x}:00.{draw(st.integers(0, 1))}"
     numa = draw(st.sampled_from([None, 0, 1]))
     return PciFunction(address, root_complex=root, bridges=bridges if root else [], numa_node=numa)
 
 
 @given(functions(), functions())
-def test_level_is_symmetric_and_never_near_without_evidence(one, other):
-    found, reverse = (level(*pair) for pair in ((one, other), (other, one)))
-    assert found == reverse
+def test_the_level_is_symmetric_and_near_only_if_a_common_part_is_known(first, second):
+    found = level(first, second)
+    assert found == level(second, first)
     if found == "NODE":
-        assert one.numa_node is not None and one.numa_node == other.numa_node
+        assert first.numa_node is not None and first.numa_node == second.numa_node
     if found in ("PIX", "PXB"):
-        assert set(one.bridges) & set(other.bridges)
+        assert set(first.bridges) & set(second.bridges)
     if found == "PHB":
-        assert one.root_complex is not None and one.root_complex == other.root_complex
+        assert first.root_complex is not None and first.root_complex == second.root_complex
 
 
-@given(st.lists(functions(), min_size=2, max_size=12, unique_by=lambda one: one.address))
-def test_index_finds_what_comparing_all_pairs_finds(found):
-    first, others = found[0], found[1:]
-    proximity = Proximity(Topology(functions={one.address: one for one in found}))
-    near = proximity.nearest(first.address, proximity.neighbours(one.address for one in others))
-    levels = {one.address: level(first, one) for one in others}
+@given(st.lists(functions(), min_size=2, max_size=12, unique_by=lambda drawn: drawn.address))
+def test_the_index_finds_the_same_nearest_functions_as_comparing_all_pairs(drawn):
+    by_address = {each.address: each for each in drawn}
+    address, *others = by_address
+    proximity = Proximity(Topology(functions=by_address))
+    nearest = proximity.nearest(address, proximity.neighbours(others))
+    levels = {other: level(by_address[address], by_address[other]) for other in others}
     best = min(levels.values(), key=RANK.__getitem__)
-    assert near.level == best
-    assert sorted(near.devices) == sorted(
-        address for address, one in levels.items() if one == best and best != "UNKNOWN"
-    )
+    assert nearest.level == best
+    assert sorted(nearest.devices) == sorted(other for other in others if levels[other] == best and best != "UNKNOWN")
 
 
 def groups(topology):
     return [(group.level, group.common, group.gpus, group.nics) for group in topology.groups]
 
 
-def test_healthy_machine_pairs_by_switch(tmp_path):
-    topology = healthy(tmp_path / "machine").probe()
+def test_the_gpu_and_the_nic_of_a_switch_form_a_group_and_a_rail(tmp_path):
+    topology = healthy_machine(tmp_path / "machine").probe()
     assert groups(topology) == [
         ("PIX", "0000:18:00.0", ["0000:1a:00.0"], ["0000:1b:00.0"]),
         ("PIX", "0000:98:00.0", ["0000:9a:00.0"], ["0000:9b:00.0"]),
@@ -179,23 +180,23 @@ def test_healthy_machine_pairs_by_switch(tmp_path):
 
 
 def test_each_nic_has_its_nearest_gpus(tmp_path):
-    topology = healthy(tmp_path / "machine").probe()
+    topology = healthy_machine(tmp_path / "machine").probe()
     near = {nic.address: (nic.nearest_gpus.level, nic.nearest_gpus.devices) for nic in topology.nics}
     assert near["0000:9b:00.0"] == ("PIX", ["0000:9a:00.0"])
     assert near["0000:1f:00.0"] == ("PHB", ["0000:1a:00.0"])
 
 
-def test_matrix_is_square_symmetric_and_self_on_its_diagonal(tmp_path):
-    affinity = healthy(tmp_path / "machine").probe().affinity
+def test_the_matrix_is_square_and_symmetric_with_self_on_its_diagonal(tmp_path):
+    affinity = healthy_machine(tmp_path / "machine").probe().affinity
     assert len(affinity.levels) == len(affinity.devices) == 7
     assert all(row[index] == "SELF" for index, row in enumerate(affinity.levels))
     assert affinity.levels == [list(column) for column in zip(*affinity.levels)]
-    place = {address: index for index, address in enumerate(affinity.devices)}
-    assert affinity.levels[place["0000:1a:00.0"]][place["0000:1c:00.0"]] == "PIX"
-    assert affinity.levels[place["0000:1a:00.0"]][place["0000:9b:00.0"]] == "SYS"
+    position = {address: index for index, address in enumerate(affinity.devices)}
+    assert affinity.levels[position["0000:1a:00.0"]][position["0000:1c:00.0"]] == "PIX"
+    assert affinity.levels[position["0000:1a:00.0"]][position["0000:9b:00.0"]] == "SYS"
 
 
-def test_machine_without_locality_has_no_groups_and_no_rails(tree):
+def test_a_machine_without_locality_has_no_groups_and_no_rails(tree):
     tree.pci("pci0001:00/0001:00:00.0", GPU)
     nic = tree.pci("pci0002:00/0002:00:00.0", NIC)
     tree.rdma("mlx5_0", nic)
@@ -206,21 +207,20 @@ def test_machine_without_locality_has_no_groups_and_no_rails(tree):
     assert (topology.gpus[0].rail, topology.nics[0].rail) == (None, None)
 
 
-def two_gpus_two_nics(tree, nic_paths, numa=0):
+def add_two_gpus_and_a_nic(tree, nic_path):
     for path in ("pci0000:17/0000:17:01.0/0000:18:00.0", "pci0000:27/0000:27:01.0/0000:28:00.0"):
-        tree.pci(path, GPU, numa)
-    for number, path in enumerate(nic_paths):
-        tree.rdma(f"mlx5_{number}", tree.pci(path, NIC, numa))
+        tree.pci(path, GPU, 0)
+    tree.rdma("mlx5_0", tree.pci(nic_path, NIC, 0))
 
 
-def test_group_across_roots_names_the_numa_node_as_common(tree):
-    two_gpus_two_nics(tree, ["pci0000:37/0000:37:01.0/0000:38:00.0"])
+def test_the_common_part_of_a_group_across_root_complexes_is_the_numa_node(tree):
+    add_two_gpus_and_a_nic(tree, "pci0000:37/0000:37:01.0/0000:38:00.0")
     assert groups(tree.probe()) == [
         ("NODE", "NUMA node 0", ["0000:18:00.0", "0000:28:00.0"], ["0000:38:00.0"]),
     ]
 
 
-def test_pairs_of_different_levels_stay_apart(tree):
+def test_pairs_of_different_levels_are_separate_groups(tree):
     for slot, kind in enumerate((GPU, NIC)):
         tree.pci(f"{SWITCH}/0000:19:{slot:02x}.0/0000:{0x1A + slot:02x}:00.0", kind, 0)
     tree.pci("pci0000:17/0000:17:02.0/0000:20:00.0", NIC, 0)
@@ -232,20 +232,20 @@ def test_pairs_of_different_levels_stay_apart(tree):
     ]
 
 
-def test_gpu_whose_nic_is_missing_joins_no_other_pair(tree):
-    two_gpus_two_nics(tree, ["pci0000:17/0000:17:01.0/0000:18:01.0"])
+def test_a_gpu_whose_nic_is_missing_joins_no_group(tree):
+    add_two_gpus_and_a_nic(tree, "pci0000:17/0000:17:01.0/0000:18:01.0")
     assert groups(tree.probe()) == [("PIX", "0000:17:01.0", ["0000:18:00.0"], ["0000:18:01.0"])]
 
 
-def test_management_nic_on_the_same_switch_is_not_a_rail(tree):
+def test_a_management_nic_on_the_same_switch_is_not_a_rail(tree):
     tree.pci(GPU_PATH, GPU, 0)
     tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", ETHERNET, 0)
-    rail = tree.pci("pci0000:17/0000:17:02.0/0000:1f:00.0", NIC, 0)
-    tree.rdma("mlx5_0", rail)
+    fabric_nic = tree.pci("pci0000:17/0000:17:02.0/0000:1f:00.0", NIC, 0)
+    tree.rdma("mlx5_0", fabric_nic)
     topology = tree.probe()
     assert topology.gpus[0].nearest_nics.devices == ["0000:1b:00.0"]
-    assert groups(topology) == [("PHB", "pci0000:17", ["0000:1a:00.0"], [rail])]
-    assert {nic.address: nic.rail for nic in topology.nics} == {"0000:1b:00.0": None, rail: 0}
+    assert groups(topology) == [("PHB", "pci0000:17", ["0000:1a:00.0"], [fabric_nic])]
+    assert {nic.address: nic.rail for nic in topology.nics} == {"0000:1b:00.0": None, fabric_nic: 0}
 
 
 def test_two_gpus_of_a_switch_get_one_nic_each(tree):
@@ -256,7 +256,7 @@ def test_two_gpus_of_a_switch_get_one_nic_each(tree):
     assert [nic.rail for nic in topology.nics] == [0, 1]
 
 
-def test_two_gpus_share_a_switchs_only_nic(tree):
+def test_two_gpus_share_the_only_nic_of_their_switch(tree):
     for slot, kind in enumerate((GPU, GPU, NIC)):
         tree.pci(f"{SWITCH}/0000:19:{slot:02x}.0/0000:{0x1A + slot:02x}:00.0", kind, 0)
     topology = tree.probe()
@@ -284,19 +284,21 @@ def test_a_missing_nic_does_not_renumber_the_other_rails(tree):
     assert [gpu.rail for gpu in topology.gpus] == [0, None, 2]
     assert [nic.rail for nic in topology.nics] == [0, 2]
     assert len(topology.groups) == 2
-    assert [one.devices for one in topology.findings if one.id == "gpu-without-near-nic"] == [["0000:13:00.0"]]
+    assert [finding.devices for finding in topology.findings if finding.id == "gpu-without-near-nic"] == [
+        ["0000:13:00.0"]
+    ]
 
 
-def test_rail_is_the_wider_of_two_cards_even_with_its_cable_out(tree):
+def test_the_faster_of_two_nics_is_the_rail_even_without_a_carrier(tree):
     tree.pci(GPU_PATH, GPU, 0)
     tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NIC, 0, max_link_speed="16.0 GT/s PCIe", max_link_width="8")
-    wide = tree.pci(f"{SWITCH}/0000:19:02.0/0000:1c:00.0", NIC, 0, **FAST)
+    faster = tree.pci(f"{SWITCH}/0000:19:02.0/0000:1c:00.0", NIC, 0, **LINK_GEN5_X16)
     tree.net("ib0", "0000:1b:00.0", carrier=1)
-    tree.net("ib1", wide, carrier=0)
-    assert {nic.address: nic.rail for nic in tree.probe().nics} == {"0000:1b:00.0": None, wide: 0}
+    tree.net("ib1", faster, carrier=0)
+    assert {nic.address: nic.rail for nic in tree.probe().nics} == {"0000:1b:00.0": None, faster: 0}
 
 
-def test_vf_has_its_pfs_rail_and_is_nearest_to_no_gpu(tree):
+def test_a_vf_has_the_rail_of_its_pf_and_is_nearest_to_no_gpu(tree):
     tree.pci(GPU_PATH, GPU, 0)
     pf = tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NIC, 0)
     vf = tree.vf(pf, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF, numa=0)
@@ -307,32 +309,37 @@ def test_vf_has_its_pfs_rail_and_is_nearest_to_no_gpu(tree):
 
 
 def test_vfs_of_a_gpu_do_not_count_as_gpus(tree):
-    gpu = tree.pci(GPU_PATH, GPU, 0)
-    tree.vf(gpu, 0, f"{SWITCH}/0000:19:00.0/0000:1a:00.4", GPU, numa=0)
-    assert [one.address for one in tree.probe().gpus] == [gpu]
+    address = tree.pci(GPU_PATH, GPU, 0)
+    tree.vf(address, 0, f"{SWITCH}/0000:19:00.0/0000:1a:00.4", GPU, numa=0)
+    assert [gpu.address for gpu in tree.probe().gpus] == [address]
 
 
-def test_gpu_vf_in_a_virtual_machine_is_a_gpu(tree):
-    gpu = tree.pci("pci0000:00/0000:00:05.0", GPU)
-    assert [one.address for one in tree.probe().gpus] == [gpu]
+def test_a_gpu_vf_in_a_virtual_machine_is_a_gpu(tree):
+    address = tree.pci("pci0000:00/0000:00:05.0", GPU)
+    assert [gpu.address for gpu in tree.probe().gpus] == [address]
 
 
-def vpd(uuid):
-    field = b"V3" + bytes([len(uuid)]) + uuid.encode()
-    return b"\x90" + len(field).to_bytes(2, "little") + field + b"\x78"
+def vpd_with_uuid(uuid):
+    return vpd((b"V3", uuid))
 
 
-def data_direct(tree, *uuids):
-    """A GPU whose switch holds DMA functions, and a NIC with UUID 'one' on another root complex of another node."""
+NIC_UUID, OTHER_UUID = b"uuid-1", b"uuid-2"
+
+
+def add_gpu_and_data_direct_nic(tree, *uuids):
+    """Add a GPU, data-direct functions with these UUIDs at its switch, and a NIC with NIC_UUID at another NUMA node.
+
+    Returns the addresses of the GPU and of the NIC.
+    """
     gpu = tree.pci(GPU_PATH, GPU, 0)
     for slot, uuid in enumerate(uuids, 1):
-        tree.pci(f"{SWITCH}/0000:19:{slot:02x}.0/0000:{0x1A + slot:02x}:00.0", DATA_DIRECT, 0, vpd=vpd(uuid))
-    nic = tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=vpd("one"))
+        tree.pci(f"{SWITCH}/0000:19:{slot:02x}.0/0000:{0x1A + slot:02x}:00.0", DATA_DIRECT, 0, vpd=vpd_with_uuid(uuid))
+    nic = tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=vpd_with_uuid(NIC_UUID))
     return gpu, nic
 
 
-def test_data_direct_function_makes_its_nic_near(tree):
-    gpu, nic = data_direct(tree, "two", "one")
+def test_a_nic_is_near_a_gpu_at_the_switch_of_its_data_direct_function(tree):
+    gpu, nic = add_gpu_and_data_direct_nic(tree, OTHER_UUID, NIC_UUID)
     topology = tree.probe()
     near = topology.gpus[0].nearest_nics
     assert (near.level, near.devices, near.via) == ("PIX", [nic], {nic: "0000:1c:00.0"})
@@ -341,19 +348,19 @@ def test_data_direct_function_makes_its_nic_near(tree):
     assert groups(topology) == [("PIX", "0000:18:00.0", [gpu], [nic])]
 
 
-@pytest.mark.parametrize("uuids", [("one", "one"), ("two",)])
-def test_an_ambiguous_or_foreign_data_direct_function_pairs_nothing(tree, uuids):
-    data_direct(tree, *uuids)
+@pytest.mark.parametrize("uuids", [(NIC_UUID, NIC_UUID), (OTHER_UUID,)])
+def test_a_data_direct_function_with_a_repeated_or_unknown_uuid_belongs_to_no_nic(tree, uuids):
+    add_gpu_and_data_direct_nic(tree, *uuids)
     topology = tree.probe()
     assert topology.nics[0].data_direct is None
     assert topology.gpus[0].nearest_nics.level == topology.nics[0].nearest_gpus.level == "UNKNOWN"
     assert topology.affinity.levels[0][1] == "UNKNOWN"
     assert topology.groups == []
-    (finding,) = [one for one in topology.findings if one.id == "gpu-nic-locality-unknown"]
+    (finding,) = [finding for finding in topology.findings if finding.id == "gpu-nic-locality-unknown"]
     assert "as root" in finding.action
 
 
-def test_nvme_has_its_controller_in_a_recording_without_the_class(tree):
+def test_an_nvme_controller_is_found_in_a_recording_without_its_class_directory(tree):
     nvme = tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NVME, 0)
     for name, text in (("model", "SAMSUNG MZWLO7T6HBLA-00A07   "), ("serial", "S1"), ("../power/control", "on")):
         tree.write(f"{tree.folder(nvme)}/nvme/nvme10/{name}", text)
@@ -361,13 +368,13 @@ def test_nvme_has_its_controller_in_a_recording_without_the_class(tree):
     assert (found.controllers, found.model, found.serial) == (["nvme10"], "SAMSUNG MZWLO7T6HBLA-00A07", "S1")
 
 
-def test_nvme_is_in_the_matrix_and_has_its_controller(tree):
+def test_an_nvme_drive_is_in_the_matrix_and_has_its_controller(tree):
     tree.pci(GPU_PATH, GPU, 0)
     nvme = tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", NVME, 0)
     tree.link("sys/class/nvme/nvme0", f"{tree.folder(nvme)}/nvme/nvme0")
     tree.write(f"{tree.folder(nvme)}/nvme/nvme0/model", "SAMSUNG MZWLO7T6HBLA-00A07   ")
     topology = tree.probe()
-    assert [(one.address, one.controllers, one.model) for one in topology.nvme] == [
+    assert [(nvme.address, nvme.controllers, nvme.model) for nvme in topology.nvme] == [
         (nvme, ["nvme0"], "SAMSUNG MZWLO7T6HBLA-00A07")
     ]
     assert topology.affinity.levels == [["SELF", "PIX"], ["PIX", "SELF"]]
@@ -381,13 +388,13 @@ def test_nvme_is_in_the_matrix_and_has_its_controller(tree):
         ("vfio-pci", "proc/driver/nvidia/gpus/0000:1a:00.0/information", "Model: \t other", "NVIDIA H100 SXM5 80GB"),
     ],
 )
-def test_the_gpu_model_is_that_of_its_driver(tree, driver, path, text, model):
+def test_the_gpu_model_comes_from_the_bound_driver_or_from_the_device_id(tree, driver, path, text, model):
     tree.pci(GPU_PATH, GPU, driver=driver)
     tree.write(path, text)
     assert tree.probe().gpus[0].model == model
 
 
-def test_routes_on_most_nics_take_no_rail_away(tree):
+def test_gpus_keep_their_rails_if_most_nics_have_default_routes(tree):
     for switch in range(4):
         above = f"pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0"
         tree.pci(f"{above}/0000:{switch}2:00.0/0000:{switch}3:00.0", GPU, 0)
@@ -396,7 +403,7 @@ def test_routes_on_most_nics_take_no_rail_away(tree):
     assert [gpu.rail for gpu in tree.probe().gpus] == [0, 1, 2, 3]
 
 
-def test_nearest_of_several_far_nodes_is_the_one_at_the_smallest_distance(tree):
+def test_of_nics_on_other_numa_nodes_the_nearest_is_at_the_smallest_distance(tree):
     tree.nodes("0-1", "2-3", "4-5", distances=("10 12 32", "12 10 32", "32 32 10"))
     tree.pci(GPU_PATH, GPU, 0)
     near = tree.pci("pci0000:40/0000:40:01.0/0000:41:00.0", NIC, 1)
@@ -405,16 +412,16 @@ def test_nearest_of_several_far_nodes_is_the_one_at_the_smallest_distance(tree):
     assert (nearest.level, nearest.devices) == ("SYS", [near])
 
 
-def test_a_uuid_that_two_cards_have_pairs_neither(tree):
-    """One of two cards has the other's VPD, as in a recording whose files were mixed up."""
-    field = b"\x90\x06\x00V3\x03one\x78"
-    gpu = tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0", GPU, 0)
-    tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:01.0/0000:1b:00.0", DATA_DIRECT, 0, vpd=field)
-    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=field)
-    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.1", NIC, 1, vpd=field)
-    node = tree.probe()
-    assert [(one.address, one.nearest_nics.level) for one in node.gpus] == [(gpu, "PIX")], "two functions of one card"
-    tree.pci("pci0002:00/0002:00:00.0/0002:01:00.0", NIC, 1, vpd=field)
-    node = tree.probe()
-    assert [nic.data_direct for nic in node.nics] == [None] * 3
-    assert [one.nearest_nics.level for one in node.gpus] == ["UNKNOWN"]
+def test_a_uuid_that_two_cards_have_is_not_used(tree):
+    """Two cards have the same VPD, as in a recording with mixed-up files."""
+    same_vpd = vpd_with_uuid(NIC_UUID)
+    tree.pci(GPU_PATH, GPU, 0)
+    tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", DATA_DIRECT, 0, vpd=same_vpd)
+    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=same_vpd)
+    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.1", NIC, 1, vpd=same_vpd)
+    topology = tree.probe()
+    assert [gpu.nearest_nics.level for gpu in topology.gpus] == ["PIX"], "two functions of one card"
+    tree.pci("pci0002:00/0002:00:00.0/0002:01:00.0", NIC, 1, vpd=same_vpd)
+    topology = tree.probe()
+    assert [nic.data_direct for nic in topology.nics] == [None] * 3
+    assert [gpu.nearest_nics.level for gpu in topology.gpus] == ["UNKNOWN"]

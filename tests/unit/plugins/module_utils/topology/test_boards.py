@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The map of a board: levels from the probe, and a name that says the same in every release."""
+"""The map of a board has the levels of the probe, and its hash (`shape`) is the same in every release."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Facts = dict[str, t.Any]
 
 
 @pytest.mark.parametrize("name", names())
-def test_levels_are_those_of_the_devices(name: str) -> None:
+def test_the_map_has_the_levels_between_the_devices(name: str) -> None:
     facts = probed.facts(name)
     board = board_map(facts)
     machine = Machine(facts)
@@ -32,7 +32,7 @@ def test_levels_are_those_of_the_devices(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_nearest_is_what_the_probe_calls_nearest(name: str) -> None:
+def test_the_nearest_devices_are_those_of_the_probe(name: str) -> None:
     facts = probed.facts(name)
     board = board_map(facts)
     for nic in facts["nics"]:
@@ -46,7 +46,7 @@ def test_nearest_is_what_the_probe_calls_nearest(name: str) -> None:
 
 
 def test_the_shape_of_known_facts_never_changes() -> None:
-    """Slices and templates of earlier releases have this name."""
+    """Slices and templates of earlier releases contain this hash."""
     facts: Facts = {
         "functions": {},
         "gpus": [{"address": "0009:01:00.0"}, {"address": "0008:01:00.0"}],
@@ -70,21 +70,21 @@ def test_the_shape_of_known_facts_never_changes() -> None:
     assert board.shape == "35d63a2988240cad"
 
 
-def test_attributes_that_change_a_shape() -> None:
+def test_only_devices_and_levels_change_the_shape() -> None:
     facts = probed.facts("hgx-h100")
     shape = board_map(facts).shape
     for nic in facts["nics"]:
         nic.update(up=False, interfaces=[], rdma_devices=[], elsewhere=["interface"], rail=None, default_route=True)
     facts["nics"].reverse()
-    assert board_map(facts).shape == shape  # who uses a NIC, and the order of facts, are not part of the map
-    moved = copy.deepcopy(facts)
-    pair, level = next(iter(board_map(moved).levels.items()))
-    row, column = (moved["affinity"]["devices"].index(one) for one in pair)
-    moved["affinity"]["levels"][row][column] = "PXB" if level != "PXB" else "PHB"
-    assert board_map(moved).shape != shape
-    gone = copy.deepcopy(facts)
-    gone["gpus"].pop()
-    assert board_map(gone).shape not in (shape, "")
+    assert board_map(facts).shape == shape  # neither the use of NICs nor the order of facts is part of the map
+    changed = copy.deepcopy(facts)
+    pair, level = next(iter(board_map(changed).levels.items()))
+    row, column = (changed["affinity"]["devices"].index(address) for address in pair)
+    changed["affinity"]["levels"][row][column] = "PXB" if level != "PXB" else "PHB"
+    assert board_map(changed).shape != shape
+    without_a_gpu = copy.deepcopy(facts)
+    without_a_gpu["gpus"].pop()
+    assert board_map(without_a_gpu).shape not in (shape, "")
 
 
 def test_vfs_are_not_part_of_the_map() -> None:
@@ -103,7 +103,7 @@ def test_facts_without_affinity_have_no_shape(affinity: t.Any) -> None:
     assert board.nearest_gpus(board.nics[0]) == ("UNKNOWN", ())
 
 
-def test_unknown_is_not_near() -> None:
+def test_devices_of_unknown_level_are_not_nearest() -> None:
     assert nearest({"a": "UNKNOWN", "b": "SYS", "c": "SYS"}) == ("SYS", ("b", "c"))
     assert nearest({"a": "UNKNOWN"}) == nearest({}) == ("UNKNOWN", ())
     assert Board().nearest_nics("a") == ("UNKNOWN", ())

@@ -14,25 +14,25 @@ def reader(tree):
     return Reader(str(tree.root))
 
 
-def packages(reader):
+def package_cpus(reader):
     return [(package.id, package.cpus) for package in cpu.read_packages(reader)]
 
 
 def test_each_package_has_its_cpus(tree, reader):
     tree.cpus("0-3", "4-7")
-    assert packages(reader) == [(0, "0-3"), (1, "4-7")]
+    assert package_cpus(reader) == [(0, "0-3"), (1, "4-7")]
 
 
 def test_a_package_without_a_number_is_left_out(tree, reader):
     tree.write("sys/devices/system/cpu/cpu0/topology/physical_package_id", "-1")
     tree.write("sys/devices/system/cpu/cpu0/topology/core_siblings_list", "0")
-    assert packages(reader) == []
+    assert package_cpus(reader) == []
 
 
-def test_offline_cpu_has_no_topology(tree, reader):
+def test_an_offline_cpu_has_no_topology(tree, reader):
     tree.cpus("0-1")
     (tree.root / "sys/devices/system/cpu/cpu2").mkdir()
-    assert packages(reader) == [(0, "0-1")]
+    assert package_cpus(reader) == [(0, "0-1")]
     assert reader.unreadable == []
 
 
@@ -41,13 +41,13 @@ def test_package_numbers_may_have_gaps(tree, reader):
         folder = f"sys/devices/system/cpu/cpu{number}/topology"
         tree.write(f"{folder}/physical_package_id", identifier)
         tree.write(f"{folder}/core_siblings_list", siblings)
-    assert packages(reader) == [(0, "0"), (8, "1")]
+    assert package_cpus(reader) == [(0, "0"), (8, "1")]
 
 
 def test_siblings_are_read_from_a_mask_without_a_list(tree, reader):
     tree.write("sys/devices/system/cpu/cpu0/topology/physical_package_id", "0")
     tree.write("sys/devices/system/cpu/cpu0/topology/core_siblings", "00000001,0000000f")
-    assert packages(reader) == [(0, "0-3,32")]
+    assert package_cpus(reader) == [(0, "0-3,32")]
 
 
 def test_numa_nodes_have_their_memory_and_distances(tree, reader):
@@ -67,7 +67,7 @@ def test_a_mask_may_end_in_a_zero_byte(tree, reader):
     assert reader.unreadable == []
 
 
-def test_a_mask_cut_short_is_unreadable(tree, reader):
+def test_a_truncated_mask_is_unreadable(tree, reader):
     tree.write("sys/devices/system/node/node0/cpumap", b"00000000,0000\0\0\0\0\0")
     assert cpu.read_numa_nodes(reader)[1] == {}
     assert reader.unreadable_count == 1
@@ -114,46 +114,46 @@ def test_a_missing_cpu_list_does_not_mean_that_a_node_has_no_cpus(tree, reader):
 
 
 @pytest.mark.parametrize("content", [b"", b"0-", b"0-3"])
-def test_cpu_list_cut_short_is_unknown(tree, reader, content):
+def test_a_truncated_cpu_list_is_unknown(tree, reader, content):
     tree.write("sys/devices/system/node/node0/cpulist", content)
     nodes, _sets = cpu.read_numa_nodes(reader)
     assert nodes[0].cpus is None
     assert reader.unreadable == ["/sys/devices/system/node/node0/cpulist: truncated: no line end"]
 
 
-def test_cpu_list_that_fills_a_page_does_not_lose_its_end(tree, reader):
+def test_a_cpu_list_that_the_kernel_cuts_at_a_page_is_replaced_by_the_mask(tree, reader):
     cpus = range(0, 4000, 2)
     digits = f"{sum(1 << number for number in cpus):01000x}"
-    cut = ",".join(map(str, cpus))[:4095]  # as the kernel cuts it
-    tree.write("sys/devices/system/node/node0/cpulist", cut.encode())
+    cut_list = ",".join(map(str, cpus))[:4095]
+    tree.write("sys/devices/system/node/node0/cpulist", cut_list.encode())
     tree.write("sys/devices/system/node/node0/cpumap", ",".join(digits[i : i + 8] for i in range(0, 1000, 8)))
     nodes, _sets = cpu.read_numa_nodes(reader)
     assert nodes[0].cpus == ",".join(map(str, cpus))
 
 
-def test_a_mask_replaces_a_broken_list(tree, reader):
-    tree.write("sys/devices/system/node/node0/cpulist", "what")
+def test_a_mask_replaces_an_invalid_list(tree, reader):
+    tree.write("sys/devices/system/node/node0/cpulist", "invalid")
     tree.write("sys/devices/system/node/node0/cpumap", "f0")
     nodes, _sets = cpu.read_numa_nodes(reader)
     assert nodes[0].cpus == "4-7"
 
 
-def test_sub_numa_clusters_belong_to_their_package(tree, reader):
+def test_each_of_several_numa_nodes_of_a_package_has_that_package(tree, reader):
     tree.cpus("0-3", "4-7")
     tree.nodes("0-1", "2-3", "4-5", "6-7")
-    found = cpu.read_packages(reader)
+    packages = cpu.read_packages(reader)
     nodes, sets = cpu.read_numa_nodes(reader)
-    cpu.join_packages(nodes, sets, found)
+    cpu.join_packages(nodes, sets, packages)
     assert [node.package for node in nodes] == [0, 0, 1, 1]
-    assert [package.numa_nodes for package in found] == [[0, 1], [2, 3]]
+    assert [package.numa_nodes for package in packages] == [[0, 1], [2, 3]]
 
 
-def test_node_across_packages_has_no_package(tree, reader):
+def test_a_numa_node_across_packages_has_no_package(tree, reader):
     tree.cpus("0-3", "4-7")
     tree.nodes("0-7")
-    found = cpu.read_packages(reader)
+    packages = cpu.read_packages(reader)
     nodes, sets = cpu.read_numa_nodes(reader)
-    cpu.join_packages(nodes, sets, found)
+    cpu.join_packages(nodes, sets, packages)
     assert nodes[0].package is None
 
 
@@ -167,10 +167,10 @@ def test_node_across_packages_has_no_package(tree, reader):
         (0x0F, {0: 0x0F, 1: 0}, None),
         (0, {0: 0x0F, 1: 0xF0}, None),
         (None, {0: 0x0F, 1: 0xF0}, None),
-        (0xFF0, {0: 0x00F, 1: 0x0F0}, None),  # some of the CPUs are of a node that could not be read
+        (0xFF0, {0: 0x00F, 1: 0x0F0}, None),  # some of the CPUs belong to a NUMA node that could not be read
     ],
 )
-def test_numa_node_of_a_cpu_set(cpus, sets, expected):
+def test_a_cpu_set_belongs_to_the_only_numa_node_that_contains_it(cpus, sets, expected):
     assert cpu.numa_node_of(cpus, sets) == expected
 
 

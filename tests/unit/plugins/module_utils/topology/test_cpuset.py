@@ -17,19 +17,19 @@ def bits_of(cpus: set[int]) -> int:
 
 
 @given(CPUS)
-def test_list_round_trip(cpus):
+def test_a_written_list_is_read_back(cpus):
     assert cpuset.from_list(cpuset.to_list(bits_of(cpus))) == bits_of(cpus)
 
 
 @given(CPUS)
-def test_list_names_each_range_once(cpus):
-    runs = [part.split("-") for part in cpuset.to_list(bits_of(cpus)).split(",") if part]
-    for run, following in zip(runs, runs[1:]):
-        assert int(run[-1]) + 1 < int(following[0])
+def test_the_ranges_of_a_written_list_are_ascending_and_not_adjacent(cpus):
+    ranges = [part.split("-") for part in cpuset.to_list(bits_of(cpus)).split(",") if part]
+    for current, following in zip(ranges, ranges[1:]):
+        assert int(current[-1]) + 1 < int(following[0])
 
 
 @given(CPUS, st.integers(0, 3))
-def test_mask_is_read_as_the_kernel_writes_it(cpus, padding):
+def test_a_mask_is_read_as_the_kernel_writes_it(cpus, padding):
     digits = f"{bits_of(cpus):x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8 + padding * 8)
     words = [digits[start : start + 8] for start in range(0, len(digits), 8)]
@@ -38,7 +38,7 @@ def test_mask_is_read_as_the_kernel_writes_it(cpus, padding):
 
 
 @given(st.text(max_size=40))
-def test_any_text_gives_a_set_or_none(text):
+def test_any_text_gives_a_cpu_set_or_none(text):
     for parse in (cpuset.from_list, cpuset.from_mask):
         value = parse(text)
         assert value is None or value >= 0
@@ -68,5 +68,5 @@ def test_malformed_masks_give_none(text):
 
 
 @pytest.mark.parametrize("text", ["f,00000001", "0xf,0x00000001"])
-def test_first_mask_word_may_be_short(text):
+def test_the_first_word_of_a_mask_may_be_short(text):
     assert cpuset.from_mask(text) == 0xF00000001

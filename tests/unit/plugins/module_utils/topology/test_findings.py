@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis import findings
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import (
     DATA_DIRECT,
     ETHERNET,
-    FAST,
     GPU,
+    LINK_GEN5_X16,
     NIC,
     NIC_VF,
-    healthy,
+    config_with_acs,
+    healthy_machine,
+    vpd,
 )
 
 GPU0, GPU1, NIC0, NIC1 = "0000:1a:00.0", "0000:9a:00.0", "0000:1b:00.0", "0000:9b:00.0"
@@ -25,26 +25,20 @@ SWITCH = "pci0000:17/0000:17:01.0/0000:18:00.0"
 
 @pytest.fixture
 def machine(tmp_path):
-    return healthy(tmp_path / "machine")
+    return healthy_machine(tmp_path / "machine")
 
 
-def found(tree, identifier, *overrides):
+def findings_with_id(tree, identifier, *overrides):
     return [finding for finding in tree.probe(*overrides).findings if finding.id == identifier]
 
 
-def one(tree, identifier, *overrides):
-    (finding,) = found(tree, identifier, *overrides)
+def only_finding(tree, identifier, *overrides):
+    (finding,) = findings_with_id(tree, identifier, *overrides)
     assert finding.action and finding.summary
     return finding
 
 
-def acs(control):
-    config = bytearray(4096)
-    struct.pack_into("<IHH", config, 0x100, 0x0001000D, 0x1F, control)
-    return bytes(config)
-
-
-def test_healthy_machine_has_no_findings(machine):
+def test_a_healthy_machine_has_no_findings(machine):
     assert machine.probe().findings == []
 
 
@@ -55,26 +49,26 @@ def test_errors_come_first(machine):
     assert [finding.severity for finding in machine.probe().findings] == ["error", "warning", "info"]
 
 
-def test_unreadable_names_file_and_reason(machine):
+def test_an_unreadable_file_is_reported_with_the_reason(machine):
     machine.write(f"{machine.folder(NIC0)}/numa_node", b"\xff\n")
-    finding = one(machine, "unreadable")
+    finding = only_finding(machine, "unreadable")
     assert finding.evidence == [f"/{machine.folder(NIC0)}/numa_node: not UTF-8 text"]
 
 
 def test_a_restricted_config_space_is_reported(machine):
     machine.write(f"{machine.folder('0000:17:01.0')}/config", bytes(64))
-    assert one(machine, "config-space-restricted").severity == "info"
+    assert only_finding(machine, "config-space-restricted").severity == "info"
 
 
-def test_config_space_of_irrelevant_devices_is_not_a_finding(tree):
+def test_restricted_config_space_above_other_devices_is_not_reported(tree):
     tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0", ETHERNET, 0)
     tree.write(f"{tree.folder('0000:17:01.0')}/config", bytes(64))
-    assert found(tree, "config-space-restricted") == []
+    assert findings_with_id(tree, "config-space-restricted") == []
 
 
-def test_narrow_link_is_an_error(machine):
+def test_a_link_with_fewer_lanes_than_possible_is_an_error(machine):
     machine.write(f"{machine.folder(NIC0)}/current_link_width", "8")
-    finding = one(machine, "link-degraded")
+    finding = only_finding(machine, "link-degraded")
     assert (finding.severity, finding.devices) == ("error", [NIC0])
     assert finding.evidence == [
         f"{NIC0}: 32 GT/s x8, can do 32 GT/s x16",
@@ -82,20 +76,20 @@ def test_narrow_link_is_an_error(machine):
     ]
 
 
-def test_slow_link_of_a_nic_is_a_warning(machine):
+def test_a_slow_link_of_a_nic_is_a_warning(machine):
     machine.write(f"{machine.folder(NIC0)}/current_link_speed", "8.0 GT/s PCIe")
-    assert one(machine, "link-degraded").severity == "warning"
+    assert only_finding(machine, "link-degraded").severity == "warning"
 
 
-def test_slow_link_of_an_idle_gpu_is_no_fault(machine):
+def test_a_slow_link_of_a_gpu_is_only_information(machine):
     machine.write(f"{machine.folder(GPU0)}/current_link_speed", "2.5 GT/s PCIe")
-    finding = one(machine, "link-degraded")
+    finding = only_finding(machine, "link-degraded")
     assert finding.severity == "info" and "load" in finding.action
 
 
-def test_degraded_uplink_of_a_switch_names_all_below(machine):
+def test_a_degraded_uplink_of_a_switch_is_reported_for_all_devices_below_it(machine):
     machine.write(f"{machine.folder('0000:18:00.0')}/current_link_width", "8")
-    assert one(machine, "link-degraded").devices == [GPU0, NIC0, "0000:1c:00.0"]
+    assert only_finding(machine, "link-degraded").devices == [GPU0, NIC0, "0000:1c:00.0"]
 
 
 def test_a_card_with_fewer_lanes_than_its_slot_is_not_degraded(machine):
@@ -105,125 +99,125 @@ def test_a_card_with_fewer_lanes_than_its_slot_is_not_degraded(machine):
     assert machine.probe().findings == []
 
 
-def test_switch_behind_vmd_is_read_the_same_way(tree):
+def test_a_card_behind_vmd_with_fewer_lanes_than_its_slot_is_not_degraded(tree):
     path = "pci0000:00/0000:00:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0/10000:02:00.0/10000:03:00.0"
     tree.pci("/".join(path.split("/")[:2]), {"class": "0x010400"}, 0)
     for end in (4, 5, 6):
         part = path.split("/")[:end]
-        tree.pci("/".join(part), {"class": "0x060400"}, 0, **FAST)
-    tree.pci(path, NIC, 0, **{**FAST, "max_link_width": "8", "current_link_width": "8"})
+        tree.pci("/".join(part), {"class": "0x060400"}, 0, **LINK_GEN5_X16)
+    tree.pci(path, NIC, 0, **{**LINK_GEN5_X16, "max_link_width": "8", "current_link_width": "8"})
     tree.write(f"{tree.folder('10000:02:00.0')}/current_link_width", "8")
-    assert found(tree, "link-degraded") == []
+    assert findings_with_id(tree, "link-degraded") == []
 
 
 def test_a_link_that_the_slot_limits_is_not_degraded(machine):
     for name in ("max_link_speed", "current_link_speed"):
         machine.write(f"{machine.folder('0000:19:01.0')}/{name}", "16.0 GT/s PCIe")
     machine.write(f"{machine.folder(NIC0)}/current_link_speed", "16.0 GT/s PCIe")
-    finding = one(machine, "link-limited-by-slot")
+    finding = only_finding(machine, "link-limited-by-slot")
     assert finding.devices == [NIC0] and "63.0 GB/s, its slot 31.5" in finding.summary
-    assert found(machine, "link-degraded") == []
+    assert findings_with_id(machine, "link-degraded") == []
 
 
-def test_virtual_machine_has_no_link_findings(machine):
+def test_a_virtual_machine_has_no_link_findings(machine):
     machine.write(f"{machine.folder(NIC0)}/current_link_width", "8")
     machine.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu lm hypervisor")
     assert [finding.id for finding in machine.probe().findings] == ["virtual-machine"]
 
 
-def test_port_down_on_a_rail_is_an_error(machine):
+def test_a_port_of_a_rail_that_is_down_is_an_error(machine):
     machine.port("mlx5_1", 1, state="1: DOWN", phys_state="2: Polling")
-    finding = one(machine, "rdma-port-down")
+    finding = only_finding(machine, "rdma-port-down")
     assert (finding.severity, finding.devices) == ("error", [NIC1])
     assert "rail 1" in finding.summary and "Polling" in finding.summary
 
 
-def test_a_port_down_is_information_if_another_carries_the_rail(machine):
+def test_a_port_that_is_down_is_only_information_if_another_port_carries_the_rail(machine):
     machine.port("mlx5_1", 2, state="1: DOWN", phys_state="3: Disabled")
-    finding = one(machine, "rdma-port-down")
+    finding = only_finding(machine, "rdma-port-down")
     assert finding.severity == "info" and "rail" not in finding.summary
 
 
-def test_port_down_of_a_spare_nic_is_only_information(machine):
+def test_a_port_of_a_spare_nic_that_is_down_is_only_information(machine):
     spare = machine.pci("pci0000:17/0000:17:05.0/0000:40:00.0", NIC, 0, driver="mlx5_core")
     machine.rdma("mlx5_9", spare)
     machine.port("mlx5_9", 1, state="1: DOWN")
-    assert one(machine, "rdma-port-down").severity == "info"
+    assert only_finding(machine, "rdma-port-down").severity == "info"
 
 
-def test_port_of_a_vf_follows_its_pf(machine):
+def test_a_port_of_a_vf_that_is_down_is_not_reported(machine):
     vf = machine.vf(NIC0, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF)
     machine.rdma("mlx5_9", vf)
     machine.port("mlx5_9", 1, state="1: DOWN")
-    assert found(machine, "rdma-port-down") == []
+    assert findings_with_id(machine, "rdma-port-down") == []
 
 
 def test_a_gpu_whose_fabric_nics_are_on_the_other_socket_is_reported(machine):
     (machine.root / "sys/bus/pci/devices" / NIC1).unlink()
     (machine.root / "sys/class/infiniband/mlx5_1").unlink()
-    machine.pci("pci0000:97/0000:97:05.0/0000:a0:00.0", ETHERNET, 1, driver="igb")  # near, but no RDMA NIC
-    finding = one(machine, "gpu-without-near-nic")
+    machine.pci("pci0000:97/0000:97:05.0/0000:a0:00.0", ETHERNET, 1, driver="igb")  # near, but not an RDMA NIC
+    finding = only_finding(machine, "gpu-without-near-nic")
     assert finding.devices == [GPU1]
     assert "SYS" in finding.evidence[0] and NIC0 in finding.evidence[0]
 
 
-def test_a_gpu_and_a_nic_of_one_node_on_two_roots_are_reported(tree):
+def test_a_gpu_and_a_nic_of_one_numa_node_at_two_root_complexes_are_reported(tree):
     tree.nodes("0-3", "4-7")
     tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0", GPU, 0)
     tree.pci("pci0000:27/0000:27:01.0/0000:28:00.0", NIC, 0)
-    finding = one(tree, "gpu-nic-through-cpu")
+    finding = only_finding(tree, "gpu-nic-through-cpu")
     assert (finding.devices, finding.evidence) == (["0000:18:00.0"], ["NUMA node 0: NODE"])
 
 
 def test_an_unknown_locality_is_reported(tree):
     tree.pci("pci0001:00/0001:00:00.0", GPU)
     tree.pci("pci0002:00/0002:00:00.0", NIC)
-    assert one(tree, "gpu-nic-locality-unknown").devices == ["0001:00:00.0"]
-    assert one(tree, "numa-unknown").devices == ["0001:00:00.0", "0002:00:00.0"]
+    assert only_finding(tree, "gpu-nic-locality-unknown").devices == ["0001:00:00.0"]
+    assert only_finding(tree, "numa-unknown").devices == ["0001:00:00.0", "0002:00:00.0"]
 
 
-def test_a_node_without_nics_has_no_finding_about_nearness(tree):
+def test_a_node_without_nics_has_no_finding_about_locality(tree):
     tree.pci("pci0001:00/0001:00:00.0", GPU)
-    assert found(tree, "gpu-nic-locality-unknown") == []
+    assert findings_with_id(tree, "gpu-nic-locality-unknown") == []
 
 
 def test_groups_of_different_size_are_reported(machine):
     machine.pci(f"{SWITCH}/0000:19:05.0/0000:1e:00.0", GPU, 0, driver="nvidia")
-    finding = one(machine, "asymmetric-groups")
+    finding = only_finding(machine, "asymmetric-groups")
     assert finding.evidence == ["0000:18:00.0: 2 GPU(s), 1 NIC(s)", "0000:98:00.0: 1 GPU(s), 1 NIC(s)"]
-    assert one(machine, "asymmetric-gpus").evidence == ["NUMA node 0: 2 GPU(s)", "NUMA node 1: 1 GPU(s)"]
+    assert only_finding(machine, "asymmetric-gpus").evidence == ["NUMA node 0: 2 GPU(s)", "NUMA node 1: 1 GPU(s)"]
 
 
-def test_numa_unknown_is_a_warning_where_there_are_several_nodes(machine):
+def test_an_unknown_numa_node_is_a_warning_on_a_machine_with_several(machine):
     for name in ("numa_node", "local_cpulist"):
         (machine.root / machine.folder(NIC0) / name).unlink()
-    finding = one(machine, "numa-unknown")
+    finding = only_finding(machine, "numa-unknown")
     assert (finding.severity, finding.devices) == ("warning", [NIC0])
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "evidence"),
     [
         ({"local_cpulist": "4-7"}, f"{NIC0}: NUMA node 0, but CPUs 4-7"),
         ({"numa_node": "5"}, f"{NIC0}: NUMA node 5 does not exist"),
         ({"numa_node": "1", "local_cpulist": "4-7"}, f"pci0000:17: {GPU0} on node 0, {NIC0} on node 1"),
     ],
 )
-def test_contradictory_numa_nodes_are_reported(machine, values, words):
+def test_contradictory_numa_nodes_are_reported(machine, values, evidence):
     for attribute, value in values.items():
         machine.write(f"{machine.folder(NIC0)}/{attribute}", value)
-    finding = one(machine, "numa-conflict")
-    assert words in finding.evidence and NIC0 in finding.devices
+    finding = only_finding(machine, "numa-conflict")
+    assert evidence in finding.evidence and NIC0 in finding.devices
 
 
-def test_override_is_no_conflict(machine):
-    assert found(machine, "numa-conflict", {"address": NIC0, "numa_node": 1}) == []
+def test_an_override_is_not_a_conflict(machine):
+    assert findings_with_id(machine, "numa-conflict", {"address": NIC0, "numa_node": 1}) == []
 
 
 def test_an_iommu_that_translates_is_reported(machine):
     machine.link(f"{machine.folder(GPU0)}/iommu_group", "sys/kernel/iommu_groups/7")
     machine.write("sys/kernel/iommu_groups/7/type", "DMA-FQ")
-    finding = one(machine, "iommu-translation")
+    finding = only_finding(machine, "iommu-translation")
     assert finding.devices == [GPU0]
     assert finding.evidence == [f"{GPU0}: IOMMU group 7 type DMA-FQ", "kernel arguments: iommu=pt"]
 
@@ -232,12 +226,12 @@ def test_an_iommu_that_translates_is_reported(machine):
 def test_an_iommu_that_does_not_translate_is_not_reported(machine, kind):
     machine.link(f"{machine.folder(GPU0)}/iommu_group", "sys/kernel/iommu_groups/7")
     machine.write("sys/kernel/iommu_groups/7/type", kind)
-    assert found(machine, "iommu-translation") == []
+    assert findings_with_id(machine, "iommu-translation") == []
 
 
 def test_acs_redirects_between_a_gpu_and_a_nic_are_reported(machine):
-    machine.write(f"{machine.folder('0000:19:00.0')}/config", acs(0x1D))
-    finding = one(machine, "acs-redirect")
+    machine.write(f"{machine.folder('0000:19:00.0')}/config", config_with_acs(0x1D))
+    finding = only_finding(machine, "acs-redirect")
     assert (finding.devices, finding.evidence) == ([GPU0, NIC0], ["0000:19:00.0: RR, CR enabled"])
 
 
@@ -245,54 +239,55 @@ def test_acs_redirects_between_a_gpu_and_a_nic_are_reported(machine):
     ("port", "control"),
     [
         ("0000:19:00.0", 0x01),  # source validation redirects nothing
-        ("0000:17:01.0", 0x1D),  # the root port is above where they meet
+        ("0000:17:01.0", 0x1D),  # the root port, which is above the switch where they meet
         ("0000:19:02.0", 0x1D),  # the NVMe's port
     ],
 )
 def test_other_acs_controls_and_ports_are_not_reported(machine, port, control):
-    machine.write(f"{machine.folder(port)}/config", acs(control))
-    assert found(machine, "acs-redirect") == []
+    machine.write(f"{machine.folder(port)}/config", config_with_acs(control))
+    assert findings_with_id(machine, "acs-redirect") == []
 
 
-def data_direct(tree, gpu_port, nic_port):
-    field = b"\x90\x06\x00V3\x03one\x78"
+def add_data_direct_board(tree, gpu_port, nic_port):
+    """Add a GPU and a data-direct NIC. `gpu_port` and `nic_port` are the ACS controls of the switch's ports."""
+    same_vpd = vpd((b"V3", b"uuid"))
     tree.pci(f"{SWITCH}/0000:19:00.0/{GPU0}", GPU, 0)
-    tree.pci(f"{SWITCH}/0000:19:01.0/{NIC0}", DATA_DIRECT, 0, vpd=field)
-    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=field)
-    tree.write(f"{tree.folder('0000:19:00.0')}/config", acs(gpu_port))
-    tree.write(f"{tree.folder('0000:19:01.0')}/config", acs(nic_port))
+    tree.pci(f"{SWITCH}/0000:19:01.0/{NIC0}", DATA_DIRECT, 0, vpd=same_vpd)
+    tree.pci("pci0001:00/0001:00:00.0/0001:01:00.0", NIC, 1, vpd=same_vpd)
+    tree.write(f"{tree.folder('0000:19:00.0')}/config", config_with_acs(gpu_port))
+    tree.write(f"{tree.folder('0000:19:01.0')}/config", config_with_acs(nic_port))
 
 
 def test_the_acs_that_a_data_direct_board_needs_is_not_reported(tree):
-    data_direct(tree, 0x04, 0x08)
-    assert found(tree, "acs-data-direct") == found(tree, "acs-redirect") == []
+    add_data_direct_board(tree, 0x04, 0x08)
+    assert findings_with_id(tree, "acs-data-direct") == findings_with_id(tree, "acs-redirect") == []
 
 
 def test_acs_that_a_data_direct_board_needs_but_lacks_is_reported(tree):
-    data_direct(tree, 0x00, 0x08)
-    finding = one(tree, "acs-data-direct")
+    add_data_direct_board(tree, 0x00, 0x08)
+    finding = only_finding(tree, "acs-data-direct")
     assert finding.evidence == ["0000:19:00.0 towards the gpu: nothing enabled, needs RR on and CR off"]
 
 
 def test_pcie_roots_that_no_claim_can_match_are_reported(tree):
-    data_direct(tree, 0x04, 0x08)
-    finding = one(tree, "disjoint-pcie-roots")
+    add_data_direct_board(tree, 0x04, 0x08)
+    finding = only_finding(tree, "disjoint-pcie-roots")
     assert finding.devices == [GPU0]
     assert finding.evidence == [f"{GPU0} on pci0000:17, 0001:01:00.0 on pci0001:00"]
 
 
 def test_a_gpu_behind_vmbus_without_a_pcie_root_is_reported(tree):
     address = tree.pci("LNXSYSTM:00/VMBUS:00/abcd/pci0001:00/0001:00:00.0", GPU, 0)
-    assert one(tree, "no-pcie-root-attribute").devices == [address]
+    assert only_finding(tree, "no-pcie-root-attribute").devices == [address]
 
 
 def test_a_gpu_without_a_driver_is_reported(machine):
     (machine.root / machine.folder(GPU0) / "driver").unlink()
-    finding = one(machine, "no-driver")
+    finding = only_finding(machine, "no-driver")
     assert (finding.devices, finding.evidence) == ([GPU0], [f"{GPU0}: NVIDIA H100 SXM5 80GB 10de:2330"])
 
 
-def test_vf_without_driver_is_not_a_finding(machine):
+def test_a_vf_without_a_driver_is_not_reported(machine):
     machine.vf(NIC0, 0, f"{SWITCH}/0000:19:01.0/0000:1b:00.1", NIC_VF, numa=0)
     assert machine.probe().findings == []
 
@@ -311,27 +306,31 @@ def test_gpus_of_any_vendor_are_used_and_unlisted_ones_are_reported(machine, ide
     assert [finding.devices for finding in findings] == ([["0000:1d:00.0"]] if reported else [])
 
 
-def test_display_controller_without_a_vendor_is_not_a_gpu_but_reported(machine):
+def test_a_display_controller_without_a_vendor_is_not_a_gpu_and_is_reported(machine):
     machine.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", {"class": "0x030200"}, 0)
-    finding = one(machine, "display-unlisted")
+    finding = only_finding(machine, "display-unlisted")
     assert (finding.devices, finding.severity) == (["0000:1d:00.0"], "warning")
     assert len(machine.probe().gpus) == 2
 
 
-def test_graphics_of_a_management_processor_are_not_a_finding(machine):
+def test_graphics_of_a_management_processor_are_not_reported(machine):
     machine.pci(f"{SWITCH}/0000:19:03.0/0000:1d:00.0", {"class": "0x030000", "vendor": "0x1a03", "device": "0x2000"}, 0)
     assert machine.probe().findings == []
 
 
-def test_recorded_tree_is_to_be_recorded_again_and_a_node_probed_as_root(machine):
+def test_the_fix_for_unreadable_files_is_to_record_or_probe_again_as_root(machine):
     machine.write(f"{machine.folder(NIC0)}/numa_node", b"\xff\n")
     node = machine.probe()
-    assert "Record the machine again as root" in next(one.action for one in node.findings if one.id == "unreadable")
+    assert "Record the machine again as root" in next(
+        finding.action for finding in node.findings if finding.id == "unreadable"
+    )
     node.source.path = "/"
-    live = findings.find(node, affinity.Proximity(node))
-    assert "Run the probe as root (become)" in next(one.action for one in live if one.id == "unreadable")
+    live_findings = findings.find(node, affinity.Proximity(node))
+    assert "Run the probe as root (become)" in next(
+        finding.action for finding in live_findings if finding.id == "unreadable"
+    )
 
 
-def test_tree_without_pci_gives_a_finding(tree):
+def test_a_machine_without_pci_functions_is_reported(tree):
     tree.cpus("0-3")
-    assert one(tree, "no-pci-functions").severity == "info"
+    assert only_finding(tree, "no-pci-functions").severity == "info"

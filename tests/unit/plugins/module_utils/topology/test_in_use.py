@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Who uses a card at the moment changes nothing about the machine."""
+"""The topology of a machine stays the same while pods have its NICs."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish impo
 from ansible_collections.lanewise.dra.tests.machines.builder import build, move_to_container
 from ansible_collections.lanewise.dra.tests.machines.description import names
 
-LASTING = ("fingerprint", "groups", "affinity", "gpus")
+#: The parts of the facts that contain no state of interfaces.
+UNCHANGED = ("fingerprint", "groups", "affinity", "gpus")
 
 
 @pytest.mark.parametrize("name", names())
-def test_pods_with_cards_change_no_topology(name: str, tmp_path: Path) -> None:
+def test_nics_in_pods_do_not_change_the_topology(name: str, tmp_path: Path) -> None:
     root = build(name, tmp_path / name)
     free = as_dict(probe(str(root), diagnose=diagnose))
-    nics: list[dict[str, t.Any]] = [nic for nic in free["nics"] if nic["interfaces"] and not nic["representors"]]
-    # a pod gets no card that the node needs
-    published = set(publication(free).addresses.values())
-    given = [nic for nic in nics if nic["address"] in published]
-    given = random.Random(name).sample(given, -(-len(given) // 2))
-    for nic in given:
+    published = publication(free)
+    candidates: list[dict[str, t.Any]] = [
+        nic
+        for nic in free["nics"]
+        if nic["interfaces"] and not nic["representors"] and nic["address"] in published.addresses.values()
+    ]
+    in_pods = random.Random(name).sample(candidates, -(-len(candidates) // 2))
+    for nic in in_pods:
         move_to_container(root, nic["address"])
     busy = as_dict(probe(str(root), diagnose=diagnose))
-    for part in LASTING:
+    for part in UNCHANGED:
         assert busy[part] == free[part], part
     elsewhere = {nic["address"]: nic["elsewhere"] for nic in busy["nics"] if nic["elsewhere"]}
     assert elsewhere == {
-        nic["address"]: ["interface", "rdma_device"] if nic["rdma_devices"] else ["interface"] for nic in given
+        nic["address"]: ["interface", "rdma_device"] if nic["rdma_devices"] else ["interface"] for nic in in_pods
     }
     for before, after in zip(free["nics"], busy["nics"]):
-        same = ("address", "model", "rail", "rail_source", "nearest_gpus", "numa_node", "physfn", "default_route")
-        assert {key: before[key] for key in same} == {key: after[key] for key in same}
-    whole = {device["name"]: device for device in publication(free).devices}
+        unchanged = ("address", "model", "rail", "rail_source", "nearest_gpus", "numa_node", "physfn", "default_route")
+        assert {key: before[key] for key in unchanged} == {key: after[key] for key in unchanged}
+    devices_before = {device["name"]: device for device in published.devices}
     published = publication(busy)
-    assert {device["name"] for device in published.devices} == set(whole)
+    assert {device["name"] for device in published.devices} == set(devices_before)
     for device in published.devices:
-        same = dict(whole[device["name"]]["attributes"])
+        expected = devices_before[device["name"]]["attributes"]
         if device["name"] in published.away:
-            same = {key: value for key, value in same.items() if key not in INTERFACE_ATTRIBUTES}
-        assert device["attributes"] == same
+            expected = {key: value for key, value in expected.items() if key not in INTERFACE_ATTRIBUTES}
+        assert device["attributes"] == expected

@@ -14,18 +14,18 @@ import re
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import facts, model
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Gpu, Link, PciFunction, as_dict
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import healthy
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.trees import healthy_machine
 
 
 def test_model_classes_are_dataclasses(tmp_path):
-    node = healthy(tmp_path / "machine").probe()
+    node = healthy_machine(tmp_path / "machine").probe()
     assert dataclasses.is_dataclass(Gpu) and dataclasses.is_dataclass(node)
-    assert [one.name for one in dataclasses.fields(Link)] == list(as_dict(Link())) == list(Link.__annotations__)
+    assert [field.name for field in dataclasses.fields(Link)] == list(as_dict(Link())) == list(Link.__annotations__)
     assert dataclasses.asdict(node) == as_dict(node)
     assert pickle.loads(pickle.dumps(node)) == copy.deepcopy(node) == node
 
 
-def test_objects_of_the_model_are_equal_if_their_fields_are():
+def test_objects_of_the_model_are_equal_if_their_fields_are_equal():
     link = Link(8.0, width=4)
     assert link == Link(speed_gts=8.0, width=4) != Link(8.0)
     assert dataclasses.replace(link, width=8) == Link(8.0, 8)
@@ -33,22 +33,26 @@ def test_objects_of_the_model_are_equal_if_their_fields_are():
     assert PciFunction("a").bridges is not PciFunction("a").bridges
 
 
-@pytest.mark.parametrize("make", [Gpu, lambda: Link(speed=1), lambda: Link(1, 2, 3, 4, 5, 6), lambda: Gpu("a")])
-def test_unknown_or_missing_fields_are_refused(make):
+@pytest.mark.parametrize("create", [Gpu, lambda: Link(speed=1), lambda: Link(1, 2, 3, 4, 5, 6), lambda: Gpu("a")])
+def test_unknown_or_missing_fields_are_refused(create):
     with pytest.raises(TypeError, match="has the fields"):
-        make()
+        create()
 
 
 def test_the_types_of_facts_have_the_fields_of_the_model():
-    """Field by field, as text: `Link | None` in the model is `LinkFacts | None` in the facts."""
-    names = {"Topology": "NodeFacts", "PciFunction": "FunctionFacts"}
-    described = {one.__name__: one for one in vars(model).values() if isinstance(one, type) and "_names" in vars(one)}
-    names = {name: names.get(name, f"{name}Facts") for name in described}
-    for name, one in described.items():
+    """The annotations are compared as text: `Link | None` in the model is `LinkFacts | None` in the facts."""
+    irregular_names = {"Topology": "NodeFacts", "PciFunction": "FunctionFacts"}
+    model_classes = {
+        model_class.__name__: model_class
+        for model_class in vars(model).values()
+        if isinstance(model_class, type) and "_names" in vars(model_class)
+    }
+    facts_names = {name: irregular_names.get(name, f"{name}Facts") for name in model_classes}
+    for name, model_class in model_classes.items():
         expected = {
-            field: re.sub(r"\w+", lambda word: names.get(word[0], word[0]), kind)
-            for field, kind in one.__annotations__.items()
+            field: re.sub(r"\w+", lambda word: facts_names.get(word[0], word[0]), annotation)
+            for field, annotation in model_class.__annotations__.items()
         }
-        known = getattr(facts, names[name]).__annotations__
-        assert {field: kind.__forward_arg__ for field, kind in known.items()} == expected, name
-    assert len(described) > 20
+        described = getattr(facts, facts_names[name]).__annotations__
+        assert {field: annotation.__forward_arg__ for field, annotation in described.items()} == expected, name
+    assert len(model_classes) > 20

@@ -18,10 +18,10 @@ def nic(tree):
 
 
 def interface(tree, name):
-    return {one.name: one for one in tree.probe().interfaces}[name]
+    return next(found for found in tree.probe().interfaces if found.name == name)
 
 
-def carriers(tree):
+def nics_with_default_route(tree):
     return [nic.address for nic in tree.probe().nics if nic.default_route]
 
 
@@ -52,12 +52,12 @@ def test_an_invalid_speed_is_unknown(tree, nic, speed):
     assert interface(tree, "eth0").speed_mbps is None
 
 
-def test_changed_mac_is_not_the_permanent_one(tree, nic):
+def test_a_changed_mac_address_is_not_the_permanent_one(tree, nic):
     tree.net("eth0", nic, addr_assign_type=3)
     assert interface(tree, "eth0").permanent_mac is None
 
 
-def test_a_port_of_a_bond_has_the_permanent_mac_that_the_bond_reports(tree, nic):
+def test_a_port_of_a_bond_has_the_permanent_mac_address_that_the_bond_reports(tree, nic):
     tree.net("eth0", nic, addr_assign_type=3)
     tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
     tree.write(
@@ -66,7 +66,7 @@ def test_a_port_of_a_bond_has_the_permanent_mac_that_the_bond_reports(tree, nic)
     assert interface(tree, "eth0").permanent_mac == "94:6d:ae:00:00:01"
 
 
-def test_vlan_does_not_take_its_parents_permanent_mac(tree, nic):
+def test_a_vlan_has_no_permanent_mac_address(tree):
     tree.net("eth0.7", uevent="DEVTYPE=vlan\nINTERFACE=eth0.7", addr_assign_type=0)
     assert interface(tree, "eth0.7").permanent_mac is None
 
@@ -83,7 +83,7 @@ def test_vlan_does_not_take_its_parents_permanent_mac(tree, nic):
         ({}, "virtual"),
     ],
 )
-def test_virtual_interfaces_are_distinguished_by_kind(tree, attributes, kind):
+def test_the_kind_of_a_virtual_interface_follows_from_its_files(tree, attributes, kind):
     tree.net("x", **attributes)
     assert interface(tree, "x").kind == kind
 
@@ -101,13 +101,13 @@ def test_virtual_interfaces_are_distinguished_by_kind(tree, attributes, kind):
         (None, None, "physical"),
     ],
 )
-def test_representors_are_distinguished(tree, nic, port, switch, kind):
+def test_representors_are_recognized_by_their_port_name_and_switch(tree, nic, port, switch, kind):
     values = {"phys_port_name": port, "phys_switch_id": switch}
     tree.net("eth0", nic, **{name: value for name, value in values.items() if value})
     assert interface(tree, "eth0").kind == kind
 
 
-def test_representor_is_not_an_interface_of_its_nic(tree, nic):
+def test_a_representor_is_not_an_interface_of_its_nic(tree, nic):
     tree.net("eth0", nic, phys_port_name="p0", phys_switch_id="c4ab")
     tree.net("eth0_0", nic, phys_port_name="pf0vf0", phys_switch_id="c4ab")
     found = tree.probe().nics[0]
@@ -126,13 +126,13 @@ def test_the_interface_of_a_subfunction_has_the_address_of_its_pf(tree, nic):
     assert (found.kind, found.address) == ("sf", nic)
 
 
-def test_virtio_interface_is_of_its_pci_function(tree):
+def test_a_virtio_interface_has_the_address_of_its_pci_function(tree):
     function = tree.pci("pci0000:00/0000:00:03.0", {"class": "0x020000", "vendor": "0x1af4", "device": "0x1000"})
     tree.net("eth0", f"{tree.folder(function)}/virtio0")
     assert interface(tree, "eth0").address == function
 
 
-def test_ipoib_child_has_its_parent_as_lower_interface(tree):
+def test_an_ipoib_child_has_its_parent_as_lower_interface(tree):
     nic = tree.pci(PATH, NIC)
     tree.net("ib0", nic, type=32, ifindex=5, iflink=5)
     tree.net("ib0.8001", nic, type=32, ifindex=6, iflink=5)
@@ -141,40 +141,40 @@ def test_ipoib_child_has_its_parent_as_lower_interface(tree):
     assert interface(tree, "ib0").kind == "physical"
 
 
-def test_an_ipoib_child_without_its_parent_here_has_no_lower_interface(tree):
+def test_an_ipoib_child_whose_parent_is_not_visible_has_no_lower_interface(tree):
     nic = tree.pci(PATH, NIC)
     tree.net("ib0.8001", nic, type=32, ifindex=6, iflink=5)
     found = interface(tree, "ib0.8001")
     assert (found.kind, found.lower) == ("virtual", [])
 
 
-def test_the_bonding_drivers_file_is_not_an_interface(tree):
+def test_the_file_bonding_masters_is_not_an_interface(tree):
     tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
     tree.write("sys/class/net/bonding_masters", "bond0")
     topology = tree.probe()
-    assert [one.name for one in topology.interfaces] == ["bond0"]
+    assert [interface.name for interface in topology.interfaces] == ["bond0"]
     assert topology.source.unreadable == []
 
 
-def test_interface_whose_link_dangles_is_named(tree):
-    tree.link("sys/class/net/eth0", "sys/devices/gone/net/eth0")
+def test_a_dangling_link_of_an_interface_is_reported(tree):
+    tree.link("sys/class/net/eth0", "sys/devices/missing/net/eth0")
     topology = tree.probe()
     assert topology.interfaces == []
     assert topology.source.unreadable == ["/sys/class/net/eth0: not the directory of an interface"]
 
 
-def test_interface_whose_link_dangles_is_still_on_its_function(tree):
+def test_an_interface_with_a_dangling_link_still_belongs_to_its_function(tree):
     nic = tree.pci(PATH, NIC)
     tree.link("sys/class/net/eth0", f"{tree.folder(nic)}/net/eth0")
     tree.link("sys/class/net/usb0", "sys/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/net/usb0")
     tree.routes("eth0")
     topology = tree.probe()
-    found = [(one.name, one.kind, one.address, one.default_route, one.mac) for one in topology.interfaces]
+    found = [(each.name, each.kind, each.address, each.default_route, each.mac) for each in topology.interfaces]
     assert found == [
         ("eth0", "physical", nic, True, None),
         ("usb0", "usb", "0000:00:14.0", False, None),
     ]
-    assert [(one.address, one.interfaces, one.default_route) for one in topology.nics] == [(nic, ["eth0"], True)]
+    assert [(each.address, each.interfaces, each.default_route) for each in topology.nics] == [(nic, ["eth0"], True)]
     assert len(topology.source.unreadable) == 2
 
 
@@ -184,21 +184,21 @@ def test_an_interface_with_only_one_recorded_file_is_listed(tree, attribute):
     tree.link("sys/class/net/enp3s0", f"{tree.folder(nic)}/net/enp3s0")
     tree.write(f"{tree.folder(nic)}/net/enp3s0/{attribute}", "0")
     topology = tree.probe()
-    assert [(one.name, one.kind, one.address, one.mac) for one in topology.interfaces] == [
+    assert [(each.name, each.kind, each.address, each.mac) for each in topology.interfaces] == [
         ("enp3s0", "physical", nic, None)
     ]
     assert topology.source.unreadable == []
 
 
-def test_link_to_another_interface_gives_no_facts_of_it(tree, nic):
+def test_a_link_to_the_folder_of_another_interface_is_reported_and_not_used(tree, nic):
     tree.net("eth0", nic)
     tree.link("sys/class/net/eth1", f"{tree.folder(nic)}/net/eth0")
     topology = tree.probe()
-    assert [one.name for one in topology.interfaces] == ["eth0"]
+    assert [interface.name for interface in topology.interfaces] == ["eth0"]
     assert "leads to the folder of another device" in topology.source.unreadable[0]
 
 
-def test_loopback_that_a_recording_left_out_is_not_missed(tree):
+def test_a_loopback_interface_without_files_in_a_recording_is_not_reported(tree):
     tree.link("sys/class/net/lo", "sys/devices/virtual/net/lo")
     topology = tree.probe()
     assert topology.interfaces == topology.source.unreadable == []
@@ -235,7 +235,7 @@ def test_a_route_that_is_down_or_rejects_does_not_count(tree, flags):
 def test_a_nic_with_the_default_route_carries_it(tree, nic):
     tree.net("eth0", nic)
     tree.routes("eth0")
-    assert carriers(tree) == [nic]
+    assert nics_with_default_route(tree) == [nic]
 
 
 def test_all_nics_below_a_vlan_on_a_bond_carry_its_default_route(tree, nic):
@@ -248,7 +248,7 @@ def test_all_nics_below_a_vlan_on_a_bond_carry_its_default_route(tree, nic):
     tree.stack("bond0", "eth0", "eth1", master=True)
     tree.stack("bond0.7", "bond0")
     tree.routes("bond0.7")
-    assert carriers(tree) == [nic, second]
+    assert nics_with_default_route(tree) == [nic, second]
 
 
 def test_a_port_of_a_bridge_carries_its_default_route(tree, nic):
@@ -256,7 +256,7 @@ def test_a_port_of_a_bridge_carries_its_default_route(tree, nic):
     tree.net("br0", **{"bridge/stp_state": "0"})
     tree.link(f"{tree.folder(nic)}/net/eth0/master", "sys/devices/virtual/net/br0")
     tree.routes("br0")
-    assert carriers(tree) == [nic]
+    assert nics_with_default_route(tree) == [nic]
 
 
 def test_the_accelerated_vf_of_hyper_v_carries_the_default_route(tree):
@@ -267,41 +267,40 @@ def test_the_accelerated_vf_of_hyper_v_carries_the_default_route(tree):
     )
     tree.net("eth0", f"{vmbus}/f8615163-0001")
     tree.net("enP1s0", vf)
-    folder = "sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00"
-    tree.link(f"{tree.folder(vf)}/net/enP1s0/master", f"{folder}/f8615163-0001/net/eth0")
+    tree.link(f"{tree.folder(vf)}/net/enP1s0/master", f"{vmbus}/f8615163-0001/net/eth0")
     tree.routes("eth0")
-    assert carriers(tree) == [vf]
+    assert nics_with_default_route(tree) == [vf]
     assert interface(tree, "eth0").address is None
 
 
-def test_a_cycle_of_interfaces_ends(tree, nic):
+def test_the_search_for_nics_ends_if_interfaces_form_a_cycle(tree, nic):
     tree.net("eth0", nic)
     tree.net("x")
     tree.link(f"{tree.folder(nic)}/net/eth0/lower_x", "sys/devices/virtual/net/x")
     tree.link("sys/devices/virtual/net/x/lower_eth0", f"{tree.folder(nic)}/net/eth0")
     tree.routes("x")
-    assert carriers(tree) == [nic]
+    assert nics_with_default_route(tree) == [nic]
 
 
-def test_interface_makes_a_nic_of_a_function_of_another_class(tree):
+def test_a_function_of_another_class_with_an_interface_is_a_nic(tree):
     address = tree.pci(PATH, {**NIC, "class": "0x0c0600"})
     tree.net("ib0", address, type=32)
     assert [nic.address for nic in tree.probe().nics] == [address]
 
 
-def routes(*lines):
+def route_table(*routes):
     header = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"
-    rows = [f"{name} 00000000 0101A8C0 0003 0 0 {metric} 00000000 0 0 0" for name, metric in lines]
+    rows = [f"{name} 00000000 0101A8C0 0003 0 0 {metric} 00000000 0 0 0" for name, metric in routes]
     return "\n".join([header, *rows])
 
 
-def test_default_route_with_the_lowest_metric_counts(tree):
-    tree.write("proc/net/route", routes(("eth0", 200), ("eth1", 100), ("eth2", 300)))
+def test_only_the_default_route_with_the_lowest_metric_counts(tree):
+    tree.write("proc/net/route", route_table(("eth0", 200), ("eth1", 100), ("eth2", 300)))
     assert net.default_route_interfaces(Reader(str(tree.root))) == {"eth1"}
 
 
-def test_ipv6_announcements_do_not_count_beside_an_ipv4_route(tree):
-    tree.write("proc/net/route", routes(("eth0", 100)))
-    announced = f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 28} 00000400 00000001 00000000 00450003"
-    tree.write("proc/net/ipv6_route", "\n".join(f"{announced}     ib{number}" for number in range(8)))
+def test_ipv6_default_routes_do_not_count_beside_an_ipv4_default_route(tree):
+    tree.write("proc/net/route", route_table(("eth0", 100)))
+    route = f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 28} 00000400 00000001 00000000 00450003"
+    tree.write("proc/net/ipv6_route", "\n".join(f"{route}     ib{number}" for number in range(8)))
     assert net.default_route_interfaces(Reader(str(tree.root))) == {"eth0"}

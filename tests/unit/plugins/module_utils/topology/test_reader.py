@@ -37,13 +37,13 @@ def test_a_directory_in_place_of_a_file_is_unreadable(tree, reader):
     assert reader.unreadable == ["/sys/a: Is a directory"]
 
 
-def test_fifo_neither_hangs_nor_passes_for_an_empty_file(tree, reader):
+def test_a_fifo_in_place_of_a_file_is_unreadable_and_does_not_block(tree, reader):
     os.mkfifo(tree.root / "sys/a")
     assert reader.text("/sys/a") is None
     assert len(reader.unreadable) == 1
 
 
-def test_link_in_place_of_an_attribute_is_not_followed(tree, reader, tmp_path):
+def test_a_link_in_place_of_a_file_is_unreadable_and_not_followed(tree, reader, tmp_path):
     (tmp_path / "outside").write_text("secret\n", encoding="utf-8")
     (tree.root / "sys/a").symlink_to(tmp_path / "outside")
     assert reader.text("/sys/a") is None
@@ -81,7 +81,7 @@ def test_a_character_cut_at_the_size_limit_is_dropped(tree, reader):
     assert reader.text("/sys/a", 4) == "aaa"
 
 
-def test_whole_text_needs_a_final_newline(tree, reader):
+def test_a_text_that_must_be_whole_needs_a_final_newline(tree, reader):
     tree.write("sys/a", b"1")
     assert reader.text("/sys/a") == "1"
     assert reader.text("/sys/a", whole=True) is None
@@ -101,7 +101,7 @@ def test_invalid_integers_are_unreadable(tree, reader, text):
     assert reader.unreadable_count == 1
 
 
-def test_name_that_is_no_text(tree, reader):
+def test_a_name_that_is_not_utf_8_is_reported(tree, reader):
     os.mkdir(os.fsencode(tree.root / "sys") + b"/d")
     os.mkdir(os.fsencode(tree.root / "sys") + b"/d/\xff")
     (tree.root / "sys/d/\u00e9").mkdir()
@@ -131,15 +131,15 @@ def test_a_file_in_place_of_an_expected_link_is_reported(tree, reader):
     assert reader.unreadable == ["/sys/a: not a symbolic link"]
 
 
-def test_only_the_first_hundred_are_kept_but_all_are_counted(reader):
+def test_the_first_hundred_reports_are_kept_and_all_are_counted(reader):
     for number in range(150):
         reader.report(f"/sys/{number}", "broken")
     assert len(reader.unreadable) == 100
     assert reader.unreadable_count == 150
 
 
-def test_kernel_file_longer_than_one_read():
-    # seq_file gives about a page a read; /proc/self/maps of a Python process is longer than that
+def test_a_kernel_file_that_is_longer_than_one_read_is_read_completely():
+    # a read of a kernel file returns about one page; /proc/self/maps of a Python process is longer
     with open("/proc/self/maps", "rb") as handle:
         size = len(handle.read())
     if size <= 8192:
@@ -148,18 +148,18 @@ def test_kernel_file_longer_than_one_read():
     assert data is not None and len(data) > 8192
 
 
-def test_permanent_macs_of_a_recorded_tree_are_not_asked_of_this_machine(reader):
+def test_permanent_mac_addresses_of_a_recorded_tree_are_not_read_from_this_machine(reader):
     assert reader.permanent_macs(["lo", "eth0"]) == {}
 
 
-def test_recording_of_a_file_that_had_no_value_is_empty(tree, reader):
+def test_an_empty_file_has_no_integer_and_is_not_reported(tree, reader):
     tree.write("sys/a", b"")
     assert reader.integer("/sys/a") is None
     assert reader.unreadable_count == 0
 
 
-def test_link_is_read_again_each_time(tree, reader):
-    """Drivers are bound and unbound while the host's own reader lives."""
+def test_a_link_is_read_again_each_time(tree, reader):
+    """Drivers can be bound and unbound while a reader is in use."""
     for driver in ("mlx5_core", "vfio-pci"):
         (tree.root / "sys/driver").unlink(missing_ok=True)
         tree.link("sys/driver", f"sys/bus/pci/drivers/{driver}")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The forms of stored files."""
+"""Formats of stored files, and the conversions between them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ def _rename(value: dict[str, t.Any], before: str, after: str) -> dict[str, t.Any
     return value
 
 
-#: Two later forms: each calls a field by another name.
-CHAIN = {
+#: The conversions of the formats 2 and 3. Each renames a field.
+CONVERSIONS = {
     2: Conversion(lambda value: _rename(value, "a", "b"), lambda value: _rename(value, "b", "a")),
     3: Conversion(lambda value: _rename(value, "b", "c"), lambda value: _rename(value, "c", "b")),
 }
 
 
-@pytest.mark.parametrize("written, on_disk", [(1, "a"), (2, "b"), (3, "c")])
-def test_each_form_is_read_and_written(written: int, on_disk: str) -> None:
-    forms = Forms(conversions=CHAIN, written=written)
-    work = {"c": [5], "format": 3}
-    stored = forms.write(work)
-    assert stored == {on_disk: [5], "format": written} and work == {"c": [5], "format": 3}
-    assert forms.read(stored) == work
+@pytest.mark.parametrize(("written", "stored_field"), [(1, "a"), (2, "b"), (3, "c")])
+def test_each_format_is_written_and_read(written: int, stored_field: str) -> None:
+    forms = Forms(conversions=CONVERSIONS, written=written)
+    content = {"c": [5], "format": 3}
+    stored = forms.write(content)
+    assert stored == {stored_field: [5], "format": written} and content == {"c": [5], "format": 3}
+    assert forms.read(stored) == content
 
 
 def test_a_file_without_a_number_has_the_unnumbered_format() -> None:
     assert Forms(unnumbered=1).read({"a": 1}) == {"a": 1, "format": 1}
     assert Forms(unnumbered=1).write({"a": 1}) == {"a": 1, "format": 1}
     assert Forms(unnumbered=1, bare=True).write({"a": 1}) == {"a": 1}
-    assert Forms(conversions=CHAIN, unnumbered=2, written=3).read({"b": 1}) == {"c": 1, "format": 3}
+    assert Forms(conversions=CONVERSIONS, unnumbered=2, written=3).read({"b": 1}) == {"c": 1, "format": 3}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_values_of_an_unknown_format_are_refused(value: t.Any) -> None:
 
 
 def test_a_newer_format_is_read_only_if_it_declares_compatibility() -> None:
-    forms = Forms(conversions=CHAIN)
+    forms = Forms(conversions=CONVERSIONS)
     with pytest.raises(NewerForm, match="its format is 5, and this release knows up to 3"):
         forms.read({"format": 5, "c": 1})
     with pytest.raises(NewerForm):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NCCL and lstopo files as nodes: documents written here."""
+"""The import of NCCL and lstopo files that were written for tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.x
     DUMP,
     LSTOPO,
     LSTOPO_3,
-    ids_of,
+    finding_ids,
     level,
     load,
 )
@@ -33,10 +33,10 @@ def test_levels_groups_and_rails_are_those_of_an_nccl_file():
         ("PIX", "ffff:ff:02.0", ["0000:20:1c.0"], ["0000:20:1b.0"]),
         ("PIX", "ffff:ff:03.0", ["0000:90:1c.0"], ["0000:90:1b.0"]),
     ]
-    assert [gpu.rail for gpu in cloud.gpus] == [0, 0, 2, 3]  # counted by GPU: the second shares
+    assert [gpu.rail for gpu in cloud.gpus] == [0, 0, 2, 3]  # the second GPU shares rail 0
 
 
-def test_nccl_switch_below_switch_is_not_one_switch():
+def test_a_switch_below_another_in_an_nccl_file_is_a_separate_switch():
     nested = load(
         '<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="0x060400">'
         '<pci busid="0000:02:00.0" class="0x060400"><pci busid="0000:03:00.0" class="0x030200"/></pci>'
@@ -83,7 +83,7 @@ def test_facts_are_read_from_an_nccl_dump():
     assert (first.name, first.address, first.sys_image_guid) == ("mlx5_0", "0000:0d:00.0", "a0a1:0300:1234:5678")
     assert [(port.port, port.rate_gbps, port.state) for port in first.ports] == [(1, 200.0, None), (2, 100.0, None)]
     assert (second.name, second.address, second.ports) == ("mlx5_1", None, [])
-    assert [(i.name, i.kind, i.address, i.speed_mbps) for i in dump.interfaces] == [
+    assert [(net.name, net.kind, net.address, net.speed_mbps) for net in dump.interfaces] == [
         ("ens9f0", "physical", "0000:0e:00.0", 25000),
         ("eth0", "virtual", None, 10000),
     ]
@@ -105,7 +105,8 @@ def test_facts_are_read_from_an_rccl_dump():
     assert [nic.rdma_devices for nic in dump.nics] == [["bnxt_re0"]]
 
 
-def pair(bus, gpu, nic):
+def switch_with_pair(bus, gpu, nic):
+    """A switch with a GPU and a NIC, by their bus numbers."""
     return (
         f'<pci busid="0000:{bus}:00.0" class="0x060400"><pci busid="0000:{gpu}:00.0" class="0x030200"/>'
         f'<pci busid="0000:{nic}:00.0" class="0x020700"/></pci>'
@@ -113,12 +114,12 @@ def pair(bus, gpu, nic):
 
 
 def test_switches_with_the_same_bus_id_stay_separate():
-    """RCCL's model topo_4p4h, whose author gave all switches of a level one bus id."""
+    """In RCCL's example topo_4p4h, all switches of a level have the same bus ID."""
     node = load(
         '<system version="2"><cpu numaid="1"><pci busid="0000:c3:00.0" class="0x060400">'
-        + pair("c5", "cf", "cd")
-        + pair("c5", "d0", "cc")
-        + pair("c5", "d1", "ce")
+        + switch_with_pair("c5", "cf", "cd")
+        + switch_with_pair("c5", "d0", "cc")
+        + switch_with_pair("c5", "d1", "ce")
         + "</pci></cpu></system>"
     )
     assert [gpu.nearest_nics.devices for gpu in node.gpus] == [["0000:cd:00.0"], ["0000:cc:00.0"], ["0000:ce:00.0"]]
@@ -129,12 +130,12 @@ def test_switches_with_the_same_bus_id_stay_separate():
     assert finding.evidence[0] == "ffff:fe:00.0: 0000:c5:00.0 in line 1"
 
 
-def test_nic_keeps_the_address_that_a_switch_further_up_has_too():
-    """RCCL's model topo_8p1h_1, where a1:00.0 is a switch and, below another one, a NIC."""
+def test_a_nic_keeps_its_address_if_an_earlier_switch_has_the_same():
+    """In RCCL's example topo_8p1h_1, a1:00.0 is a switch and also a NIC below another switch."""
     node = load(
         '<system version="2"><cpu numaid="1">'
         '<pci busid="0000:a1:00.0" class="0x060400"><pci busid="0000:ae:00.0" class="0x030200"/></pci>'
-        + pair("81", "8e", "a1")
+        + switch_with_pair("81", "8e", "a1")
         + "</cpu></system>"
     )
     assert [nic.address for nic in node.nics] == ["0000:a1:00.0"]
@@ -143,23 +144,24 @@ def test_nic_keeps_the_address_that_a_switch_further_up_has_too():
     assert level(node, "0000:ae:00.0", "0000:a1:00.0") == "NODE"
 
 
-def test_two_gpus_of_one_bus_id_are_refused():
+def test_two_gpus_with_the_same_bus_id_are_refused():
+    pairs = switch_with_pair("01", "02", "03") + switch_with_pair("11", "02", "13")
     with pytest.raises(ValueError, match="an address of its own .line 1 has it too"):
-        load(f'<system version="1"><cpu numaid="0">{pair("01", "02", "03")}{pair("11", "02", "13")}</cpu></system>')
+        load(f'<system version="1"><cpu numaid="0">{pairs}</cpu></system>')
 
 
 @pytest.mark.parametrize(
     ("names", "controllers"),
     [(("nvme0n1",), ["nvme0"]), (("nvme1n1", "nvme1n2"), ["nvme1"]), (("nvme0c2n1",), ["nvme2"])],
 )
-def test_nvme_keeps_its_name(names, controllers):
+def test_an_nvme_controller_is_named_after_its_block_devices(names, controllers):
     devices = "".join(f'<object type="OSDev" name="{name}" osdev_type="0"/>' for name in names)
     node = load(re.sub('<object type="OSDev" name="nvme0n1".*?</object>', devices, LSTOPO, flags=re.DOTALL))
-    assert [one.controllers for one in node.nvme] == [controllers]
+    assert [nvme.controllers for nvme in node.nvme] == [controllers]
 
 
 @pytest.mark.parametrize(("digits", "vendor"), [("0x038000", "0x1a03"), ("0x0b4000", "0x8086"), ("0x088000", "0x1d0f")])
-def test_what_holds_a_gpu_element_is_a_gpu(digits, vendor):
+def test_a_function_with_a_gpu_element_is_a_gpu(digits, vendor):
     node = load(
         f'<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="{digits}" vendor="{vendor}" '
         'device="0x4940"><gpu dev="0" sm="90" rank="0"/></pci></cpu></system>'
@@ -167,7 +169,7 @@ def test_what_holds_a_gpu_element_is_a_gpu(digits, vendor):
     assert [(gpu.address, gpu.kind) for gpu in node.gpus] == [("0000:01:00.0", "gpu")]
 
 
-def test_nccl_without_class_is_not_invented():
+def test_functions_without_a_class_in_an_nccl_file_have_no_kind():
     bare = load(
         '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0"/><pci busid="0000:00:17.0"/></cpu>'
         '<cpu numaid="1"><pci busid="0000:00:1a.0"/></cpu></system>'
@@ -179,29 +181,29 @@ def test_nccl_without_class_is_not_invented():
     assert finding.devices == ["0000:00:16.0", "0000:00:17.0", "0000:00:1a.0"]
 
 
-def test_nccl_link_of_a_switch_is_not_the_slot_of_a_device():
+def test_an_nccl_file_gives_no_findings_about_slots_drivers_and_root_attributes():
     slow_uplink = CLOUD.replace('device="0xffff" link_speed="8 GT/s"', 'device="0xffff" link_speed="2.5 GT/s"')
     assert slow_uplink != CLOUD
-    senseless = {"link-limited-by-slot", "link-degraded", "no-driver", "no-pcie-root-attribute"}
-    assert not senseless & ids_of(load(slow_uplink))
+    not_applicable = {"link-limited-by-slot", "link-degraded", "no-driver", "no-pcie-root-attribute"}
+    assert not not_applicable & finding_ids(load(slow_uplink))
 
 
-def test_nccl_same_node_without_switch_claims_nothing_about_roots():
+def test_functions_without_a_switch_in_an_nccl_file_give_no_finding_about_root_complexes():
     flat = load(
         '<system version="1"><cpu numaid="0"><pci busid="0000:00:16.0" class="0x030200"/>'
         '<pci busid="0000:00:17.0" class="0x020000"/></cpu></system>'
     )
     assert flat.gpus[0].nearest_nics.level == "NODE"
-    assert "gpu-nic-through-cpu" not in ids_of(flat)
+    assert "gpu-nic-through-cpu" not in finding_ids(flat)
 
 
-def test_overrides_apply():
-    stated = [{"address": "0000:90:1c.0", "numa_node": 0}, {"address": "0000:10:1b.0", "rail": 7}]
-    cloud = load(CLOUD, stated=stated)
+def test_overrides_apply_to_an_imported_file():
+    overrides = [{"address": "0000:90:1c.0", "numa_node": 0}, {"address": "0000:10:1b.0", "rail": 7}]
+    cloud = load(CLOUD, overrides=overrides)
     assert (cloud.functions["0000:90:1c.0"].numa_node, cloud.functions["0000:90:1c.0"].numa_source) == (0, "override")
     assert [(nic.rail, nic.rail_source) for nic in cloud.nics if nic.rail is not None] == [(7, "override")]
     with pytest.raises(ValueError, match="locality_overrides"):
-        load(CLOUD, stated=[{"address": "nonsense"}])
+        load(CLOUD, overrides=[{"address": "nonsense"}])
 
 
 def test_the_machine_is_read_from_an_lstopo_file():
@@ -213,7 +215,10 @@ def test_the_machine_is_read_from_an_lstopo_file():
         "6.8.0",
         "CPU 1",
     )
-    assert [(one.id, one.cpus, one.package, one.memory_bytes, one.distances) for one in node.numa_nodes] == [
+    assert [
+        (numa_node.id, numa_node.cpus, numa_node.package, numa_node.memory_bytes, numa_node.distances)
+        for numa_node in node.numa_nodes
+    ] == [
         (0, "0-7", 0, 1024, {"0": 10, "8": 40}),
         (8, "64-67", 1, None, {"0": 40, "8": 10}),
     ]
@@ -231,11 +236,13 @@ def test_functions_are_read_from_an_lstopo_file():
     assert (nic.bridges, nic.numa_node, nic.numa_source, nic.local_cpus) == (["0000:17:00.0"], 0, "import", "0-7")
     assert nic.link == Link(gb_per_s=31.508)
     assert node.functions["0000:19:00.0"].link is None
-    assert node.functions["0000:17:00.0"].class_code is None  # 00 or 01, subtractive decoding: hwloc does not say
+    assert (
+        node.functions["0000:17:00.0"].class_code is None
+    )  # the programming interface is 00 or 01 (subtractive decoding); hwloc does not report it
     assert node.functions["0001:04:00.0"].vendor_id is None
     assert node.functions["0001:04:00.0"].kind == "other"
     assert node.functions["0001:04:00.0"].numa_node == 8
-    assert node.functions["0002:00:01.0"].numa_node is None  # on the whole machine
+    assert node.functions["0002:00:01.0"].numa_node is None  # its CPUs are those of the whole machine
     assert [(nvme.address, nvme.model, nvme.serial, nvme.numa_node) for nvme in node.nvme] == [
         ("10000:01:00.0", "Disk", "S1", 0)
     ]
@@ -243,7 +250,7 @@ def test_functions_are_read_from_an_lstopo_file():
     assert all(function.kubernetes == {} for function in node.functions.values())
 
 
-def test_lstopo_states_a_root_complex_only_where_the_file_proves_it():
+def test_a_root_complex_is_known_only_if_the_lstopo_file_proves_it():
     node = load(LSTOPO)
     roots = {address: function.root_complex for address, function in node.functions.items()}
     assert roots == {
@@ -251,8 +258,8 @@ def test_lstopo_states_a_root_complex_only_where_the_file_proves_it():
         "0000:18:00.0": "pci0000:17",
         "0000:19:00.0": "pci0000:17",
         "0000:30:00.0": "pci0000:30",
-        "0001:04:00.0": None,  # no bridge was read in this domain: bus 04 may lie behind one
-        "0002:00:01.0": "pci0002:00",  # nothing is above bus 00
+        "0001:04:00.0": None,  # the file has no bridge in this domain, but bus 04 may be below a bridge
+        "0002:00:01.0": "pci0002:00",  # bus 00 is never below a bridge
         "10000:01:00.0": None,  # VMD
     }
     assert level(node, "0000:18:00.0", "0000:19:00.0") == "PIX"
@@ -279,7 +286,7 @@ def test_interfaces_and_rdma_devices_are_read_from_an_lstopo_file():
     assert (nic.up, nic.rdma_devices, nic.interfaces) == (True, ["mlx5_0"], ["ib0"])
 
 
-def test_lstopo_single_node_does_not_prove_locality():
+def test_functions_have_no_numa_node_if_the_lstopo_file_has_only_one():
     start = LSTOPO.index('    <object type="Package" os_index="1"')
     end = LSTOPO.index('    <object type="Bridge" bridge_type="0-1" depth="0" bridge_pci="0002')
     single = LSTOPO[:start] + LSTOPO[end : LSTOPO.index("  <distances2")] + "</topology>"
@@ -301,7 +308,9 @@ def test_lstopo_single_node_does_not_prove_locality():
 )
 def test_a_usb_controller_with_an_interface_is_not_a_nic(document):
     node = load(document)
-    assert [(one.name, one.kind, one.address) for one in node.interfaces] == [("usb0", "usb", "0000:00:14.0")]
+    assert [(interface.name, interface.kind, interface.address) for interface in node.interfaces] == [
+        ("usb0", "usb", "0000:00:14.0")
+    ]
     assert node.functions["0000:00:14.0"].kind == "other"
     assert node.nics == []
 
@@ -311,13 +320,14 @@ def test_a_usb_controller_with_an_interface_is_not_a_nic(document):
     [
         ({0: 0x0F, 8: 0xF0, 255: 0x0F}, {0: "0-3", 8: "4-7", 255: ""}),  # the memory of a GPU
         ({3: 0xF0, 1: 0xF0, 2: 0x0F, 0: 0x0F}, {0: "0-3", 1: "4-7", 2: "", 3: ""}),  # HBM beside DRAM
-        ({0: 0x03, 1: 0x0C, 2: 0x0F, 3: 0xF0}, {0: "0-1", 1: "2-3", 2: "", 3: "4-7"}),  # of a package with clusters
-        ({0: 0x0F, 1: 0xF0, 2: 0xFF}, {0: "0-3", 1: "4-7", 2: ""}),  # of the machine
-        ({0: 0x0F, 1: 0xF0, 2: 0x03}, {0: "0-3", 1: "4-7", 2: "0-1"}),  # proves nothing of either
+        # memory of a package with clusters
+        ({0: 0x03, 1: 0x0C, 2: 0x0F, 3: 0xF0}, {0: "0-1", 1: "2-3", 2: "", 3: "4-7"}),
+        ({0: 0x0F, 1: 0xF0, 2: 0xFF}, {0: "0-3", 1: "4-7", 2: ""}),  # memory of the machine
+        ({0: 0x0F, 1: 0xF0, 2: 0x03}, {0: "0-3", 1: "4-7", 2: "0-1"}),  # both may have these CPUs
         ({0: 0x0F, 1: 0x0F}, {0: "0-3", 1: ""}),
     ],
 )
-def test_lstopo_gives_nodes_without_cpus_those_nearby(sets, expected):
+def test_nearby_cpus_that_lstopo_lists_for_numa_nodes_without_cpus_are_removed(sets, expected):
     objects = [f'<object type="NUMANode" os_index="{number}" cpuset="{cpus:#010x}"/>' for number, cpus in sets.items()]
     socket = (
         '<object type="Package" os_index="0" cpuset="0x0000000c"><object type="Bridge" bridge_type="0-1" '
@@ -326,19 +336,19 @@ def test_lstopo_gives_nodes_without_cpus_those_nearby(sets, expected):
     )
     machine = f'<object type="Machine" cpuset="0x000000ff">{"".join(objects)}{socket}</object>'
     node = load(f'<topology version="2.0">{machine}</topology>')
-    assert {one.id: one.cpus for one in node.numa_nodes} == expected
+    assert {numa_node.id: numa_node.cpus for numa_node in node.numa_nodes} == expected
     holders = [number for number, cpus in expected.items() if cpuset.from_list(cpus) & 0x0C]
     several = sum(bool(cpus) for cpus in expected.values()) > 1
     assert node.functions["0000:17:00.0"].numa_node == (holders[0] if several and len(holders) == 1 else None)
 
 
-def test_lstopo_1_names_packages_sockets():
+def test_packages_are_called_sockets_in_files_of_lstopo_1():
     old = LSTOPO.replace(' version="2.0"', "", 1).replace("Package", "Socket")
     old = old[: old.index("  <distances2")] + "</topology>"
     assert load(old).packages == load(LSTOPO).packages
 
 
-def test_lstopo_3_also_has_the_programming_interface():
+def test_files_of_lstopo_3_also_have_the_programming_interface():
     second, third = as_dict(load(LSTOPO)), as_dict(load(LSTOPO_3))
     codes = {address: function["class_code"] for address, function in third["functions"].items()}
     assert codes == {
@@ -407,10 +417,10 @@ def test_invalid_documents_are_refused_with_a_reason(document, form, message):
         "<!NOTATION n SYSTEM 'n'>",
         "",
     ],
-    ids=["nested", "file", "parameter", "defaults", "element", "notation", "empty"],
+    ids=["nested", "file", "parameter", "defaults", "element", "notation", "no-declaration"],
 )
 def test_declarations_are_refused_before_they_are_read(declaration):
-    """Defaults of attributes, too, which cost 21 GB of memory with a file of 1.4 MB."""
+    """Default attributes (`defaults`) would take 21 GB of memory for a file of 1.4 MB."""
     document = f"<!DOCTYPE system [{declaration}]><system version='1'>{'<cpu/>' * 9000}</system>"
     with pytest.raises(ValueError, match="line 1: the document type contains declarations in brackets"):
         load(document)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Topology files of NCCL and lstopo, written for tests, and functions that read them."""
+"""Topology files of NCCL and lstopo that were written for tests, and functions that read them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLOUD = """<?xml version="1.0"?>
 </system>
 """
 
-# What a dump of a running job adds: `net` and `gpu` elements, abbreviated PCI classes, NVML's PCI domains of 8 digits.
+# A dump of a running job has `net` and `gpu` elements, abbreviated PCI classes, and NVML's PCI domains of 8 digits.
 DUMP = """<system version="1">
   <cpu host_hash="0x1" numaid="-1" arch="arm64">
     <pci busid="00000000:0B:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
@@ -130,30 +130,31 @@ LSTOPO = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def load(document, form="auto", stated=()):
+def load(document, form="auto", overrides=()):
+    """The topology of a document that is text or bytes."""
     data = document if isinstance(document, bytes) else document.encode()
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "topology.xml")
         with open(path, "wb") as file:
             file.write(data)
-        return read_xml(path, form, stated)
+        return read_xml(path, form, overrides)
 
 
-def level(topology, one, other):
-    return affinity.level(topology.functions[one], topology.functions[other])
+def level(topology, first, second):
+    return affinity.level(topology.functions[first], topology.functions[second])
 
 
-def ids_of(topology):
+def finding_ids(topology):
     return {finding.id for finding in topology.findings}
 
 
-#: By class and subclass.
+#: Programming interfaces other than 00, by class and subclass.
 PROGRAMMING_INTERFACES = {"0108": "02", "0604": "01"}
 
 
 def as_hwloc_3(document):
-    """A file of hwloc 2 as hwloc 3 writes it: information that is not of hardware is at the root, types of OS devices
-    are bit masks, and types of PCI devices have a programming interface."""
+    """A file of hwloc 2 in the format of hwloc 3: information about software is at the root, types of OS devices are
+    bit masks, and types of PCI devices have a programming interface."""
     document = document.replace('version="2.0"', 'version="3.0"')
     for name in ("OSRelease", "Architecture"):
         (line,) = (line for line in document.splitlines(True) if f'"{name}"' in line)

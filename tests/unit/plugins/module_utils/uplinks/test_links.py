@@ -16,31 +16,31 @@ from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.links import 
 
 
 def links(**described: dict[str, t.Any]) -> dict[int, Link]:
-    """Links by index, from messages of the kernel's form: `master`, `link` and `ports` are names."""
+    """Links by index, parsed from messages in the kernel's format. `master`, `link` and `ports` are names of links."""
     indexes = {name: index for index, name in enumerate(described, 1)}
     found = {}
-    for name, one in described.items():
+    for name, attributes in described.items():
         body = struct.pack("=BxHiII", 0, 1, indexes[name], 0, 0) + netlink.text(3, name)
-        body += netlink.u32(10, indexes[one["master"]]) if "master" in one else b""
-        body += netlink.u32(5, indexes[one["link"]]) if "link" in one else b""
-        body += netlink.u32(37, one["netns"]) if "netns" in one else b""
-        if "kind" in one:
-            ports = [netlink.u32(number, indexes[port]) for number, port in enumerate(one.get("ports", ()), 1)]
-            body += netlink.nest(18, netlink.text(1, one["kind"]), netlink.nest(2, *ports))
+        body += netlink.u32(10, indexes[attributes["master"]]) if "master" in attributes else b""
+        body += netlink.u32(5, indexes[attributes["link"]]) if "link" in attributes else b""
+        body += netlink.u32(37, attributes["netns"]) if "netns" in attributes else b""
+        if "kind" in attributes:
+            ports = [netlink.u32(number, indexes[port]) for number, port in enumerate(attributes.get("ports", ()), 1)]
+            body += netlink.nest(18, netlink.text(1, attributes["kind"]), netlink.nest(2, *ports))
         found[indexes[name]] = parse(body)
     return found
 
 
-def below(known: t.Mapping[int, Link], name: str, sys: str = "/nowhere") -> set[str]:
+def lower_links(known: t.Mapping[int, Link], name: str, sys: str = "/nowhere") -> set[str]:
     """The names of all links below a link, at any depth."""
     stack = Stack(known, sys)
     found: set[str] = set()
     pending = [stack.links[stack.index(name)]]
     while pending:
-        for one in stack.below(pending.pop()):
-            if one.name not in found:
-                found.add(one.name)
-                pending.append(one)
+        for link in stack.below(pending.pop()):
+            if link.name not in found:
+                found.add(link.name)
+                pending.append(link)
     return found - {name}
 
 
@@ -52,8 +52,8 @@ BOND: dict[str, dict[str, t.Any]] = {
     "bond0.100": {"kind": "vlan", "link": "bond0"},
     "eth2": {},
 }
-#: Open vSwitch as OVN-Kubernetes has it: the ports of all bridges have the same master, and a bridge's own has none.
-SWITCH: dict[str, dict[str, t.Any]] = {
+#: Open vSwitch as with OVN-Kubernetes: the ports of all bridges have the master ovs-system, and the bridges have none.
+OPEN_VSWITCH: dict[str, dict[str, t.Any]] = {
     "ovs-system": {"kind": "openvswitch"},
     "br-int": {"kind": "openvswitch"},
     "br-ex": {"kind": "openvswitch"},
@@ -84,14 +84,14 @@ SWITCH: dict[str, dict[str, t.Any]] = {
         ({"eth0": {}, "enP1": {"master": "eth0"}}, "eth0", {"enP1"}),
     ],
 )
-def test_a_link_has_the_lower_interfaces_of_its_kind(
+def test_the_lower_links_of_each_kind_of_link_are_found(
     described: dict[str, dict[str, t.Any]], name: str, expected: set[str]
 ) -> None:
-    assert below(links(**described), name) == expected
+    assert lower_links(links(**described), name) == expected
 
 
 @pytest.mark.parametrize(
-    ("others", "carrier", "expected"),
+    ("others", "interface", "expected"),
     [
         ({"eth0": {"master": "ovs-system"}}, "br-ex", {"eth0"}),
         (
@@ -107,16 +107,16 @@ def test_a_link_has_the_lower_interfaces_of_its_kind(
         ({"eth0": {}, "vlan7": {"kind": "vlan", "link": "eth0", "master": "ovs-system"}}, "br-ex", {"vlan7", "eth0"}),
         ({"eth0": {}, "eth1": {"master": "ovs-system"}}, "eth0", set()),
     ],
-    ids=["port", "bond", "VLAN on a bridge", "VLAN as a port", "not by the switch"],
+    ids=["port", "bond", "VLAN on a bridge", "VLAN as a port", "interface beside the switch"],
 )
-def test_a_bridge_of_open_vswitch_has_the_ports_of_its_switch(
-    others: dict[str, dict[str, t.Any]], carrier: str, expected: set[str]
+def test_the_lower_links_of_an_open_vswitch_bridge_are_all_ports_of_the_switch(
+    others: dict[str, dict[str, t.Any]], interface: str, expected: set[str]
 ) -> None:
-    assert below(links(**SWITCH, **others), carrier) == expected
+    assert lower_links(links(**OPEN_VSWITCH, **others), interface) == expected
 
 
 def test_vfs_and_subfunctions_depend_on_their_pf(tmp_path: Path) -> None:
-    """The links of sysfs: physfn of a VF, and of a subfunction its auxiliary device below the function."""
+    """In sysfs, a VF has the link physfn, and a subfunction is an auxiliary device in the folder of its PF."""
     devices = tmp_path / "devices/pci0000:00"
     for function, name in (("0000:00:01.0", "pf0"), ("0000:00:01.1", "vf0"), ("0000:00:01.0/mlx5_core.sf.4", "sf0")):
         (devices / function / "net" / name).mkdir(parents=True)
@@ -124,13 +124,13 @@ def test_vfs_and_subfunctions_depend_on_their_pf(tmp_path: Path) -> None:
         (tmp_path / "class/net" / name).symlink_to(devices / function / "net" / name)
         (devices / function / "net" / name / "device").symlink_to(devices / function)
     (devices / "0000:00:01.1/physfn").symlink_to("../0000:00:01.0")
-    known = links(pf0={}, vf0={"master": "ovs-system"}, sf0={}, **SWITCH)
-    assert below(known, "vf0", str(tmp_path)) == {"pf0"} == below(known, "sf0", str(tmp_path))
-    assert below(known, "pf0", str(tmp_path)) == set()
-    assert below(known, "br-ex", str(tmp_path)) == {"vf0", "pf0"}
+    known = links(pf0={}, vf0={"master": "ovs-system"}, sf0={}, **OPEN_VSWITCH)
+    assert lower_links(known, "vf0", str(tmp_path)) == {"pf0"} == lower_links(known, "sf0", str(tmp_path))
+    assert lower_links(known, "pf0", str(tmp_path)) == set()
+    assert lower_links(known, "br-ex", str(tmp_path)) == {"vf0", "pf0"}
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("", False), ("vlan", False), ("tun", True), ("new-one", True)])
-def test_an_unknown_kind_is_a_tunnel(kind: str, expected: bool) -> None:
-    """What its packets go through is then looked up. Where that fails, all interfaces count as carrying."""
+def test_links_of_unknown_kinds_count_as_tunnels(kind: str, expected: bool) -> None:
+    """The packets of a tunnel may use any interface, unless the kernel reports its endpoints."""
     assert Link(1, "x", kind).is_tunnel is expected

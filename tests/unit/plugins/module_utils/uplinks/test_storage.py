@@ -14,13 +14,14 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.storage import StorageEndpoint, endpoints, service
 
 
-def end(what: str, remote: str, local: str = "", interface: str = "") -> StorageEndpoint:
+def endpoint(service_name: str, remote: str, local: str = "", interface: str = "") -> StorageEndpoint:
     return StorageEndpoint(
-        what, ipaddress.ip_address(remote), ipaddress.ip_address(local) if local else None, interface
+        service_name, ipaddress.ip_address(remote), ipaddress.ip_address(local) if local else None, interface
     )
 
 
 def tree(root: Path, files: dict[str, str]) -> str:
+    """Write files below `root`, and an empty list of mounts if they have none. Returns `root`."""
     for name, text in {"proc/1/mounts": "", **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,34 +34,37 @@ def tree(root: Path, files: dict[str, str]) -> str:
     [
         (
             "nas.example.com:/data /data nfs4 rw,vers=4.2,proto=tcp,clientaddr=192.0.2.1,addr=192.0.2.9 0 0",
-            [end("NFS", "192.0.2.9")],
+            [endpoint("NFS", "192.0.2.9")],
         ),
-        ("[2001:db8::9]:/data /data nfs rw,proto=rdma,port=20049,addr=2001:db8::9 0 0", [end("NFS", "2001:db8::9")]),
-        ("//nas/share /mnt cifs rw,vers=3.1.1,addr=192.0.2.9,username=x 0 0", [end("SMB", "192.0.2.9")]),
+        (
+            "[2001:db8::9]:/data /data nfs rw,proto=rdma,port=20049,addr=2001:db8::9 0 0",
+            [endpoint("NFS", "2001:db8::9")],
+        ),
+        ("//nas/share /mnt cifs rw,vers=3.1.1,addr=192.0.2.9,username=x 0 0", [endpoint("SMB", "192.0.2.9")]),
         (
             "10.0.0.1:6789,10.0.0.2:6789:/ /mnt ceph rw,name=admin,secret=<hidden> 0 0",
-            [end("Ceph", "10.0.0.1"), end("Ceph", "10.0.0.2")],
+            [endpoint("Ceph", "10.0.0.1"), endpoint("Ceph", "10.0.0.2")],
         ),
         (
             "admin@00000000-0000.fs=/ /mnt ceph rw,mon_addr=10.0.0.1:6789/[2001:db8::2]:6789 0 0",
-            [end("Ceph", "10.0.0.1"), end("Ceph", "2001:db8::2")],
+            [endpoint("Ceph", "10.0.0.1"), endpoint("Ceph", "2001:db8::2")],
         ),
         (
             "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch /scratch lustre rw 0 0",
-            [end("Lustre", "10.0.0.1"), end("Lustre", "10.0.0.2")],
+            [endpoint("Lustre", "10.0.0.1"), endpoint("Lustre", "10.0.0.2")],
         ),
         ("/dev/sda1 / ext4 rw 0 0", []),
         ("tmpfs /192.0.2.9 tmpfs rw,addr=192.0.2.9 0 0", []),
         ("nfs", []),
     ],
 )
-def test_a_network_mount_has_the_addresses_of_its_servers(
+def test_the_endpoints_of_a_network_mount_are_its_servers(
     tmp_path: Path, line: str, expected: list[StorageEndpoint]
 ) -> None:
     assert endpoints(tree(tmp_path, {"proc/1/mounts": line + "\n"})) == (expected, [])
 
 
-def test_nvme_controllers_over_a_network_have_far_ends(tmp_path: Path) -> None:
+def test_nvme_controllers_over_a_network_have_endpoints(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
         {
@@ -76,36 +80,36 @@ def test_nvme_controllers_over_a_network_have_far_ends(tmp_path: Path) -> None:
         },
     )
     assert endpoints(root) == (
-        [end("NVMe/TCP", "192.0.2.9", "192.0.2.1", "eth1"), end("NVMe/RDMA", "2001:db8::9", "2001:db8::1")],
+        [endpoint("NVMe/TCP", "192.0.2.9", "192.0.2.1", "eth1"), endpoint("NVMe/RDMA", "2001:db8::9", "2001:db8::1")],
         [],
     )
 
 
-def test_iscsi_connections_have_current_and_persistent_far_ends(tmp_path: Path) -> None:
-    """A connection that is down keeps its address. The host names an interface only if one was chosen."""
+def test_iscsi_connections_have_their_current_and_persistent_address_as_endpoints(tmp_path: Path) -> None:
+    """The netdev of a host is `default` if the session is not bound to an interface."""
     root = tree(tmp_path, {})
     for number, netdev in ((3, "eth1"), (4, "default")):
         host = tmp_path / f"sys/devices/platform/host{number}"
-        made = host / f"session1/connection{number}:0/iscsi_connection/connection{number}:0"
-        made.mkdir(parents=True)
-        (made / "address").write_text("192.0.2.9\n")
-        (made / "persistent_address").write_text(f"192.0.{number}.9\n")
+        connection = host / f"session1/connection{number}:0/iscsi_connection/connection{number}:0"
+        connection.mkdir(parents=True)
+        (connection / "address").write_text("192.0.2.9\n")
+        (connection / "persistent_address").write_text(f"192.0.{number}.9\n")
         (host / f"iscsi_host/host{number}").mkdir(parents=True)
         (host / f"iscsi_host/host{number}/netdev").write_text(f"{netdev}\n")
         (tmp_path / "sys/class/iscsi_connection").mkdir(parents=True, exist_ok=True)
-        (tmp_path / f"sys/class/iscsi_connection/connection{number}:0").symlink_to(made)
+        (tmp_path / f"sys/class/iscsi_connection/connection{number}:0").symlink_to(connection)
     found, unread = endpoints(root)
     assert not unread and found == [
-        *(end("iSCSI", "192.0.2.9", interface="eth1"), end("iSCSI", "192.0.3.9", interface="eth1")),
-        *(end("iSCSI", "192.0.2.9"), end("iSCSI", "192.0.4.9")),
+        *(endpoint("iSCSI", "192.0.2.9", interface="eth1"), endpoint("iSCSI", "192.0.3.9", interface="eth1")),
+        *(endpoint("iSCSI", "192.0.2.9"), endpoint("iSCSI", "192.0.4.9")),
     ]
 
 
-def test_block_devices_of_ceph_have_their_monitors_as_far_ends(tmp_path: Path) -> None:
+def test_the_endpoints_of_a_ceph_block_device_are_its_monitors(tmp_path: Path) -> None:
     root = tree(
         tmp_path, {"sys/bus/rbd/devices/0/config_info": "10.0.0.1:6789,[2001:db8::1]:6789 name=x pool image -\n"}
     )
-    assert endpoints(root) == ([end("Ceph", "10.0.0.1"), end("Ceph", "2001:db8::1")], [])
+    assert endpoints(root) == ([endpoint("Ceph", "10.0.0.1"), endpoint("Ceph", "2001:db8::1")], [])
 
 
 def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
         assert endpoints(root)[1] == ["the NVMe controllers (Permission denied)"]
 
 
-def test_a_hostile_list_of_mounts_is_bounded(tmp_path: Path) -> None:
+def test_at_most_4096_endpoints_of_mounts_are_read(tmp_path: Path) -> None:
     lines = "".join(f"x:/ /m{n} nfs rw,addr=10.{n >> 16}.{n >> 8 & 255}.{n & 255} 0 0\n" for n in range(50000))
     found, unread = endpoints(tree(tmp_path, {"proc/1/mounts": lines}))
     assert len(found) == 4096 and unread == ["all of 50000 addresses of storage"]
@@ -128,7 +132,7 @@ def test_mounts_of_many_containers_do_not_hide_the_nodes_storage(tmp_path: Path)
     lines = f"overlay /run/containerd/rootfs overlay rw,lowerdir={layers} 0 0\n" * 2000
     lines += "nas:/data /data nfs4 rw,proto=rdma,addr=192.0.2.9 0 0\n"
     assert len(lines) > 6 << 20
-    assert endpoints(tree(tmp_path, {"proc/1/mounts": lines})) == ([end("NFS", "192.0.2.9")], [])
+    assert endpoints(tree(tmp_path, {"proc/1/mounts": lines})) == ([endpoint("NFS", "192.0.2.9")], [])
 
 
 @pytest.mark.parametrize(("port", "expected"), [(3260, "iSCSI"), (6900, "Ceph"), (22, ""), (0, ""), (65535, "")])

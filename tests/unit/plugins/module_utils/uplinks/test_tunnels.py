@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where a tunnel's packets go, from dumps of kinds that this machine may not have."""
+"""The underlay of each kind of tunnel, from attributes in the kernel's format: no tunnel is created."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.links import 
 from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.routes import Query
 from ansible_collections.lanewise.dra.plugins.module_utils.uplinks.tunnels import Underlay, peers, underlay
 
-FAR, OWN = ipaddress.ip_address("192.0.2.9"), ipaddress.ip_address("192.0.2.1")
-SIX = ipaddress.ip_address("2001:db8::9")
-NONE = bytes(4)
+REMOTE, LOCAL = ipaddress.ip_address("192.0.2.9"), ipaddress.ip_address("192.0.2.1")
+REMOTE_IPV6 = ipaddress.ip_address("2001:db8::9")
+NO_ADDRESS = bytes(4)
 
 
-class Silent(netlink.Connection):
-    """A kernel with no switch table."""
+class EmptyConnection(netlink.Connection):
+    """A connection to a kernel with no forwarding table: all dumps are empty."""
 
     def __init__(self) -> None:
         pass
@@ -35,39 +35,42 @@ class Silent(netlink.Connection):
 @pytest.mark.parametrize(
     ("kind", "data", "expected"),
     [
-        ("gre", {6: OWN.packed, 7: FAR.packed}, Underlay((), (Query(FAR, OWN),))),
-        ("gre", {1: b"\5\0\0\0", 6: NONE, 7: FAR.packed}, Underlay((5,))),
-        ("gretap", {6: NONE, 7: NONE, 18: b""}, Underlay(complete=False)),
-        ("ip6gre", {7: SIX.packed}, Underlay((), (Query(SIX),))),
-        ("ipip", {2: NONE, 3: FAR.packed}, Underlay((), (Query(FAR),))),
-        ("ipip", {2: NONE, 3: NONE}, Underlay(complete=False)),  # tunl0 of Calico: routes name the far ends
-        ("sit", {3: FAR.packed, 19: b""}, Underlay((), (Query(FAR),), complete=False)),
-        ("ip6tnl", {3: SIX.packed}, Underlay((), (Query(SIX),))),
-        ("vti", {4: OWN.packed, 5: FAR.packed}, Underlay((), (Query(FAR, OWN),))),
+        ("gre", {6: LOCAL.packed, 7: REMOTE.packed}, Underlay((), (Query(REMOTE, LOCAL),))),
+        ("gre", {1: b"\5\0\0\0", 6: NO_ADDRESS, 7: REMOTE.packed}, Underlay((5,))),
+        ("gretap", {6: NO_ADDRESS, 7: NO_ADDRESS, 18: b""}, Underlay(complete=False)),
+        ("ip6gre", {7: REMOTE_IPV6.packed}, Underlay((), (Query(REMOTE_IPV6),))),
+        ("ipip", {2: NO_ADDRESS, 3: REMOTE.packed}, Underlay((), (Query(REMOTE),))),
+        # tunl0 of Calico: routes have the remote addresses
+        ("ipip", {2: NO_ADDRESS, 3: NO_ADDRESS}, Underlay(complete=False)),
+        ("sit", {3: REMOTE.packed, 19: b""}, Underlay((), (Query(REMOTE),), complete=False)),
+        ("ip6tnl", {3: REMOTE_IPV6.packed}, Underlay((), (Query(REMOTE_IPV6),))),
+        ("vti", {4: LOCAL.packed, 5: REMOTE.packed}, Underlay((), (Query(REMOTE, LOCAL),))),
         ("xfrm", {1: b"\3\0\0\0"}, Underlay((3,))),
         ("xfrm", {}, Underlay(complete=False)),
-        ("geneve", {2: FAR.packed}, Underlay((), (Query(FAR),))),
+        ("geneve", {2: REMOTE.packed}, Underlay((), (Query(REMOTE),))),
         ("geneve", {6: b""}, Underlay(complete=False)),  # genev_sys_6081 of Open vSwitch
-        ("vxlan", {2: FAR.packed, 25: b"\0"}, Underlay((), (Query(FAR),))),
+        ("vxlan", {2: REMOTE.packed, 25: b"\0"}, Underlay((), (Query(REMOTE),))),
         ("vxlan", {25: b"\1"}, Underlay(complete=False)),
         ("vxlan", {3: b"\7\0\0\0", 2: ipaddress.ip_address("239.1.1.1").packed}, Underlay((7,))),
         ("tun", {}, Underlay(complete=False)),
         ("ppp", {}, Underlay(complete=False)),
-        ("new-one", {2: FAR.packed}, Underlay(complete=False)),
+        ("new-one", {2: REMOTE.packed}, Underlay(complete=False)),
     ],
 )
-def test_each_kind_of_tunnel_has_its_far_end(kind: str, data: dict[int, bytes], expected: Underlay) -> None:
-    assert underlay(Silent(), Link(9, "t0", kind, data=data)) == expected
+def test_the_underlay_of_each_kind_of_tunnel_is_found(kind: str, data: dict[int, bytes], expected: Underlay) -> None:
+    assert underlay(EmptyConnection(), Link(9, "t0", kind, data=data)) == expected
 
 
-def test_the_peers_of_wireguard_are_its_far_ends() -> None:
-    """The kernel splits the peers over two messages. Packets have the mark of the interface."""
-    four = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 51820) + FAR.packed + bytes(8)
-    six = struct.pack("=H", socket.AF_INET6) + struct.pack("!HI", 51820, 0) + SIX.packed + struct.pack("=I", 4)
+def test_the_underlay_of_wireguard_has_the_endpoints_of_its_peers() -> None:
+    """The kernel splits the peers over two messages. Packets have the firewall mark of the interface."""
+    ipv4_address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 51820) + REMOTE.packed + bytes(8)
+    ipv6_address = struct.pack("=H", socket.AF_INET6) + struct.pack("!HI", 51820, 0) + REMOTE_IPV6.packed
+    ipv4_endpoint = netlink.attribute(4, ipv4_address)
+    ipv6_endpoint = netlink.attribute(4, ipv6_address + struct.pack("=I", 4))
     head = struct.pack("=BBH", 0, 1, 0)
-    keyed = netlink.attribute(1, bytes(32))
-    first = head + netlink.u32(7, 51820) + netlink.nest(8, netlink.nest(0, keyed, netlink.attribute(4, four)))
-    second = head + netlink.nest(8, netlink.nest(0, keyed, netlink.attribute(4, six)), netlink.nest(0, keyed))
+    public_key = netlink.attribute(1, bytes(32))
+    first = head + netlink.u32(7, 51820) + netlink.nest(8, netlink.nest(0, public_key, ipv4_endpoint))
+    second = head + netlink.nest(8, netlink.nest(0, public_key, ipv6_endpoint), netlink.nest(0, public_key))
     found = peers([first, second])
-    assert found == Underlay((), (Query(FAR, mark=51820), Query(SIX, bound_link=4, mark=51820)))
+    assert found == Underlay((), (Query(REMOTE, mark=51820), Query(REMOTE_IPV6, bound_link=4, mark=51820)))
     assert peers([head]) == Underlay()

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""Ranges of addresses for the rails of each node, computed from the site's plan and the node's index."""
+
 from __future__ import annotations
 
 import csv
@@ -23,9 +25,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.reader import Reader
 
-#: How many random plans are tried.
-PLANS = int(os.environ.get("LANEWISE_PLANS", "1000"))
-
+#: How many random sites are planned.
+RANDOM_PLANS = int(os.environ.get("LANEWISE_PLANS", "1000"))
 
 PLAN: Object = {
     "per_node": 64,
@@ -37,22 +38,28 @@ PLAN: Object = {
 }
 
 
-def node(name: str, index: object, plan: Object | None = None, *own: str) -> NodeInput:
-    return NodeInput(name, PLAN if plan is None else plan, index, own)
+def node(name: str, index: object, plan: Object | None = None, *node_addresses: str) -> NodeInput:
+    return NodeInput(name, PLAN if plan is None else plan, index, node_addresses)
 
 
-def refused(*nodes: NodeInput) -> str:
+def refusal_of(*nodes: NodeInput) -> str:
     with pytest.raises(Problems) as caught:
         site_plan(nodes)
     return str(caught.value)
 
 
-def test_a_range_follows_from_the_index() -> None:
+def test_the_ranges_of_a_node_follow_from_its_index() -> None:
     found = site_plan([node("a", 0), node("b", 17), node("c", "1023")]).ranges
-    assert [str(one.range) for one in found["b"]] == ["10.100.4.64/26", "fd00:100::440/122", "10.101.2.32/27"]
+    assert [str(rail_range.range) for rail_range in found["b"]] == [
+        "10.100.4.64/26",
+        "fd00:100::440/122",
+        "10.101.2.32/27",
+    ]
     assert str(found["c"][0].range) == "10.100.255.192/26"
-    assert [one.usable for one in found["a"]] == [63, 63, 29], "without the subnet's own addresses and the gateway"
-    assert [one.usable for one in found["b"]] == [64, 64, 29]
+    assert [rail_range.usable for rail_range in found["a"]] == [63, 63, 29], (
+        "without the subnet's own addresses and the gateway"
+    )
+    assert [rail_range.usable for rail_range in found["b"]] == [64, 64, 29]
     assert found["c"][0].usable == 63, "without the broadcast address"
     assert str(found["b"][2].gateway) == "10.101.2.33"
 
@@ -64,18 +71,23 @@ def test_the_driver_reads_the_ranges_of_the_plan() -> None:
     assert read == site_plan([node("b", 17)]).ranges["b"]
 
 
-def test_addresses_of_the_subnet_and_its_gateway_are_not_handed_out() -> None:
-    (own,) = (one for one in site_plan([node("b", 17)]).ranges["b"] if one.rail == 1)
-    found = [str(one) for one in own.addresses()]
-    assert len(found) == own.usable == 29
+def test_addresses_of_the_subnet_and_its_gateway_are_not_assigned() -> None:
+    (rail_range,) = (rail_range for rail_range in site_plan([node("b", 17)]).ranges["b"] if rail_range.rail == 1)
+    found = [str(address) for address in rail_range.addresses()]
+    assert len(found) == rail_range.usable == 29
     assert found[0] == "10.101.2.34" and found[-1] == "10.101.2.62"
 
 
 def test_every_address_has_its_own_routing_table() -> None:
     found = site_plan([node("b", 17)]).ranges["b"]
-    tables = [one.table(address) for one in found if one.family == "ipv4" for address in one.addresses()]
+    tables = [
+        rail_range.table(address)
+        for rail_range in found
+        if rail_range.family == "ipv4"
+        for address in rail_range.addresses()
+    ]
     assert len(set(tables)) == len(tables)
-    assert min(tables) > 1_001_000, "VRFs have tables up to there"
+    assert min(tables) > 1_001_000, "above the tables of VRFs"
 
 
 @pytest.mark.parametrize(
@@ -128,21 +140,22 @@ def test_every_address_has_its_own_routing_table() -> None:
     ],
 )
 def test_wrong_indexes_and_pools_are_refused(nodes: list[NodeInput], words: str) -> None:
-    assert words in refused(*nodes)
+    assert words in refusal_of(*nodes)
 
 
 def test_all_problems_are_reported_together() -> None:
-    reported = refused(node("a", 3), node("b", 3), node("c", None), node("d", 5000))
+    reported = refusal_of(node("a", 3), node("b", 3), node("c", None), node("d", 5000))
     assert all(f"{name}: " in reported for name in "bcd")
 
 
-def test_plans_with_different_pools_do_not_affect_each_other() -> None:
+def test_nodes_of_different_plans_may_have_the_same_index_and_a_node_without_a_plan_is_left_out() -> None:
     other = {"rails": [{"rail": 0, "pool": "10.200.0.0/16"}]}
     found = site_plan([node("a", 0), node("b", 0, other), NodeInput("c", None, None)])
     assert set(found.ranges) == {"a", "b"}
 
 
 def test_the_plan_is_written_as_csv_and_as_lines() -> None:
+    # a spreadsheet would run a name that begins with = as a formula
     site = site_plan([node("=cmd()", 0), node("b", 17)])
     table = list(csv.DictReader(io.StringIO(formats.as_csv(site))))
     assert [row["node"] for row in table if row["rail"] == "1"] == ["'=cmd()", "b"]
@@ -152,11 +165,8 @@ def test_the_plan_is_written_as_csv_and_as_lines() -> None:
     assert any("10.100.4.64/26" in line and line.split()[0] == "b" for line in lines)
 
 
-# random plans
-
-
 class RandomPlans:
-    """Random plans, valid and invalid ones."""
+    """Random plans, valid and invalid ones, and nodes that have them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -173,47 +183,49 @@ class RandomPlans:
         else:
             base = (10 << 24) + (self.random.randrange(1 << (length - 8)) << (32 - length))
             pool = ipaddress.ip_network((base, length))
-        found: Object = {"rail": self.random.randrange(6), "pool": str(pool)}
+        rail: Object = {"rail": self.random.randrange(6), "pool": str(pool)}
         if self.random.random() < 0.2:
-            found["prefix"] = self.random.choice([length, 26, 27, 30, 32, 128])
+            rail["prefix"] = self.random.choice([length, 26, 27, 30, 32, 128])
         if self.random.random() < 0.5:
             inside = str(pool[self.random.randrange(min(pool.num_addresses, 64))])
-            found["gateway"] = self.random.choice(["first", "last", inside, inside])
+            rail["gateway"] = self.random.choice(["first", "last", inside, inside])
         if self.random.random() < 0.2:
-            found["reach"] = self.random.choice(["rail", "all"])
-        return found
+            rail["reach"] = self.random.choice(["rail", "all"])
+        return rail
 
     def nodes(self) -> list[NodeInput]:
         plans = [self.plan() for _each in range(1 if self.random.random() < 0.8 else 2)]
-        most = self.random.choice([6, 8, 8, 64, 1024])
+        index_count = self.random.choice([6, 8, 8, 64, 1024])
         count = self.random.randint(2, 6)
-        indexes = self.random.sample(range(most), count)
+        indexes = self.random.sample(range(index_count), count)
         if self.random.random() < 0.1:
             indexes[0] = indexes[1]
         return [NodeInput(f"n{number}", self.random.choice(plans), index) for number, index in enumerate(indexes)]
 
 
-def handed_out(one: RailRange) -> tuple[int, int, int]:
-    return one.range.version, int(one.range[0]), int(one.range[-1])
+def span_of(rail_range: RailRange) -> tuple[int, int, int]:
+    """The IP version and the first and last address of a range, as numbers."""
+    return rail_range.range.version, int(rail_range.range[0]), int(rail_range.range[-1])
 
 
-def check_disjoint(site: Site) -> None:
-    spans = sorted(handed_out(one) for ranges in site.ranges.values() for one in ranges)
+def check_ranges(site: Site) -> None:
+    """Check that ranges do not overlap, and that no gateway can be assigned."""
+    spans = sorted(span_of(rail_range) for ranges in site.ranges.values() for rail_range in ranges)
     for (version, _first, last), (next_version, first, _last) in zip(spans, spans[1:]):
         assert version != next_version or last < first, (spans, site)
-    gateways = {one.gateway for ranges in site.ranges.values() for one in ranges if one.gateway}
+    gateways = {rail_range.gateway for ranges in site.ranges.values() for rail_range in ranges if rail_range.gateway}
     for ranges in site.ranges.values():
-        for one in ranges:
-            assert one.usable > 0 and one.range.subnet_of(one.pool)  # type: ignore[arg-type]
-            if one.range.num_addresses <= 128:
-                found = list(one.addresses())
-                assert len(found) == one.usable
-                assert not gateways & set(found), "also those of other nodes in the same pool"
+        for rail_range in ranges:
+            assert rail_range.usable > 0 and rail_range.range.subnet_of(rail_range.pool)  # type: ignore[arg-type]
+            if rail_range.range.num_addresses <= 128:
+                found = list(rail_range.addresses())
+                assert len(found) == rail_range.usable
+                assert not gateways & set(found), "nor the gateways of other nodes in the same pool"
 
 
-def test_random_plans_are_disjoint_or_refused() -> None:
+def test_random_plans_have_disjoint_ranges_or_are_refused() -> None:
     generator, planned, refusals = RandomPlans(7), 0, 0
-    for _each in range(PLANS):
+    for _each in range(RANDOM_PLANS):
         nodes = generator.nodes()
         try:
             site = site_plan(nodes)
@@ -221,7 +233,7 @@ def test_random_plans_are_disjoint_or_refused() -> None:
             refusals += 1
             continue
         planned += 1
-        check_disjoint(site)
+        check_ranges(site)
         # removing a node changes no ranges of other nodes
         rest = site_plan(nodes[1:])
         assert {name: rest.ranges[name] for name in rest.ranges} == {
@@ -229,6 +241,6 @@ def test_random_plans_are_disjoint_or_refused() -> None:
         }
         for node_input in nodes:
             assert ranges_of(node_input.plan, node_input.index) == [
-                one.setting() for one in site.ranges[node_input.name]
+                rail_range.setting() for rail_range in site.ranges[node_input.name]
             ]
-    assert planned > PLANS / 5 and refusals > PLANS / 5, (planned, refusals)
+    assert planned > RANDOM_PLANS / 5 and refusals > RANDOM_PLANS / 5, (planned, refusals)

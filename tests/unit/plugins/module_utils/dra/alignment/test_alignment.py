@@ -4,7 +4,8 @@
 
 """Promises of claims are compared with slices and with what the kernel reports, on example machines.
 
-Each test chooses the devices of its claims, aligned or not.
+A promise is a constraint or selector of a claim that its devices met when they were allocated. Each test chooses the
+devices of its claims, aligned or not.
 
 This file has more than 500 lines because it has a case for each verdict of each promise.
 """
@@ -16,222 +17,126 @@ import json
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import Check, cgroup_cpusets
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import LOCALITY, Machine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import cgroup_cpusets
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Machine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.verdicts import failures, worst
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import Uncheckable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools, address_of
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.node_with_claims import (
+    NODE,
+    NodeWithClaims,
+    add_vf_with_shared_counters,
+    finding_ids,
+    match_attribute,
+    nearest_nic,
+)
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import given
 from hypothesis import strategies as st
 
-NODE = "node-1"
-DRIVERS: dict[str, dict[str, t.Any]] = {
-    "gpu.nvidia.com": {"version": "0.5.0"},
-    "gpu.amd.com": {"version": "1.0.0"},
-    "dra.cpu": {"version": "main"},
-    "lanewise.dev": {},
-}
-
-
-class World:
-    """One node as the API server and the kernel show it, and claims for its devices."""
-
-    def __init__(self, machine: str, node: str = NODE, drivers: Object | None = None) -> None:
-        self.node = node
-        self.drivers = DRIVERS if drivers is None else drivers
-        self.facts = facts(machine)
-        self.machine = Machine(self.facts)
-        self.publish()
-        self.pods: list[Object] = []
-        self.claims: list[Object] = []
-
-    def publish(self) -> None:
-        """Let the drivers publish the node as its facts describe it now."""
-        self.slices = slices(offers(self.node, self.facts, self.drivers), generation=3)
-
-    def devices(self) -> dict[str, Object]:
-        """Published devices by PCI address, each with its driver."""
-        found = {}
-        for one in self.slices:
-            for device in one["spec"].get("devices", ()):
-                address = address_of(one["spec"]["driver"], device)
-                if address:
-                    found[address] = {"driver": one["spec"]["driver"], "pool": self.node, "device": device["name"]}
-        return found
-
-    def published(self, address: str) -> Object:
-        """The device in its slice, so that a test can change it."""
-        wanted = self.devices()[address]
-        for one in self.slices:
-            for device in one["spec"].get("devices", ()):
-                if one["spec"]["driver"] == wanted["driver"] and device["name"] == wanted["device"]:
-                    return t.cast(Object, device)
-        raise KeyError(address)
-
-    def pair(self, *levels: str) -> tuple[str, str]:
-        """A GPU and a NIC, both published, at one of these levels."""
-        known = self.devices()
-        for gpu in self.machine.gpus:
-            for nic in self.machine.nics:
-                if gpu in known and nic in known and self.machine.level(gpu, nic)[0] in levels:
-                    return gpu, nic
-        raise KeyError(levels)
-
-    def claim(self, given: dict[str, str], *constraints: Object, name: str = "claim", **more: t.Any) -> Object:
-        """A claim that has the device of an address for each request, and a pod that uses it."""
-        known = self.devices()
-        results = [{"request": request, **known[address]} for request, address in given.items()]
-        fields = [{"key": "metadata.name", "operator": "In", "values": [self.node]}]
-        allocation = {
-            "devices": {"results": results, "config": []},
-            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
-        }
-        requests = more.pop("requests", None)
-        if requests is None:
-            requests = [{"name": one, "exactly": {"deviceClassName": "any"}} for one in given]
-        made: Object = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"namespace": "ml", "name": name, "uid": f"uid-{name}"},
-            "spec": {"devices": {"requests": requests, "constraints": list(constraints)}},
-            "status": {"allocation": allocation, "reservedFor": [{"resource": "pods", "name": name, "uid": name}]},
-        }
-        self.pods.append(
-            {
-                "metadata": {"namespace": "ml", "name": name, "uid": name},
-                "spec": {"nodeName": self.node},
-                "status": {"phase": "Running"},
-            }
-        )
-        self.claims.append(made)
-        return made
-
-    def move_into_pod(self, address: str) -> None:
-        """Show the NIC as a probe does while a pod has it: its interface and RDMA device are in another namespace."""
-        fact = self.machine.nics[address]
-        fact["elsewhere"] = ["interface"] + ["rdma_device"] * bool(fact["rdma_devices"])
-        fact.update(interfaces=[], rdma_devices=[], link_layer=None, speed_mbps=None, up=None)
-        self.facts["interfaces"] = [one for one in self.facts["interfaces"] if one["address"] != address]
-
-    def check(self, machines: bool = True, **more: t.Any) -> Object:
-        known = {self.node: self.facts} if machines else {}
-        return Check(self.slices, self.pods, machines=known, **more).run(self.claims)
-
-    def only(self, **more: t.Any) -> Object:
-        """The report of the only claim."""
-        [report] = self.check(**more)["claims"]
-        return t.cast(Object, report)
-
-
-def match(*requests: str, attribute: str = PCIE_ROOT) -> Object:
-    return {"matchAttribute": attribute, "requests": list(requests)}
-
-
-def ids(report: Object, severity: str | None = None) -> list[str]:
-    return [one["id"] for one in report["findings"] if severity in (None, one["severity"])]
-
 
 @pytest.mark.parametrize("machine", ["hgx-h100", "dgx-a100", "mi300x", "hgx-b200"])
-def test_an_aligned_pair_is_kept_and_proven(machine: str) -> None:
-    world = World(machine)
-    gpu, nic = world.pair("PIX", "PXB")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    report = world.only()
+def test_the_promise_of_an_aligned_pair_is_kept_and_proven(machine: str) -> None:
+    node = NodeWithClaims(machine)
+    gpu, nic = node.pair("PIX", "PXB")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    report = node.report()
     assert (report["verdict"], report["proven"], report["node"]) == ("kept", True, NODE)
     [promise] = report["promises"]
     assert set(promise["values"].values()) == set(promise["kernel"].values()) and len(promise["values"]) == 2
     [pair] = report["pairs"]
     assert pair["level"] in ("PIX", "PXB") and pair["promised"] == [PCIE_ROOT]
-    assert {one["kind"] for one in report["devices"]} == {"gpu", "nic"}
-    assert [one["phase"] for one in report["pods"]] == ["Running"]
-    assert not ids(report, "error") and not ids(report, "warning")
+    assert {device["kind"] for device in report["devices"]} == {"gpu", "nic"}
+    assert [pod["phase"] for pod in report["pods"]] == ["Running"]
+    assert not finding_ids(report, "error") and not finding_ids(report, "warning")
 
 
 def test_without_facts_of_the_node_a_promise_is_kept_but_unproven() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    answer = world.check(machines=False)
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    answer = node.check(probed=False)
     [report] = answer["claims"]
     assert (report["verdict"], report["proven"]) == ("kept", False)
     assert report["pairs"][0]["level"] == "UNKNOWN"
     assert answer["summary"]["unproven"] == 1
 
 
-def test_a_promise_is_unknown_if_the_slices_moved_a_device() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    world.published(nic)["attributes"][PCIE_ROOT.partition("/")[0] + "/pcieRoot"] = {"string": "pci0000:ff"}
-    verdict = world.only()
-    assert verdict["verdict"] == "unknown" and "disagree" in verdict["promises"][0]["reason"]
-    assert "pci0000:ff" in verdict["promises"][0]["reason"] and "probe" in verdict["promises"][0]["fix"]
+def test_a_promise_is_unknown_if_only_the_slices_have_another_root() -> None:
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    node.published_device(nic)["attributes"][PCIE_ROOT] = {"string": "pci0000:ff"}
+    report = node.report()
+    assert report["verdict"] == "unknown" and "disagree" in report["promises"][0]["reason"]
+    assert "pci0000:ff" in report["promises"][0]["reason"] and "probe" in report["promises"][0]["fix"]
     # without a probe, only the published values count
-    broken = world.only(machines=False)
-    assert broken["verdict"] == "broken" and ids(broken, "error") == ["promise-broken"]
+    report = node.report(probed=False)
+    assert report["verdict"] == "broken" and finding_ids(report, "error") == ["promise-broken"]
     # if the kernel reports the same value, the promise is broken
-    world.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
-    assert world.only()["verdict"] == "broken"
+    node.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    assert node.report()["verdict"] == "broken"
 
 
-def test_a_promise_is_unknown_if_only_the_topology_changed() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    world.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
-    report = world.only()
+def test_a_promise_is_unknown_if_only_the_kernel_reports_another_root() -> None:
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    node.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    report = node.report()
     assert report["verdict"] == "unknown" and "the kernel reports pci0000:ff" in report["promises"][0]["reason"]
-    # both moved together: the promise holds, with other values than those published
-    world.facts["functions"][gpu]["kubernetes"]["pcieRoot"] = "pci0000:ff"
-    report = world.only()
-    assert report["verdict"] == "kept" and "driver-and-kernel-differ" in ids(report, "warning")
-    # a card that the kernel does not show at all
-    del world.facts["functions"][nic]
-    report = world.only()
+    # the kernel reports the same other root for both devices: the promise is kept, with values that are not published
+    node.facts["functions"][gpu]["kubernetes"]["pcieRoot"] = "pci0000:ff"
+    report = node.report()
+    assert report["verdict"] == "kept" and "driver-and-kernel-differ" in finding_ids(report, "warning")
+    # the kernel does not report the device at all
+    del node.facts["functions"][nic]
+    report = node.report()
     assert report["verdict"] == "unknown"
-    assert any("has no PCI function" in one["summary"] for one in report["findings"])
+    assert any("has no PCI function" in finding["summary"] for finding in report["findings"])
 
 
 def test_a_promise_is_unknown_if_a_device_left_its_pool() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    name = world.devices()[nic]["device"]
-    gone = copy.deepcopy(world)
-    for one in gone.slices:
-        devices = one["spec"].get("devices", [])
-        one["spec"]["devices"] = [device for device in devices if device["name"] != name]
-    report = gone.only()
-    assert report["verdict"] == "unknown" and {one["state"] for one in report["devices"]} == {"current", "gone"}
-    assert any("is no longer in its pool" in one["summary"] and one["fix"] for one in report["findings"])
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    name = node.devices()[nic]["device"]
+    gone = copy.deepcopy(node)
+    for resource_slice in gone.slices:
+        devices = resource_slice["spec"].get("devices", [])
+        resource_slice["spec"]["devices"] = [device for device in devices if device["name"] != name]
+    report = gone.report()
+    assert report["verdict"] == "unknown" and {device["state"] for device in report["devices"]} == {"current", "gone"}
+    assert any("is no longer in its pool" in finding["summary"] and finding["fix"] for finding in report["findings"])
 
-    stale = copy.deepcopy(world)
-    newer = copy.deepcopy([one for one in gone.slices if one["spec"]["driver"] == "lanewise.dev"])
-    for one in newer:
-        one["spec"]["pool"]["generation"] = 4
+    stale = copy.deepcopy(node)
+    newer = copy.deepcopy(
+        [resource_slice for resource_slice in gone.slices if resource_slice["spec"]["driver"] == "lanewise.dev"]
+    )
+    for resource_slice in newer:
+        resource_slice["spec"]["pool"]["generation"] = 4
     stale.slices += newer
-    report = stale.only()
-    assert "stale" in {one["state"] for one in report["devices"]} and report["verdict"] == "unknown"
-    assert any("only in generation 3" in one["summary"] for one in report["findings"])
+    report = stale.report()
+    assert "stale" in {device["state"] for device in report["devices"]} and report["verdict"] == "unknown"
+    assert any("only in generation 3" in finding["summary"] for finding in report["findings"])
 
     incomplete = copy.deepcopy(gone)
-    for one in incomplete.slices:
-        if one["spec"]["driver"] == "lanewise.dev":
-            one["spec"]["pool"]["resourceSliceCount"] += 1
-    assert "incomplete" in {one["state"] for one in incomplete.only()["devices"]}
+    for resource_slice in incomplete.slices:
+        if resource_slice["spec"]["driver"] == "lanewise.dev":
+            resource_slice["spec"]["pool"]["resourceSliceCount"] += 1
+    assert "incomplete" in {device["state"] for device in incomplete.report()["devices"]}
 
-    world.slices = [one for one in world.slices if one["spec"]["driver"] != "lanewise.dev"]
-    report = world.only()
-    assert "no-pool" in {one["state"] for one in report["devices"]} and report["verdict"] == "unknown"
+    node.slices = [
+        resource_slice for resource_slice in node.slices if resource_slice["spec"]["driver"] != "lanewise.dev"
+    ]
+    report = node.report()
+    assert "no-pool" in {device["state"] for device in report["devices"]} and report["verdict"] == "unknown"
     assert report["node"] == NODE
 
 
@@ -239,95 +144,90 @@ def test_a_promise_is_unknown_if_a_device_left_its_pool() -> None:
     ("value", "word"), [(None, "no longer has"), ({"string": ""}, "does not know"), ({"int": -1}, "does not know")]
 )
 def test_a_promise_is_unknown_if_an_attribute_has_no_usable_value(value: Object | None, word: str) -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
     for address in (gpu, nic):
-        attributes = world.published(address)["attributes"]
+        attributes = node.published_device(address)["attributes"]
         if value is None:
             del attributes[PCIE_ROOT]
         else:
             attributes[PCIE_ROOT] = value
-    report = world.only()
+    report = node.report()
     assert report["verdict"] == "unknown" and word in report["promises"][0]["reason"]
 
 
-def test_moved_ended_and_missing_pods_are_reported() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    elsewhere = copy.deepcopy(world)
-    elsewhere.pods[0]["spec"]["nodeName"] = "node-2"
-    report = elsewhere.only()
+def test_pods_that_moved_ended_or_are_missing_are_reported() -> None:
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    moved = copy.deepcopy(node)
+    moved.pods[0]["spec"]["nodeName"] = "node-2"
+    report = moved.report()
     assert report["verdict"] == "unknown"
-    assert any("runs on node-2" in one["summary"] for one in report["findings"])
+    assert any("runs on node-2" in finding["summary"] for finding in report["findings"])
 
-    other = copy.deepcopy(world)
-    other.pods[0]["metadata"]["uid"] = "another"
-    assert any("another pod has its name" in one["summary"] for one in other.only()["findings"])
+    replaced = copy.deepcopy(node)
+    replaced.pods[0]["metadata"]["uid"] = "another"
+    assert any("another pod has its name" in finding["summary"] for finding in replaced.report()["findings"])
 
-    gone = copy.deepcopy(world)
+    gone = copy.deepcopy(node)
     gone.pods.clear()
-    report = gone.only()
+    report = gone.report()
     assert report["verdict"] == "unknown" and report["pods"][0]["phase"] == "Gone"
 
-    ended = copy.deepcopy(world)
+    ended = copy.deepcopy(node)
     ended.pods[0]["status"]["phase"] = "Succeeded"
-    assert ended.only()["verdict"] == "kept" and "ended" in ids(ended.only(), "note")
+    assert ended.report()["verdict"] == "kept" and "ended" in finding_ids(ended.report(), "note")
 
-    unused = copy.deepcopy(world)
+    unused = copy.deepcopy(node)
     unused.claims[0]["status"]["reservedFor"] = []
-    assert unused.only()["verdict"] == "kept" and "unused" in ids(unused.only(), "note")
+    assert unused.report()["verdict"] == "kept" and "unused" in finding_ids(unused.report(), "note")
 
 
-def test_a_claim_allocated_elsewhere_is_reported() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+def test_devices_of_other_nodes_are_reported() -> None:
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    claim = node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
     term = claim["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]
     term["matchFields"][0]["values"] = ["node-9"]
-    report = world.only()
+    report = node.report()
     assert report["verdict"] == "unknown"
-    assert any("allocated to node node-9" in one["summary"] for one in report["findings"])
-    for one in world.slices:
-        if one["spec"]["driver"] == "lanewise.dev":
-            one["spec"]["nodeName"] = "node-2"
-    report = world.only()
+    assert any("allocated to node node-9" in finding["summary"] for finding in report["findings"])
+    for resource_slice in node.slices:
+        if resource_slice["spec"]["driver"] == "lanewise.dev":
+            resource_slice["spec"]["nodeName"] = "node-2"
+    report = node.report()
     assert report["verdict"] == "broken" and report["node"] is None
     assert "do not mean the same location" in report["promises"][0]["reason"]
 
 
 def test_an_unaligned_pair_without_promise_is_a_note() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("SYS")
-    world.claim({"gpu": gpu, "nic": nic})
-    report = world.only()
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("SYS")
+    node.add_claim({"gpu": gpu, "nic": nic})
+    report = node.report()
     assert report["verdict"] == "none" and report["promises"] == []
     assert report["pairs"][0]["level"] == "SYS" and report["pairs"][0]["promised"] == []
     [finding] = report["findings"]
     assert finding["severity"] == "note" and finding["summary"].startswith("could be aligned:")
     assert "which is free" in finding["summary"] and "at PIX" in finding["summary"]
-    near = next(one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX")
-    world.claim({"nic": near}, name="other")
-    found = world.check()["claims"][0]["findings"]
-    assert any("which ml/other has" in one["summary"] for one in found)
+    node.add_claim({"nic": nearest_nic(node, gpu)}, name="other")
+    found = node.check()["claims"][0]["findings"]
+    assert any("which ml/other has" in finding["summary"] for finding in found)
 
 
-def nearest(world: World, gpu: str) -> str:
-    return next(one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX")
-
-
-def test_shared_counters_of_a_pf_and_its_vfs_are_not_free() -> None:
-    """A PF cannot be allocated while a claim has one of its VFs, because of their counters."""
-    world = World("hgx-h100")
-    gpu, nic = world.pair("SYS")
-    near = nearest(world, gpu)
-    world.claim({"gpu": gpu, "nic": nic})
-    vf = share_counters(world, near)
-    [finding] = world.check()["claims"][0]["findings"]
-    assert "which is free" in finding["summary"] and world.devices()[near]["device"] in finding["summary"]
-    world.claim({"vf": vf}, name="other")
-    [finding] = world.check()["claims"][0]["findings"]
+def test_a_pf_is_not_free_while_a_claim_has_one_of_its_vfs() -> None:
+    """Both consume the same counters."""
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("SYS")
+    near = nearest_nic(node, gpu)
+    node.add_claim({"gpu": gpu, "nic": nic})
+    vf = add_vf_with_shared_counters(node, near)
+    [finding] = node.check()["claims"][0]["findings"]
+    assert "which is free" in finding["summary"] and node.devices()[near]["device"] in finding["summary"]
+    node.add_claim({"vf": vf}, name="other")
+    [finding] = node.check()["claims"][0]["findings"]
     assert "which ml/other has in part" in finding["summary"]
 
 
@@ -345,215 +245,192 @@ def test_shared_counters_of_a_pf_and_its_vfs_are_not_free() -> None:
         ({"bandwidth": "400"}, [{"bandwidth": "400"}, None], "which ml/other-1 has in part"),
     ],
 )
-def test_a_shared_device_is_free_while_something_is_left(
+def test_a_shared_device_is_free_while_it_has_capacity_left(
     capacity: dict[str, str], consumed: list[dict[str, str] | None], state: str
 ) -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("SYS")
-    near = nearest(world, gpu)
-    world.claim({"gpu": gpu, "nic": nic})
-    device = world.published(near)
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("SYS")
+    near = nearest_nic(node, gpu)
+    node.add_claim({"gpu": gpu, "nic": nic})
+    device = node.published_device(near)
     device["allowMultipleAllocations"] = True
     device["capacity"] = {name: {"value": value} for name, value in capacity.items()}
     for index, share in enumerate(consumed):
-        claim = world.claim({"nic": near}, name=f"other-{index}")
+        claim = node.add_claim({"nic": near}, name=f"other-{index}")
         if share is not None:
             claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = share
     # admin access consumes nothing
-    watching = world.claim({"nic": near}, name="watching")
-    watching["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
-    [finding] = world.check()["claims"][0]["findings"]
+    admin = node.add_claim({"nic": near}, name="admin")
+    admin["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    [finding] = node.check()["claims"][0]["findings"]
     assert f"{device['name']}, {state}, would be at PIX" in finding["summary"]
 
 
-def share_counters(world: World, pf: str) -> str:
-    """Publish a VF of a PF and the counters that both use. Returns the address of the VF."""
-    vf = f"{pf[:-1]}7"
-    world.facts["functions"][vf] = {**world.facts["functions"][pf], "physfn": pf}
-    world.facts["nics"].append({**world.machine.nics[pf], "address": vf, "physfn": pf, "speed_mbps": 1})
-    device = copy.deepcopy(world.published(pf))
-    device["name"] = f"pci-{vf.replace(':', '-').replace('.', '-')}"
-    device["attributes"][PCI_BUS_ID] = {"string": vf}
-    [one] = [one for one in world.slices if one["spec"]["driver"] == "lanewise.dev"]
-    for drawing in (world.published(pf), device):
-        drawing["consumesCounters"] = [{"counterSet": "pf", "counters": {"functions": {"value": "1"}}}]
-    counters = copy.deepcopy(one)
-    del counters["spec"]["devices"]
-    counters["spec"]["sharedCounters"] = [{"name": "pf", "counters": {"functions": {"value": "1"}}}]
-    one["spec"]["devices"].append(device)
-    world.slices.append(counters)
-    for each in (one, counters):
-        each["spec"]["pool"]["resourceSliceCount"] = 2
-    return vf
-
-
-def test_a_tainted_nic_is_not_suggested_as_a_better_one() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("SYS")
-    world.claim({"gpu": gpu, "nic": nic})
-    for near in world.machine.nics:
-        if world.machine.level(gpu, near)[0] == "PIX" and near in world.devices():
-            world.published(near)["taints"] = [{"key": "lanewise.dev/link-down", "effect": "NoSchedule"}]
-    assert all("at PIX" not in one["summary"] for one in world.only()["findings"])
+def test_a_tainted_nic_is_not_suggested() -> None:
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("SYS")
+    node.add_claim({"gpu": gpu, "nic": nic})
+    for near in node.machine.nics:
+        if node.machine.level(gpu, near)[0] == "PIX" and near in node.devices():
+            node.published_device(near)["taints"] = [{"key": "lanewise.dev/link-down", "effect": "NoSchedule"}]
+    assert all("at PIX" not in finding["summary"] for finding in node.report()["findings"])
 
 
 def test_a_nic_in_use_is_still_compared_with_others() -> None:
-    """The probe sees neither rate nor link layer of a NIC while a pod has it: its driver still publishes them."""
-    world = World("hgx-h100")
-    gpu, nic = world.pair("SYS")
-    near = [one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX"]
-    world.claim({"gpu": gpu, "nic": nic})
-    expected = world.only()["findings"]
-    world.move_into_pod(nic)
-    assert world.only()["findings"] == expected and "which is free" in expected[0]["summary"]
-    # two NICs in pods are not alike only because the probe sees the speed of neither
-    for one in near:
-        world.move_into_pod(one)
-        world.published(one)["attributes"]["linkSpeedMbps"] = {"int": 25_000}
-    assert all("at PIX" not in one["summary"] for one in world.only()["findings"])
-    assert world.facts["nics"] == list(world.machine.nics.values()), "the given facts are not changed"
+    """The driver publishes the rate and link layer of a NIC that a pod has, which the probe cannot read."""
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("SYS")
+    near = [candidate for candidate in node.machine.nics if node.machine.level(gpu, candidate)[0] == "PIX"]
+    node.add_claim({"gpu": gpu, "nic": nic})
+    expected = node.report()["findings"]
+    node.move_into_pod(nic)
+    assert node.report()["findings"] == expected and "which is free" in expected[0]["summary"]
+    # the published speeds differ, even though the probe reads the speed of neither NIC
+    for near_nic in near:
+        node.move_into_pod(near_nic)
+        node.published_device(near_nic)["attributes"]["linkSpeedMbps"] = {"int": 25_000}
+    facts_before = copy.deepcopy(node.facts)
+    assert all("at PIX" not in finding["summary"] for finding in node.report()["findings"])
+    assert node.facts == facts_before
 
 
-def test_a_root_complex_is_not_a_switch() -> None:
-    """The promise of pcieRoot is kept, but a NIC at the switch of the GPU would be nearer."""
-    world = World("dgx-a100")
-    gpu, nic = world.pair("PHB", "PXB")
-    near = [one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX"]
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    report = world.only()
+def test_a_nearer_nic_is_suggested_although_the_promise_is_kept() -> None:
+    """Devices on one NUMA node need not have a common PCIe switch."""
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("NODE")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic", attribute=NUMA_NODE))
+    report = node.report()
     assert report["verdict"] == "kept"
-    summaries = [one["summary"] for one in report["findings"] if one["id"] == "could-be-aligned"]
-    assert bool(summaries) == bool([one for one in near if one in world.devices()])
-    assert all("as promised" in one for one in summaries)
+    [summary] = [finding["summary"] for finding in report["findings"] if finding["id"] == "could-be-aligned"]
+    assert summary.startswith("aligned as promised by ") and "at PIX" in summary
 
 
-@pytest.mark.parametrize("machine", ["azure-vm", "vmd"])
-def test_an_unknown_level_is_reported_without_a_better_pair(machine: str) -> None:
-    """If the machine does not report the level, no pair is near or promised, and no better pair is suggested."""
-    world = World(machine)
-    known = world.devices()
-    gpu = next((one for one in world.machine.gpus if one in known), None)
-    if gpu is None:
-        pytest.skip("this machine publishes no GPU")
-    unknown = [one for one in world.machine.nics if one in known and world.machine.level(gpu, one)[0] == "UNKNOWN"]
-    for nic in unknown:
-        world.claims.clear()
-        world.claim({"gpu": gpu, "nic": nic})
-        report = world.only()
+def test_an_unknown_level_is_reported_without_a_better_pair() -> None:
+    """This machine does not report the level of any pair, so no other pair is known to be nearer."""
+    node = NodeWithClaims("vmd")
+    published = node.devices()
+    gpu = next(address for address in node.machine.gpus if address in published)
+    nics = [nic for nic in node.machine.nics if nic in published]
+    assert nics
+    for nic in nics:
+        node.claims.clear()
+        node.add_claim({"gpu": gpu, "nic": nic})
+        report = node.report()
         assert report["pairs"][0]["level"] == "UNKNOWN"
-        assert "could-be-aligned" not in ids(report)
+        assert "could-be-aligned" not in finding_ids(report)
 
 
-def alternatives(name: str, *subs: str) -> Object:
+def request_with_alternatives(name: str, *subs: str) -> Object:
     return {"name": name, "firstAvailable": [{"name": sub, "deviceClassName": "any"} for sub in subs]}
 
 
 def test_the_chosen_level_of_a_preference_list_is_reported() -> None:
-    world = World("hgx-h100")
-    root = match("gpu", "nic/pcie-root")
-    node = match("gpu", "nic/numa-node", attribute=NUMA_NODE)
+    node = NodeWithClaims("hgx-h100")
+    same_root = match_attribute("gpu", "nic/pcie-root")
+    same_numa_node = match_attribute("gpu", "nic/numa-node", attribute=NUMA_NODE)
     requests = [
-        alternatives("nic", "pcie-root", "numa-node", "any"),
+        request_with_alternatives("nic", "pcie-root", "numa-node", "any"),
         {"name": "gpu", "exactly": {"deviceClassName": "a"}},
     ]
-    gpu, nic = world.pair("NODE")
-    world.claim({"nic/numa-node": nic, "gpu": gpu}, root, node, requests=requests)
-    report = world.only()
-    assert [one["subject"] for one in report["promises"]] == [NUMA_NODE] and report["verdict"] == "kept"
+    gpu, nic = node.pair("NODE")
+    node.add_claim({"nic/numa-node": nic, "gpu": gpu}, same_root, same_numa_node, requests=requests)
+    report = node.report()
+    assert [promise["subject"] for promise in report["promises"]] == [NUMA_NODE] and report["verdict"] == "kept"
     assert report["preferences"] == [
         {"request": "nic", "chosen": "numa-node", "rank": 2, "of": 3, "better": ["pcie-root"]}
     ]
-    assert "fallback" in ids(report, "note")
-    world.claims.clear()
-    gpu, nic = world.pair("SYS")
-    world.claim({"nic/any": nic, "gpu": gpu}, root, node, requests=requests)
-    report = world.only()
+    assert "fallback" in finding_ids(report, "note")
+    node.claims.clear()
+    gpu, nic = node.pair("SYS")
+    node.add_claim({"nic/any": nic, "gpu": gpu}, same_root, same_numa_node, requests=requests)
+    report = node.report()
     assert report["verdict"] == "none" and report["preferences"][0]["rank"] == 3
-    assert "could-be-aligned" in ids(report, "note")
+    assert "could-be-aligned" in finding_ids(report, "note")
 
 
 def test_distinct_and_list_attributes_are_checked_for_all_requests() -> None:
-    world = World("hgx-h100")
-    gpus = list(world.machine.gpus)[:2]
-    world.claim({"a": gpus[0], "b": gpus[1]}, {"distinctAttribute": PCIE_ROOT})
-    assert world.only()["verdict"] == "kept"
-    world.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": PCIE_ROOT}]
-    report = world.only()
+    node = NodeWithClaims("hgx-h100")
+    gpus = list(node.machine.gpus)[:2]
+    node.add_claim({"a": gpus[0], "b": gpus[1]}, {"distinctAttribute": PCIE_ROOT})
+    assert node.report()["verdict"] == "kept"
+    node.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": PCIE_ROOT}]
+    report = node.report()
     assert report["verdict"] == "broken" and "scheduled again" in report["promises"][0]["fix"]
+    # lists match if they have a value in common
     for address, roots in ((gpus[0], ["r1", "r2"]), (gpus[1], ["r2", "r3"])):
-        world.published(address)["attributes"]["example.com/roots"] = {"strings": roots}
-    world.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/roots"}]
-    assert world.only()["verdict"] == "kept"
-    assert world.only()["proven"]  # the kernel reports no such attribute to compare with
-    world.published(gpus[1])["attributes"]["example.com/roots"] = {"string": "r3"}
-    assert world.only()["verdict"] == "broken"
+        node.published_device(address)["attributes"]["example.com/roots"] = {"strings": roots}
+    node.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/roots"}]
+    assert node.report()["verdict"] == "kept"
+    assert node.report()["proven"]  # the kernel reports no such attribute to compare with
+    node.published_device(gpus[1])["attributes"]["example.com/roots"] = {"string": "r3"}
+    assert node.report()["verdict"] == "broken"
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("value", [None, {"string": ""}])
 def test_devices_of_the_same_name_in_two_pools_are_distinguished(order: tuple[int, int], value: Object | None) -> None:
-    world = World("hgx-h100")
-    nics = [world.pair("PIX")[1]]
-    nics.append(next(one for one in world.machine.nics if one in world.devices() and one not in nics))
-    [first] = [one for one in world.slices if one["spec"]["driver"] == "lanewise.dev"]
-    devices = [world.published(nic) for nic in nics]
+    node = NodeWithClaims("hgx-h100")
+    nics = [node.pair("PIX")[1]]
+    nics.append(next(address for address in node.machine.nics if address in node.devices() and address not in nics))
+    [first] = [resource_slice for resource_slice in node.slices if resource_slice["spec"]["driver"] == "lanewise.dev"]
+    devices = [node.published_device(nic) for nic in nics]
     first["spec"]["devices"].remove(devices[1])
     second = copy.deepcopy(first)
     second["spec"]["pool"]["name"] = "more"
     second["spec"]["devices"] = [{**devices[1], "name": devices[0]["name"]}]
-    world.slices.append(second)
-    claim = world.claim({"one": nics[0], "two": nics[0]}, {"distinctAttribute": PCIE_ROOT})
+    node.slices.append(second)
+    claim = node.add_claim({"one": nics[0], "two": nics[0]}, {"distinctAttribute": PCIE_ROOT})
     results = claim["status"]["allocation"]["devices"]["results"]
     results[1]["pool"] = "more"
-    claim["status"]["allocation"]["devices"]["results"] = [results[at] for at in order]
-    report = world.only()
+    claim["status"]["allocation"]["devices"]["results"] = [results[index] for index in order]
+    report = node.report()
     assert report["verdict"] == "kept" and report["proven"]
     values = report["promises"][0]["values"]
-    assert sorted(values.values()) == sorted(world.machine.functions[nic].kubernetes["pcieRoot"] for nic in nics)
+    assert sorted(values.values()) == sorted(node.machine.functions[nic].kubernetes["pcieRoot"] for nic in nics)
     assert set(values) == {f"lanewise.dev/{pool}/{devices[0]['name']}" for pool in (NODE, "more")}
-    # one of the two devices, whichever comes first, lacks the attribute
-    lost = (devices[0], second["spec"]["devices"][0])[order[0]]
+    # the device of the first result lacks the attribute
+    incomplete = (devices[0], second["spec"]["devices"][0])[order[0]]
     if value is None:
-        del lost["attributes"][PCIE_ROOT]
+        del incomplete["attributes"][PCIE_ROOT]
     else:
-        lost["attributes"][PCIE_ROOT] = value
-    report = world.only()
+        incomplete["attributes"][PCIE_ROOT] = value
+    report = node.report()
     assert report["verdict"] == "unknown" and not report["proven"]
     assert f"/{(NODE, 'more')[order[0]]}/" in report["promises"][0]["reason"]
 
 
-def test_shares_of_one_device_are_proven_like_devices() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    claim = world.claim({"gpu": gpu, "one": nic, "two": nic}, match("gpu", "one", "two"))
-    for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"][1:]):
-        result["shareID"] = f"00000000-0000-0000-0000-00000000000{number}"
-    report = world.only()
+def test_promises_of_several_shares_of_one_device_are_proven() -> None:
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    claim = node.add_claim({"gpu": gpu, "one": nic, "two": nic}, match_attribute("gpu", "one", "two"))
+    for index, result in enumerate(claim["status"]["allocation"]["devices"]["results"][1:]):
+        result["shareID"] = f"00000000-0000-0000-0000-00000000000{index}"
+    report = node.report()
     assert (report["verdict"], report["proven"]) == ("kept", True)
     assert len(report["promises"][0]["values"]) == 2
 
 
-def test_lists_of_numa_nodes_begin_with_the_devices_own() -> None:
-    """The first number is that of the kernel. Equally near nodes follow."""
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic", attribute=NUMA_NODE))
-    own = world.machine.numa_of(gpu)
-    assert own is not None
+def test_the_first_of_several_numa_nodes_is_compared_with_the_kernel() -> None:
+    """A driver publishes the NUMA node of the device first, and then NUMA nodes that are equally near."""
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic", attribute=NUMA_NODE))
+    numa_id = node.machine.numa_of(gpu)
+    assert numa_id is not None
     for address in (gpu, nic):
-        world.published(address)["attributes"][NUMA_NODE] = {"ints": [own, 1 - own]}
-    assert (world.only()["verdict"], world.only()["proven"]) == ("kept", True)
-    world.published(nic)["attributes"][NUMA_NODE] = {"ints": [1 - own, own]}
-    report = world.only()
-    assert report["verdict"] == "unknown" and f"the kernel reports {own}" in report["promises"][0]["reason"]
+        node.published_device(address)["attributes"][NUMA_NODE] = {"ints": [numa_id, 1 - numa_id]}
+    assert (node.report()["verdict"], node.report()["proven"]) == ("kept", True)
+    node.published_device(nic)["attributes"][NUMA_NODE] = {"ints": [1 - numa_id, numa_id]}
+    report = node.report()
+    assert report["verdict"] == "unknown" and f"the kernel reports {numa_id}" in report["promises"][0]["reason"]
     # two equally near nodes: kept, but the kernel does not confirm it
-    world.facts["functions"][nic]["kubernetes"]["numaNode"] = 1 - own
-    assert (world.only()["verdict"], world.only()["proven"]) == ("kept", False)
+    node.facts["functions"][nic]["kubernetes"]["numaNode"] = 1 - numa_id
+    assert (node.report()["verdict"], node.report()["proven"]) == ("kept", False)
     # nor does the kernel confirm that two lists have nothing in common
-    world.claims[0]["spec"]["devices"]["constraints"] = [{"distinctAttribute": NUMA_NODE}]
-    for address, nodes in ((gpu, [own]), (nic, [1 - own, 7])):
-        world.published(address)["attributes"][NUMA_NODE] = {"ints": nodes}
-    assert (world.only()["verdict"], world.only()["proven"]) == ("kept", False)
+    node.claims[0]["spec"]["devices"]["constraints"] = [{"distinctAttribute": NUMA_NODE}]
+    for address, nodes in ((gpu, [numa_id]), (nic, [1 - numa_id, 7])):
+        node.published_device(address)["attributes"][NUMA_NODE] = {"ints": nodes}
+    assert (node.report()["verdict"], node.report()["proven"]) == ("kept", False)
 
 
 class FixedEngine:
@@ -573,103 +450,106 @@ def device_class(name: str, *selectors: str) -> Object:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
 
 
-def gpu_by_selector(*constraints: Object, gpus: int = 2) -> World:
-    """A world with a claim for GPUs of one request, by a selector, and a NIC by its class alone."""
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
+def node_with_selector_claim(*constraints: Object, gpus: int = 2) -> NodeWithClaims:
+    """A node with a claim: its request for GPUs has a selector, and its request for a NIC only names a class."""
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
     exactly = {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": 'device.driver == "gpu.nvidia.com"'}}]}
     requests = [{"name": "gpu", "exactly": exactly}, {"name": "nic", "exactly": {"deviceClassName": "any"}}]
-    claim = world.claim({"gpu": gpu, "nic": nic}, *constraints, requests=requests)
-    others = [one for one in world.machine.gpus if one != gpu]
+    claim = node.add_claim({"gpu": gpu, "nic": nic}, *constraints, requests=requests)
+    others = [address for address in node.machine.gpus if address != gpu]
     results = claim["status"]["allocation"]["devices"]["results"]
-    results += [{"request": "gpu", **world.devices()[one]} for one in others[: gpus - 1]]
-    return world
+    results += [{"request": "gpu", **node.devices()[address]} for address in others[: gpus - 1]]
+    return node
 
 
 def test_selectors_are_promises_if_they_can_be_evaluated() -> None:
-    world = gpu_by_selector()
+    node = node_with_selector_claim()
     classes = [device_class("gpu"), device_class("any")]
-    assert world.only(engine=FixedEngine(True), classes=classes)["verdict"] == "kept"
-    broken = world.only(engine=FixedEngine(False), classes=classes)
+    assert node.report(engine=FixedEngine(True), classes=classes)["verdict"] == "kept"
+    broken = node.report(engine=FixedEngine(False), classes=classes)
     assert broken["verdict"] == "broken" and "no longer matches" in broken["promises"][0]["reason"]
 
 
 @pytest.mark.parametrize(
-    "engine", [None, FixedEngine(Uncheckable("no such function here"))], ids=["no engine", "its limit"]
+    "engine", [None, FixedEngine(Uncheckable("no such function here"))], ids=["no engine", "beyond the engine's limits"]
 )
 def test_selectors_that_cannot_be_checked_are_unknown(engine: FixedEngine | None) -> None:
     """A selector is a promise: without an engine, or beyond its limits, the verdict is unknown."""
-    world = gpu_by_selector()
-    [promise] = world.only(engine=engine)["promises"]
+    node = node_with_selector_claim()
+    [promise] = node.report(engine=engine)["promises"]
     assert (promise["rule"], promise["verdict"], promise["proven"]) == ("selector", "unknown", False)
     assert promise["reason"] and promise["fix"]
-    report = world.only(engine=engine)
+    report = node.report(engine=engine)
     assert (report["verdict"], report["proven"]) == ("unknown", False)
     assert not failures([report]) and "is unknown: selector" in failures([report], require_proof=True)[0]
     # a constraint that is kept and proven does not hide the unknown selector
-    tied = gpu_by_selector(match("gpu", "nic"), gpus=1).only(engine=engine)
-    assert [one["verdict"] for one in tied["promises"]] == ["kept", "unknown"]
-    assert (tied["verdict"], tied["proven"]) == ("unknown", False)
+    constrained = node_with_selector_claim(match_attribute("gpu", "nic"), gpus=1).report(engine=engine)
+    assert [promise["verdict"] for promise in constrained["promises"]] == ["kept", "unknown"]
+    assert (constrained["verdict"], constrained["proven"]) == ("unknown", False)
     # selectors of the class are promises, too
-    [first, second] = world.only(engine=engine, classes=[device_class("gpu", "true"), device_class("any")])["promises"]
+    [first, second] = node.report(engine=engine, classes=[device_class("gpu", "true"), device_class("any")])["promises"]
     assert (first["subject"], first["verdict"]) == ("true", "unknown") and second["rule"] == "selector"
 
 
-def in_use_by_dranet(kind: str, rdma_too: bool, *selectors: str) -> tuple[World, list[Object]]:
-    """Returns a world and its compiled classes: a claim has a GPU and a NIC of DRANET's, and a pod has the NIC.
+def node_with_dranet_nic_in_use(kind: str, rdma_in_pod: bool, *selectors: str) -> tuple[NodeWithClaims, list[Object]]:
+    """A node on which a pod has the GPU and the NIC of a claim, and the classes of the claim. DRANET publishes the NIC.
 
-    `rdma_too` is False for RDMA's shared mode, in which the RDMA device stays on the node.
+    `rdma_in_pod` is False for RDMA's shared mode, in which the RDMA device stays on the node.
     """
-    world = World("hgx-h100", drivers={"gpu.nvidia.com": {"version": "0.5.0"}, "dra.net": {"version": "1.4.0"}})
-    gpu, nic = world.pair("PIX")
-    asked: Object = {
+    node = NodeWithClaims("hgx-h100", drivers={"gpu.nvidia.com": {"version": "0.5.0"}, "dra.net": {"version": "1.4.0"}})
+    gpu, nic = node.pair("PIX")
+    inventory: Object = {
         "dra_claims_site": "site",
-        "dra_claims_drivers": world.drivers,
+        "dra_claims_drivers": node.drivers,
         "dra_claims_claims": [
-            {"name": "one", "namespace": "ml", "devices": [{"name": "nic", "kind": kind, "driver": "dra.net"}]}
+            {"name": "claim", "namespace": "ml", "devices": [{"name": "nic", "kind": kind, "driver": "dra.net"}]}
         ],
     }
-    made = compile_site(asked, kubernetes="1.36").objects
-    classes = [device_class("any"), *(one for one in made if one["kind"] == "DeviceClass")]
-    [exactly] = [one["spec"]["devices"]["requests"][0]["exactly"] for one in made if one["kind"] == "ResourceClaim"]
-    body = {**exactly, "selectors": [{"cel": {"expression": text}} for text in selectors]}
-    requests = [{"name": "gpu", "exactly": {"deviceClassName": "any"}}, {"name": "nic", "exactly": body}]
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"), requests=requests)
-    before = world.only(engine=Engine(), classes=classes)
-    assert selectors or (before["verdict"], before["proven"]) == ("kept", True)
-    rdma = world.machine.nics[nic]["rdma_devices"]
-    world.move_into_pod(nic)
-    if not rdma_too:
-        world.machine.nics[nic].update(rdma_devices=rdma)
-    world.publish()
-    return world, classes
+    objects = compile_site(inventory, kubernetes="1.36").objects
+    classes = [device_class("any"), *(item for item in objects if item["kind"] == "DeviceClass")]
+    [exactly] = [
+        item["spec"]["devices"]["requests"][0]["exactly"] for item in objects if item["kind"] == "ResourceClaim"
+    ]
+    exactly["selectors"] = [{"cel": {"expression": text}} for text in selectors]
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "any"}}, {"name": "nic", "exactly": exactly}]
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"), requests=requests)
+    if not selectors:
+        report = node.report(engine=Engine(), classes=classes)
+        assert (report["verdict"], report["proven"]) == ("kept", True), "before the NIC is in the pod"
+    rdma = node.machine.nics[nic]["rdma_devices"]
+    node.move_into_pod(nic)
+    if not rdma_in_pod:
+        node.machine.nics[nic].update(rdma_devices=rdma)
+    node.publish()
+    return node, classes
 
 
 DRANET = 'device.attributes["dra.net"]'
 
 
-@pytest.mark.parametrize(("kind", "rdma_too"), [("nic", False), ("nic", True), ("rdma", False), ("rdma", True)])
-def test_attributes_that_a_driver_omits_for_a_nic_in_use_break_no_claim(kind: str, rdma_too: bool) -> None:
+@pytest.mark.parametrize(("kind", "rdma_in_pod"), [("nic", False), ("nic", True), ("rdma", False), ("rdma", True)])
+def test_attributes_that_a_driver_omits_for_a_nic_in_use_break_no_promise(kind: str, rdma_in_pod: bool) -> None:
     """DRANET publishes attributes of an interface or RDMA device only while the node has it."""
     pytest.importorskip("cel_expr_python")
-    world, classes = in_use_by_dranet(kind, rdma_too)
-    nic = next(one["address"] for one in world.only()["devices"] if one["kind"] == "nic")
-    report = world.only(engine=Engine(), classes=classes)
-    unknown = [one for one in report["promises"] if one["verdict"] == "unknown"]
-    assert not ids(report, "error") and not failures([report])
+    node, classes = node_with_dranet_nic_in_use(kind, rdma_in_pod)
+    nic = next(device["address"] for device in node.report()["devices"] if device["kind"] == "nic")
+    report = node.report(engine=Engine(), classes=classes)
+    unknown = [promise for promise in report["promises"] if promise["verdict"] == "unknown"]
+    assert not finding_ids(report, "error") and not failures([report])
     assert report["promises"][0]["verdict"] == "kept", "the PCIe root is reported nevertheless"
-    if kind == "rdma" and not rdma_too:
+    if kind == "rdma" and not rdma_in_pod:
         assert (report["verdict"], unknown) == ("kept", [])
     else:
         name = "virtual" if kind == "nic" else "rdma"
         assert report["verdict"] == "unknown" and not report["proven"]
-        assert [f"does not publish dra.net/{name} " in one["reason"] for one in unknown] == [True]
+        assert [f"does not publish dra.net/{name} " in promise["reason"] for promise in unknown] == [True]
         assert "PersistentResourceSliceAttributes" in unknown[0]["fix"]
     # while the node has the interface, what is published counts, and what is not published counts as absent
-    attributes = world.published(nic)["attributes"]
+    attributes = node.published_device(nic)["attributes"]
     attributes.update({"dra.net/ifName": {"string": "eth9"}, "dra.net/virtual": {"bool": True}})
     attributes["dra.net/rdma"] = {"bool": False}
-    assert world.only(engine=Engine(), classes=classes)["verdict"] == "broken"
+    assert node.report(engine=Engine(), classes=classes)["verdict"] == "broken"
 
 
 @pytest.mark.parametrize(
@@ -684,67 +564,67 @@ def test_attributes_that_a_driver_omits_for_a_nic_in_use_break_no_claim(kind: st
         (f"has({DRANET}.pciAddress)", "kept"),
     ],
 )
-def test_attributes_that_a_driver_publishes_for_a_nic_in_use_count(text: str, verdict: str) -> None:
+def test_selectors_of_a_nic_in_use_are_checked_as_far_as_its_attributes_are_published(text: str, verdict: str) -> None:
     pytest.importorskip("cel_expr_python")
-    world, classes = in_use_by_dranet("rdma", False, text)
-    report = world.only(engine=Engine(), classes=classes)
-    assert [one["verdict"] for one in report["promises"] if one["subject"] == text] == [verdict]
+    node, classes = node_with_dranet_nic_in_use("rdma", False, text)
+    report = node.report(engine=Engine(), classes=classes)
+    assert [promise["verdict"] for promise in report["promises"] if promise["subject"] == text] == [verdict]
 
 
-def test_requirements_of_a_deleted_class_are_unknown() -> None:
-    world = gpu_by_selector()
+def test_promises_of_a_deleted_class_are_unknown() -> None:
+    node = node_with_selector_claim()
     for classes in ([device_class("gpu")], []):
-        report = world.only(engine=FixedEngine(True), classes=classes)
-        gone = [one for one in report["promises"] if one["rule"] == "class"]
-        assert [one["subject"] for one in gone] == (["any"] if classes else ["gpu", "any"])
-        assert {one["verdict"] for one in gone} == {"unknown"} and "no longer exists" in gone[0]["reason"]
+        report = node.report(engine=FixedEngine(True), classes=classes)
+        deleted = [promise for promise in report["promises"] if promise["rule"] == "class"]
+        assert [promise["subject"] for promise in deleted] == (["any"] if classes else ["gpu", "any"])
+        assert {promise["verdict"] for promise in deleted} == {"unknown"} and "no longer exists" in deleted[0]["reason"]
         assert (report["verdict"], report["proven"]) == ("unknown", False) and not failures([report])
     # without classes, only the selectors of the claim itself are checked
-    assert world.only(engine=FixedEngine(True))["verdict"] == "kept"
+    assert node.report(engine=FixedEngine(True))["verdict"] == "kept"
 
 
 def test_taints_and_conditions_are_warnings_and_pending_claims_are_counted() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    world.published(nic)["taints"] = [{"key": "lanewise.dev/link-down", "effect": "NoSchedule"}]
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    claim = node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    node.published_device(nic)["taints"] = [{"key": "lanewise.dev/link-down", "effect": "NoSchedule"}]
     condition = {"type": "Ready", "status": "False", "reason": "Failed", "message": "no such interface"}
-    claim["status"]["devices"] = [{**world.devices()[nic], "conditions": [condition]}]
-    report = world.only()
-    assert report["verdict"] == "kept" and set(ids(report, "warning")) == {"tainted", "not-ready"}
+    claim["status"]["devices"] = [{**node.devices()[nic], "conditions": [condition]}]
+    report = node.report()
+    assert report["verdict"] == "kept" and set(finding_ids(report, "warning")) == {"tainted", "not-ready"}
     pending = copy.deepcopy(claim)
     pending["metadata"]["name"] = "pending"
     pending["status"] = {}
-    world.claims.append(pending)
-    summary = world.check()["summary"]
+    node.claims.append(pending)
+    summary = node.check()["summary"]
     assert (summary["claims"], summary["pending"], summary["kept"]) == (1, 1, 1)
 
 
-def test_cpus_of_containers_are_near_far_or_spread() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    here = world.machine.numa_of(gpu)
-    near = next(node["cpus"] for node in world.facts["numa_nodes"] if node["id"] == here)
-    far = next(node["cpus"] for node in world.facts["numa_nodes"] if node["id"] != here)
+def test_cpus_of_containers_are_near_far_spread_or_unknown() -> None:
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    numa_id = node.machine.numa_of(gpu)
+    near = next(numa_node["cpus"] for numa_node in node.facts["numa_nodes"] if numa_node["id"] == numa_id)
+    far = next(numa_node["cpus"] for numa_node in node.facts["numa_nodes"] if numa_node["id"] != numa_id)
     container = "c" * 64
-    world.pods[0]["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{container}"}]
+    node.pods[0]["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{container}"}]
     for cpus, verdict in ((near, "near"), (far, "far"), (f"{near},{far}", "spread"), ("9999", "unknown")):
-        report = world.only(cpusets={"claim": {container: cpus, "d" * 64: "0"}})
-        assert [(one["container"], one["verdict"]) for one in report["cpus"]] == [("main", verdict)]
+        report = node.report(cpusets={"claim": {container: cpus, "d" * 64: "0"}})
+        assert [(entry["container"], entry["verdict"]) for entry in report["cpus"]] == [("main", verdict)]
         assert report["verdict"] == "kept"
-        assert (f"cpus-{verdict}" in ids(report, "note")) == (verdict in ("far", "spread"))
+        assert (f"cpus-{verdict}" in finding_ids(report, "note")) == (verdict in ("far", "spread"))
 
 
 def test_cpusets_are_read_for_both_cgroup_drivers() -> None:
     uid, container = "0a1b2c3d-0000-1111-2222-0123456789ab", "e" * 64
-    slash = f"/sys/fs/cgroup/kubepods/burstable/pod{uid}/{container}/cpuset.cpus.effective:0-3,8"
-    scope = uid.replace("-", "_")
+    cgroupfs = f"/sys/fs/cgroup/kubepods/burstable/pod{uid}/{container}/cpuset.cpus.effective:0-3,8"
+    systemd_uid = uid.replace("-", "_")
     systemd = (
-        f"/sys/fs/cgroup/kubepods.slice/kubepods-pod{scope}.slice/cri-containerd-{container}.scope/"
+        f"/sys/fs/cgroup/kubepods.slice/kubepods-pod{systemd_uid}.slice/cri-containerd-{container}.scope/"
         "cpuset.cpus.effective:0-3,8"
     )
-    for line in (slash, systemd):
+    for line in (cgroupfs, systemd):
         assert cgroup_cpusets(f"{line}\n/sys/fs/cgroup/system.slice/cpuset.cpus.effective:0-7\n\n") == {
             uid: {container: "0-3,8"}
         }
@@ -752,29 +632,29 @@ def test_cpusets_are_read_for_both_cgroup_drivers() -> None:
 
 
 def test_older_versions_of_the_api_are_read() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    claim = node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
     claim["apiVersion"] = "resource.k8s.io/v1beta1"
     claim["spec"]["devices"]["requests"] = [{"name": name, "deviceClassName": "any"} for name in ("gpu", "nic")]
-    for one in world.slices:
-        one["apiVersion"] = "resource.k8s.io/v1beta1"
-        devices = one["spec"].get("devices", [])
-        one["spec"]["devices"] = [
+    for resource_slice in node.slices:
+        resource_slice["apiVersion"] = "resource.k8s.io/v1beta1"
+        devices = resource_slice["spec"].get("devices", [])
+        resource_slice["spec"]["devices"] = [
             {"name": device["name"], "basic": {key: value for key, value in device.items() if key != "name"}}
             for device in devices
         ]
-    assert world.only()["verdict"] == "kept"
+    assert node.report()["verdict"] == "kept"
     with pytest.raises(ValueError, match="not a ResourceSlice"):
         Pools([claim])
 
 
 def test_missing_facts_are_reported() -> None:
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
-    del world.facts["nics"]
-    answer = world.check()
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic"))
+    del node.facts["nics"]
+    answer = node.check()
     assert "nics" in answer["unusable_facts"][NODE] and not answer["claims"][0]["proven"]
 
 
@@ -788,51 +668,55 @@ def test_the_pci_address_is_read_from_the_name_or_an_attribute() -> None:
 
 
 @pytest.mark.parametrize("machine", names())
-def test_every_pair_has_the_level_of_the_matrix(machine: str) -> None:
-    """Levels that are computed from the facts equal those of the probe."""
-    known = facts(machine)
-    rebuilt = Machine(known)
-    order = known["affinity"]["devices"]
+def test_every_pair_has_the_level_that_the_probe_reports(machine: str) -> None:
+    """Levels that are computed from the functions in the facts equal those in the matrix of the probe."""
+    machine_facts = facts(machine)
+    rebuilt = Machine(machine_facts)
+    order = machine_facts["affinity"]["devices"]
     for gpu in rebuilt.gpus:
         for nic in rebuilt.nics:
             if gpu in order and nic in order:
-                expected = known["affinity"]["levels"][order.index(gpu)][order.index(nic)]
+                expected = machine_facts["affinity"]["levels"][order.index(gpu)][order.index(nic)]
                 assert rebuilt.level(gpu, nic)[0] == expected
 
 
-WORLDS = {name: World(name) for name in ("hgx-h100", "epyc-nps4", "mi300x")}
+EXAMPLES = {name: NodeWithClaims(name) for name in ("hgx-h100", "epyc-nps4", "mi300x")}
 
 
 @given(data=st.data())
 def test_only_equal_published_values_are_called_kept(data: st.DataObject) -> None:
-    """Whatever is lost or changed, the values of a kept claim are equal in the current slices."""
-    world = copy.deepcopy(WORLDS[data.draw(st.sampled_from(sorted(WORLDS)))])
-    known = sorted(world.devices())
-    gpus = [one for one in world.machine.gpus if one in known]
-    nics = [one for one in world.machine.nics if one in known]
+    """Whatever is removed or changed, a promise is only kept if its values are equal in the current slices."""
+    node = copy.deepcopy(EXAMPLES[data.draw(st.sampled_from(sorted(EXAMPLES)))])
+    published = sorted(node.devices())
+    gpus = [address for address in node.machine.gpus if address in published]
+    nics = [address for address in node.machine.nics if address in published]
     gpu, nic = data.draw(st.sampled_from(gpus)), data.draw(st.sampled_from(nics))
     name = data.draw(st.sampled_from([PCIE_ROOT, NUMA_NODE]))
-    world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic", attribute=name))
+    node.add_claim({"gpu": gpu, "nic": nic}, match_attribute("gpu", "nic", attribute=name))
     for address in (gpu, nic):
-        device = world.published(address)
-        change = data.draw(st.sampled_from(["nothing", "delete", "move", "drop", "kernel", "lost"]))
-        if change == "delete":
-            for one in world.slices:
-                kept = [entry for entry in one["spec"].get("devices", ()) if entry is not device]
-                one["spec"]["devices"] = kept
-        elif change == "move":
+        device = node.published_device(address)
+        change = data.draw(
+            st.sampled_from(
+                ["none", "no device", "other value", "no attribute", "no kernel attributes", "no kernel function"]
+            )
+        )
+        if change == "no device":
+            for resource_slice in node.slices:
+                kept = [entry for entry in resource_slice["spec"].get("devices", ()) if entry is not device]
+                resource_slice["spec"]["devices"] = kept
+        elif change == "other value":
             device["attributes"][name] = data.draw(st.sampled_from([{"string": "x"}, {"int": 0}, {"string": ""}]))
-        elif change == "drop":
+        elif change == "no attribute":
             device["attributes"].pop(name, None)
-        elif change == "kernel":
-            world.facts["functions"][address]["kubernetes"] = {}
-        elif change == "lost":
-            del world.facts["functions"][address]
-    report = world.only()
+        elif change == "no kernel attributes":
+            node.facts["functions"][address]["kubernetes"] = {}
+        elif change == "no kernel function":
+            del node.facts["functions"][address]
+    report = node.report()
     assert json.loads(json.dumps(report)) == report
     [promise] = report["promises"]
     assert promise["verdict"] in ("kept", "broken", "unknown") and report["verdict"] == worst(
-        [promise["verdict"]] + ["unknown"] * ("cannot-tell" in ids(report))
+        [promise["verdict"]] + ["unknown"] * ("cannot-tell" in finding_ids(report))
     )
     if promise["verdict"] == "kept":
         values = list(promise["values"].values())
@@ -843,5 +727,4 @@ def test_only_equal_published_values_are_called_kept(data: st.DataObject) -> Non
         assert len(set(promise["kernel"].values())) == 1 and None not in promise["kernel"].values()
     if report["pairs"]:
         assert report["pairs"][0]["level"] in RANK
-    assert set(promise["values"]) <= {f"{one['driver']}/{one['device']}" for one in report["devices"]}
-    assert name in LOCALITY
+    assert set(promise["values"]) <= {f"{device['driver']}/{device['device']}" for device in report["devices"]}

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Recorded output of measuring programs: iperf3 3.12 on loopback, and perftest 6.24 over soft-RoCE on a virtual
-machine, without addresses.
+"""Bandwidth and latency are read from the output of iperf3, perftest and nccl-tests. Pods are paired to measure them.
 
-The tables of nccl-tests follow the format in its source; no GPU printed them.
+The output of iperf3 3.12 was recorded on loopback, that of perftest 6.24 over soft-RoCE on a virtual machine. Addresses
+were removed. The tables of nccl-tests follow the format in its source; no GPU printed them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.measure import Unreadable, pairs, read
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import World
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.node_with_claims import (
+    NodeWithClaims,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,12 +29,12 @@ def recorded(name: str) -> str:
 
 TCP = recorded("iperf3_tcp.json")
 UDP = recorded("iperf3_udp.json")
-RATE = recorded("write_bw.txt")
-SIZES = recorded("write_bw_sizes.txt")
+BANDWIDTH = recorded("write_bw.txt")
+BANDWIDTH_BY_SIZE = recorded("write_bw_sizes.txt")
 LATENCY = recorded("write_lat.txt")
-DURATION = recorded("write_lat_duration.txt")
+LATENCY_DURATION = recorded("write_lat_duration.txt")
 NCCL = recorded("all_gather.txt")
-REFUSED = (
+CONNECTION_REFUSED = (
     '{"start": {"connected": [], "version": "iperf 3.12"}, "intervals": [], "end": {}, '
     '"error": "unable to connect to server: Connection refused"}'
 )
@@ -47,27 +49,27 @@ def test_iperf3_output_is_read():
     udp = read("iperf3", UDP)
     assert udp["gb_per_s"] == pytest.approx(0.0118, abs=1e-4) and udp["details"]["lost_percent"] > 5
     with pytest.raises(Unreadable, match="Connection refused"):
-        read("iperf3", REFUSED)
-    # Python 3.11 reads no text that is nested deeper than about 1,000
+        read("iperf3", CONNECTION_REFUSED)
+    # Python 3.11 cannot parse JSON that is nested deeper than about 1,000 levels
     with pytest.raises(Unreadable):
         read("iperf3", '{"end": ' + "[" * 100_000)
 
 
 def test_perftest_bandwidth_output_is_read():
-    found = read("ib_write_bw", RATE)
+    found = read("ib_write_bw", BANDWIDTH)
     assert (found["tool"], found["bytes"]) == ("ib_write_bw", 65536)
     assert found["gb_per_s"] == pytest.approx(0.19 / 8, abs=1e-4)
-    best = read("ib_write_bw", SIZES)
+    best = read("ib_write_bw", BANDWIDTH_BY_SIZE)
     assert best["bytes"] == 262144 and best["gb_per_s"] == pytest.approx(15.63 * 2**20 / 1e9, abs=1e-4)
     # older versions write MB for the same number (perftest_parameters.c, print_report_bw)
-    assert read("ib_write_bw", SIZES.replace("MiB/sec", "MB/sec")) == best
+    assert read("ib_write_bw", BANDWIDTH_BY_SIZE.replace("MiB/sec", "MB/sec")) == best
 
 
 def test_perftest_latency_output_is_read():
     found = read("ib_write_lat", LATENCY)
     assert (found["latency_us"], found["gb_per_s"], found["bytes"]) == (10954.49, None, 8)
     assert found["details"]["t_max[usec]"] == 90207.42 and found["details"]["99% percentile[usec]"] == 53431.44
-    assert read("ib_write_lat", DURATION)["latency_us"] == 11544.32
+    assert read("ib_write_lat", LATENCY_DURATION)["latency_us"] == 11544.32
 
 
 def test_nccl_tests_output_is_read():
@@ -81,24 +83,24 @@ def test_nccl_tests_output_is_read():
         read("all_gather_perf", NCCL.replace("values : 0 OK", "values : 3 FAILED"))
 
 
-def test_a_failed_run_is_not_a_measurement():
-    """The table of a run that crashes later has only the first sizes."""
-    begun = "".join(NCCL.splitlines(keepends=True)[:-4])
-    assert read("all_gather_perf", begun, 0)["bytes"] < 8589934592
+def test_the_output_of_a_failed_run_gives_an_error():
+    """The table of a run that crashes is incomplete. Only the exit status or the error message shows that."""
+    partial = "".join(NCCL.splitlines(keepends=True)[:-4])
+    assert read("all_gather_perf", partial, 0)["bytes"] < 8589934592
     with pytest.raises(Unreadable, match="exited with status 3: .* 46.49 "):
-        read("all_gather_perf", begun, 3)
-    crash = (
-        f"{begun}node-1: Test NCCL failure common.cu:1057 'unhandled system error / '\n .. node-1 pid 7: Test failure\n"
+        read("all_gather_perf", partial, 3)
+    crash = partial + (
+        "node-1: Test NCCL failure common.cu:1057 'unhandled system error / '\n .. node-1 pid 7: Test failure\n"
     )
     with pytest.raises(Unreadable, match="^node-1: Test NCCL failure common.cu:1057"):
         read("all_gather_perf", crash)
-    for tool, text in (("iperf3", TCP), ("ib_write_bw", RATE), ("ib_write_lat", LATENCY)):
+    for tool, text in (("iperf3", TCP), ("ib_write_bw", BANDWIDTH), ("ib_write_lat", LATENCY)):
         assert read(tool, text) == read(tool, text, 0)
         with pytest.raises(Unreadable, match="exited with status 1"):
             read(tool, text, 1)
     # the error of the program itself takes precedence
     with pytest.raises(Unreadable, match="^unable to connect"):
-        read("iperf3", REFUSED, 1)
+        read("iperf3", CONNECTION_REFUSED, 1)
     with pytest.raises(Unreadable, match="did not finish in time"):
         read("iperf3", "", 124)
 
@@ -106,29 +108,29 @@ def test_a_failed_run_is_not_a_measurement():
 def test_nccl_tests_output_under_mpirun_is_read():
     """`mpirun --tag-output` marks each line, and log lines of the ranks appear between them."""
     tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in NCCL.splitlines())
-    other = "[1,1]<stdout>:node-1:21:21 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 - Destroy COMPLETE\n"
+    log_line = "[1,1]<stdout>:node-1:21:21 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 - Destroy COMPLETE\n"
     lines = tagged.splitlines(keepends=True)
-    found = read("all_gather_perf", "".join([*lines[:-4], other, *lines[-4:]]))
+    found = read("all_gather_perf", "".join([*lines[:-4], log_line, *lines[-4:]]))
     assert found == read("all_gather_perf", NCCL)
 
 
 @pytest.mark.parametrize(
     "columns, row",
     [
-        # an old version's reduction, with a rounding error, and rows without a root
+        # an old version: the reduction, the rounding error in place of wrong values, and no root
         (
             "redop     time   algbw   busbw  error     time   algbw   busbw  error",
             "sum 95.0 1 41.5 1e-06 96.0 1 2 1e-06",
         ),
         ("time   algbw   busbw  error     time   algbw   busbw  error", "95.0 1 41.5 0e+00 96.0 1 2 0e+00"),
-        # per iteration, bit by bit, with the time of day
+        # every option: CPU time, differing bits, times per iteration and a timestamp
         (
             "redop root cputime algbw busbw #wrong #bitdiff i_min i_max i_p99 i_cv% "
             "cputime algbw busbw #wrong #bitdiff i_min i_max i_p99 i_cv% timestamp",
             "none -1 95.0 1 41.5 0 0 7 8 9 0.1 96.0 1 2 N/A N/A 7 8 9 0.1 2026-11-22 01:02:03",
         ),
     ],
-    ids=["error", "no redop", "every column"],
+    ids=["rounding error", "no reduction", "every column"],
 )
 def test_nccl_tests_columns_are_found_by_their_names(columns, row):
     """The columns depend on the version of nccl-tests and on its options."""
@@ -141,7 +143,9 @@ def test_nccl_tests_columns_are_found_by_their_names(columns, row):
 @given(
     st.one_of(
         st.text(),
-        st.sampled_from([TCP, RATE, LATENCY, NCCL]).flatmap(lambda t: st.integers(0, len(t)).map(lambda n: t[:n])),
+        st.sampled_from([TCP, BANDWIDTH, LATENCY, NCCL]).flatmap(
+            lambda output: st.integers(0, len(output)).map(lambda n: output[:n])
+        ),
     )
 )
 def test_truncated_output_gives_an_error_or_a_complete_measurement(tool, text):
@@ -153,24 +157,24 @@ def test_truncated_output_gives_an_error_or_a_complete_measurement(tool, text):
         assert (found["gb_per_s"] is not None) or (found["latency_us"] is not None)
 
 
-def addressed(world, name, nic, number, **more):
-    """A claim for a NIC, with its address in the claim's status; its pod has one too."""
-    claim = world.claim({**more, "nic": nic}, name=name)
-    world.pods[-1]["status"]["podIP"] = f"10.0.0.{number}"
+def add_claim_with_address(node, name, nic, number, **more):
+    """Add a claim for a NIC, with the NIC's address in the claim's status. The pod also has an address."""
+    claim = node.add_claim({**more, "nic": nic}, name=name)
+    node.pods[-1]["status"]["podIP"] = f"10.0.0.{number}"
     ips = {"interfaceName": "net1", "ips": [f"192.0.2.{number}/24"]}
-    claim["status"]["devices"] = [{**world.devices()[nic], "networkData": ips}]
+    claim["status"]["devices"] = [{**node.devices()[nic], "networkData": ips}]
     return claim
 
 
 def test_pods_measure_with_a_pod_on_another_node_if_there_is_one():
-    one, other = World("hgx-h100", "node-1"), World("hgx-h100", "node-2")
+    nodes = [NodeWithClaims("hgx-h100", "node-1"), NodeWithClaims("hgx-h100", "node-2")]
     claims, pods, reports = [], [], []
-    for index, world in enumerate((one, other)):
-        gpu, nic = world.pair("PIX")
-        claims.append(addressed(world, f"claim-{index}", nic, index, gpu=gpu))
-        pods += world.pods
-        reports += world.check()["claims"]
-    pools = Pools(one.slices + other.slices)
+    for index, node in enumerate(nodes):
+        gpu, nic = node.pair("PIX")
+        claims.append(add_claim_with_address(node, f"claim-{index}", nic, index, gpu=gpu))
+        pods += node.pods
+        reports += node.check()["claims"]
+    pools = Pools(nodes[0].slices + nodes[1].slices)
     found = pairs(reports, claims, pods, pools, 5)
     assert [(entry["client"]["pod"], entry["server"]["pod"]) for entry in found] == [
         ("claim-0", "claim-1"),
@@ -182,10 +186,10 @@ def test_pods_measure_with_a_pod_on_another_node_if_there_is_one():
     for claim in claims:
         claim["status"]["devices"] = []
     assert list(pairs(reports, claims, pods, pools, 5)[0]["commands"]) == ["ib_write_bw"]
-    [alone] = pairs(reports[:1], claims, pods, pools, 5)
-    assert (alone["client"]["pod"], alone["server"], alone["commands"]) == ("claim-0", None, {})
-    here = [{**report, "node": "node-1"} for report in reports]
-    assert len(pairs(here, claims, pods, pools, 5)) == 2, "on the same node if there is no other"
+    [unpaired] = pairs(reports[:1], claims, pods, pools, 5)
+    assert (unpaired["client"]["pod"], unpaired["server"], unpaired["commands"]) == ("claim-0", None, {})
+    same_node = [{**report, "node": "node-1"} for report in reports]
+    assert len(pairs(same_node, claims, pods, pools, 5)) == 2, "on the same node if there is no other"
     pods[0]["metadata"]["uid"] = "another"
     assert [entry["client"]["pod"] for entry in pairs(reports, claims, pods, pools, 5)] == ["claim-1"]
     assert pairs(reports[:1], claims, pods, pools, 5) == []
@@ -193,14 +197,14 @@ def test_pods_measure_with_a_pod_on_another_node_if_there_is_one():
 
 def test_a_pod_does_not_measure_with_itself():
     """Traffic between two claims of one pod would go over loopback."""
-    world = World("hgx-h100")
-    nics = [nic for nic in world.machine.nics if nic in world.devices()]
-    claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
+    node = NodeWithClaims("hgx-h100")
+    nics = [nic for nic in node.machine.nics if nic in node.devices()]
+    claims = [add_claim_with_address(node, f"claim-{number}", nics[number], number) for number in (0, 1)]
     claims[1]["status"]["reservedFor"] = claims[0]["status"]["reservedFor"]
-    reports, pools = world.check()["claims"], Pools(world.slices)
-    assert [entry["server"] for entry in pairs(reports, claims, world.pods, pools, 5)] == [None, None]
-    claims.append(addressed(world, "claim-2", nics[2], 2))
-    found = pairs(world.check()["claims"], claims, world.pods, pools, 5)
+    reports, pools = node.check()["claims"], Pools(node.slices)
+    assert [entry["server"] for entry in pairs(reports, claims, node.pods, pools, 5)] == [None, None]
+    claims.append(add_claim_with_address(node, "claim-2", nics[2], 2))
+    found = pairs(node.check()["claims"], claims, node.pods, pools, 5)
     assert [(entry["claim"], entry["server"]["claim"]) for entry in found] == [
         ("ml/claim-0", "ml/claim-2"),
         ("ml/claim-1", "ml/claim-2"),
@@ -209,28 +213,28 @@ def test_a_pod_does_not_measure_with_itself():
 
 
 def test_admin_access_does_not_count_for_measurements():
-    world = World("hgx-h100")
-    nics = [nic for nic in world.machine.nics if nic in world.devices()]
-    claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
+    node = NodeWithClaims("hgx-h100")
+    nics = [nic for nic in node.machine.nics if nic in node.devices()]
+    claims = [add_claim_with_address(node, f"claim-{number}", nics[number], number) for number in (0, 1)]
     claims[1]["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
-    [alone] = pairs(world.check()["claims"], claims, world.pods, Pools(world.slices), 5)
-    assert (alone["claim"], alone["server"]) == ("ml/claim-0", None)
+    [unpaired] = pairs(node.check()["claims"], claims, node.pods, Pools(node.slices), 5)
+    assert (unpaired["claim"], unpaired["server"]) == ("ml/claim-0", None)
 
 
-def test_commands_run_where_the_devices_are():
+def test_commands_run_in_the_container_that_has_the_nic():
     """The first container of a pod may have no devices, and each request may belong to another container."""
-    world = World("hgx-h100")
-    gpu, nic = world.pair("PIX")
-    other = next(one for one in world.machine.nics if one not in (gpu, nic) and one in world.devices())
-    claims = [addressed(world, "one", nic, 1, gpu=gpu), addressed(world, "two", other, 2)]
-    reports, pools = world.check()["claims"], Pools(world.slices)
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    other_nic = next(address for address in node.machine.nics if address != nic and address in node.devices())
+    claims = [add_claim_with_address(node, "one", nic, 1, gpu=gpu), add_claim_with_address(node, "two", other_nic, 2)]
+    reports, pools = node.check()["claims"], Pools(node.slices)
 
     def containers():
-        return [entry["client"]["container"] for entry in pairs(reports, claims, world.pods, pools, 5)]
+        return [entry["client"]["container"] for entry in pairs(reports, claims, node.pods, pools, 5)]
 
     assert containers() == [None, None]
     proxy = {"name": "proxy"}
-    world.pods[0]["spec"].update(
+    node.pods[0]["spec"].update(
         resourceClaims=[
             {"name": "other", "resourceClaimName": "three"},
             {"name": "devices", "resourceClaimName": "one"},
@@ -242,9 +246,9 @@ def test_commands_run_where_the_devices_are():
             {"name": "nic", "resources": {"claims": [{"name": "devices", "request": "nic"}]}},
         ],
     )
-    world.pods[1]["spec"].update(
+    node.pods[1]["spec"].update(
         resourceClaims=[{"name": "devices", "resourceClaimTemplateName": "template"}],
         containers=[proxy, {"name": "main", "resources": {"claims": [{"name": "devices"}]}}],
     )
-    world.pods[1]["status"]["resourceClaimStatuses"] = [{"name": "devices", "resourceClaimName": "two"}]
+    node.pods[1]["status"]["resourceClaimStatuses"] = [{"name": "devices", "resourceClaimName": "two"}]
     assert containers() == ["nic", "main"]

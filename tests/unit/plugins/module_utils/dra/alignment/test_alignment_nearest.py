@@ -12,99 +12,101 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pair_form import pair_forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.node_with_claims import (
     NODE,
-    Object,
-    World,
-    ids,
+    NodeWithClaims,
+    finding_ids,
+    nearest_nic,
 )
 
-cel = pytest.importorskip("cel_expr_python")
+pytest.importorskip("cel_expr_python")
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 
 
-class Pairs(World):
-    """A node, and claims of a template with `align: nearest`."""
+class NodeWithPairClaim(NodeWithClaims):
+    """A node, and claims for a GPU and a NIC of a template with `align: nearest`."""
 
     def __init__(self, machine: str, align: t.Any = "nearest", at_least: str = "PIX") -> None:
         super().__init__(machine, drivers=DRIVERS)
         devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
         template = {"name": "pair", "namespace": "ml", "align": align, "at_least": at_least, "devices": devices}
         values = {"dra_claims_drivers": DRIVERS, "dra_claims_templates": [template]}
-        made = compile_site(values, {NODE: self.facts}).objects
-        self.classes = [item for item in made if item["kind"] == "DeviceClass"]
-        [self.spec] = [item["spec"]["spec"]["devices"] for item in made if item["kind"] == "ResourceClaimTemplate"]
+        objects = compile_site(values, {NODE: self.facts}).objects
+        self.classes = [item for item in objects if item["kind"] == "DeviceClass"]
+        [self.spec] = [item["spec"]["spec"]["devices"] for item in objects if item["kind"] == "ResourceClaimTemplate"]
 
-    def allocated(self) -> dict[str, str]:
-        """The address that a scheduler allocates for each request."""
+    def allocate(self) -> dict[str, str]:
+        """The address of the device that a scheduler would allocate for each request."""
         classes = {item["metadata"]["name"]: item for item in self.classes}
-        offered = offers(NODE, self.facts, DRIVERS)
-        answer = allocator.allocate([{"devices": self.spec}], classes, offered, Engine())
+        node_offers = offers(NODE, self.facts, DRIVERS)
+        answer = allocator.allocate([{"devices": self.spec}], classes, node_offers, Engine())
         assert isinstance(answer, allocator.Allocation)
-        return {one.request: one.offer.address for one in answer.results}
+        return {result.request: result.offer.address for result in answer.results}
 
-    def report_for(self, given: dict[str, str]) -> Object:
-        self.claim(given, *self.spec["constraints"], requests=self.spec["requests"])
-        return self.only(engine=Engine(), classes=self.classes)
+    def report_for(self, addresses: dict[str, str]) -> Object:
+        """Add a claim that has the device at an address for each request, and return its report."""
+        self.add_claim(addresses, *self.spec["constraints"], requests=self.spec["requests"])
+        return self.report(engine=Engine(), classes=self.classes)
 
 
-def test_a_nearest_pair_is_kept_and_proven() -> None:
-    world = Pairs("hgx-h100")
-    report = world.report_for(world.allocated())
+def test_the_promise_of_a_nearest_pair_is_kept_and_proven() -> None:
+    node = NodeWithPairClaim("hgx-h100")
+    report = node.report_for(node.allocate())
     assert (report["verdict"], report["proven"]) == ("kept", True)
-    assert [one["rule"] for one in report["promises"]].count("nearest") == 1
+    assert [promise["rule"] for promise in report["promises"]].count("nearest") == 1
     assert report["pairs"][0]["promised"] and report["pairs"][0]["level"] == "PIX"
-    # each alternative stands for a pair of the board, and none is a fallback
-    assert report["preferences"] == [] and "fallback" not in ids(report)
+    # the alternatives are the pairs of the board, none of which is a fallback
+    assert report["preferences"] == [] and "fallback" not in finding_ids(report)
 
 
 def test_a_gpu_and_a_nic_that_are_not_a_pair_break_the_promise() -> None:
-    world = Pairs("hgx-h100")
-    [form] = pair_forms(world.spec)
-    given = world.allocated()
-    gpu = next(name for name in given if name.startswith("gpu/"))
-    other = next(name for name in form.second_subs if not form.allowed(gpu.partition("/")[2], name))
-    nic = other.replace("-", ":", 2).replace("-", ".")
-    report = world.report_for({gpu: given[gpu], f"nic/{other}": _nic_near(world, nic)})
+    node = NodeWithPairClaim("hgx-h100")
+    [form] = pair_forms(node.spec)
+    addresses = node.allocate()
+    gpu = next(name for name in addresses if name.startswith("gpu/"))
+    other_sub = next(name for name in form.second_subs if not form.allowed(gpu.partition("/")[2], name))
+    other_gpu = other_sub.replace("-", ":", 2).replace("-", ".")
+    report = node.report_for({gpu: addresses[gpu], f"nic/{other_sub}": nearest_nic(node, other_gpu)})
     assert report["verdict"] == "broken"
-    [promise] = [one for one in report["promises"] if one["rule"] == "nearest"]
+    [promise] = [promise for promise in report["promises"] if promise["rule"] == "nearest"]
     assert "are not a pair of this claim" in promise["reason"]
 
 
 def test_a_nic_that_is_no_longer_the_nearest_breaks_the_promise() -> None:
     """The map of the board changed after the claim was allocated."""
-    world = Pairs("hgx-h100")
-    given = world.allocated()
-    gpu, nic = sorted(given)
-    far = next(one for one in _near(world) if one != given[nic] and world.machine.level(given[gpu], one)[0] != "PIX")
-    report = world.report_for({gpu: given[gpu], nic: far})
-    [promise] = [one for one in report["promises"] if one["rule"] == "nearest"]
+    node = NodeWithPairClaim("hgx-h100")
+    addresses = node.allocate()
+    gpu, nic = sorted(addresses)
+    far = next(
+        address
+        for address in _nic_addresses(node)
+        if address != addresses[nic] and node.machine.level(addresses[gpu], address)[0] != "PIX"
+    )
+    report = node.report_for({gpu: addresses[gpu], nic: far})
+    [promise] = [promise for promise in report["promises"] if promise["rule"] == "nearest"]
     assert promise["verdict"] == "broken"
     assert "is at PIX now" in promise["reason"] and "render the claims" in promise["fix"]
 
 
-def test_a_nearest_pair_is_not_proven_without_a_probe() -> None:
-    world = Pairs("hgx-h100")
-    given = world.allocated()
-    world.claim(given, *world.spec["constraints"], requests=world.spec["requests"])
-    [report] = world.check(machines=False, engine=Engine(), classes=world.classes)["claims"]
+def test_the_promise_of_a_nearest_pair_is_not_proven_without_a_probe() -> None:
+    node = NodeWithPairClaim("hgx-h100")
+    addresses = node.allocate()
+    node.add_claim(addresses, *node.spec["constraints"], requests=node.spec["requests"])
+    [report] = node.check(probed=False, engine=Engine(), classes=node.classes)["claims"]
     assert (report["verdict"], report["proven"]) == ("kept", False)
 
 
-def test_the_level_of_a_list_is_reported_once() -> None:
-    world = Pairs("gb300", ["nearest", "any"], "PXB")
-    report = world.report_for(world.allocated())
+def test_the_level_that_was_chosen_from_a_list_is_reported_once() -> None:
+    node = NodeWithPairClaim("gb300", ["nearest", "any"], "PXB")
+    report = node.report_for(node.allocate())
     assert report["preferences"] == [
         {"request": "nic", "chosen": "nearest", "rank": 1, "of": 2, "better": []},
     ]
-    assert "fallback" not in ids(report)
+    assert "fallback" not in finding_ids(report)
 
 
-def _near(world: World) -> list[str]:
-    return [address for address, one in world.devices().items() if one["driver"] == "lanewise.dev"]
-
-
-def _nic_near(world: World, gpu: str) -> str:
-    return next(nic for nic in _near(world) if world.machine.level(gpu, nic)[0] == "PIX")
+def _nic_addresses(node: NodeWithClaims) -> list[str]:
+    return [address for address, device in node.devices().items() if device["driver"] == "lanewise.dev"]

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""Which feature gates are on by default, and which fields and kinds older servers drop, ignore or refuse."""
+
 from __future__ import annotations
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features, schema
@@ -21,8 +23,8 @@ def test_gates_depend_on_release_setting_and_other_gates():
     assert features.enabled("DRAConsumableCapacity", 36)
     assert features.enabled("DRAConsumableCapacity", 34, {"DRAConsumableCapacity": True})
     assert features.enabled("DRAExtendedResource", 37, {"DRAExtendedResource": False}), "locked"
-    assert not features.enabled("DRADeviceTaintRules", 37, {"DRADeviceTaints": False}), "needs the other"
-    assert not features.enabled("DRAListTypeAttributes", 35, {"DRAListTypeAttributes": True}), "came with 1.36"
+    assert not features.enabled("DRADeviceTaintRules", 37, {"DRADeviceTaints": False}), "needs DRADeviceTaints"
+    assert not features.enabled("DRAListTypeAttributes", 35, {"DRAListTypeAttributes": True}), "added in 1.36"
 
 
 def test_every_gated_field_exists():
@@ -30,6 +32,7 @@ def test_every_gated_field_exists():
         for gated in feature.fields:
             struct = gated.kind
             for name in gated.path.replace("[]", "").replace("{}", "").split("."):
+                assert name in schema.STRUCTS[struct], f"{struct}.{name}"
                 struct = schema.STRUCTS[struct][name].type.lstrip("*").removeprefix("[]").removeprefix("{}")
 
 
@@ -44,12 +47,12 @@ def test_1_37_supports_all_fields_of_a_claim():
 def test_older_servers_drop_or_ignore_fields_of_claims():
     request = "spec.devices.requests[0].exactly"
     distinct = "spec.devices.constraints[0].distinctAttribute"
-    others = {(f"{request}.capacity", "dropped"), (f"{request}.tolerations", "inactive")}
-    assert problems(CLAIM, "1.34") == {*others, (distinct, "inactive")}
-    assert problems(CLAIM, "1.34", {"DRAResourceClaimDeviceStatus": False}) == {*others, (distinct, "fatal")}
+    of_request = {(f"{request}.capacity", "dropped"), (f"{request}.tolerations", "inactive")}
+    assert problems(CLAIM, "1.34") == {*of_request, (distinct, "inactive")}
+    assert problems(CLAIM, "1.34", {"DRAResourceClaimDeviceStatus": False}) == {*of_request, (distinct, "fatal")}
     assert problems(CLAIM, "1.35") == {
         (f"{request}.capacity", "dropped"),
-        ("spec.devices.constraints[0].distinctAttribute", "dropped"),
+        (distinct, "dropped"),
         (f"{request}.tolerations", "dropped"),
     }
     assert problems(CLAIM, "1.36") == set()
@@ -102,7 +105,7 @@ def test_the_status_and_namespace_of_a_rule_are_dropped():
     assert problems(rule, "1.37") == {("status.conditions", "dropped"), ("metadata.namespace", "dropped")}
 
 
-def test_a_field_inside_a_dropped_one_is_not_reported_again():
+def test_a_field_inside_a_dropped_field_is_not_reported():
     device = {"name": "a", "taints": [{"key": "a", "effect": "NoExecute", "surprise": 1}]}
     obj = {**SLICE, "spec": {**SLICE["spec"], "devices": [device]}}
     assert problems(obj, "1.34") == {("spec.devices[0].taints", "dropped")}
@@ -110,6 +113,7 @@ def test_a_field_inside_a_dropped_one_is_not_reported_again():
 
 
 @given(JSON, st.sampled_from(sorted(versions.SERVED)), st.sampled_from(["1.34", "1.35", "1.36", "1.37"]))
-def test_unsupported_accepts_any_object(spec, served, kubernetes):
+def test_any_object_can_be_checked_for_unsupported_fields(spec, served, kubernetes):
     version, kind = served
-    features.unsupported({"apiVersion": version, "kind": kind, "spec": spec}, kubernetes)
+    obj = {"apiVersion": version, "kind": kind, "spec": spec}
+    assert all(problem.rule for problem in features.unsupported(obj, kubernetes))

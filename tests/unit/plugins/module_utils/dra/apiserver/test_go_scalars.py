@@ -23,6 +23,6 @@ def test_numbers_have_the_value_and_type_that_go_reads(text: str, value: float) 
 
 
 @given(st.from_regex(NUMBER, fullmatch=True))
-def test_whatever_looks_like_a_number_is_read(text: str) -> None:
+def test_text_in_the_format_of_a_number_becomes_a_number_or_stays_text(text: str) -> None:
     assert text[0] in FIRST and re.fullmatch(NUMBER, text)
     assert isinstance(number(text), (int, float)) or number(text) == text

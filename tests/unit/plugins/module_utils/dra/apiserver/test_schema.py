@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""The fields of resource.k8s.io in each version and release, and the decoder that checks their types."""
+
 from __future__ import annotations
 
 import pytest
@@ -50,7 +52,7 @@ def test_fields_depend_on_version_and_release():
 
 
 @pytest.mark.parametrize(
-    "text, good",
+    "text, valid",
     [
         ("2026-01-02T03:04:05Z", True),
         ("2026-01-02T03:04:05.678+01:00", True),
@@ -69,8 +71,8 @@ def test_fields_depend_on_version_and_release():
         ("", False),
     ],
 )
-def test_only_times_that_the_server_accepts_are_times(text, good):
-    assert is_time(text) is good
+def test_only_times_that_the_server_accepts_are_times(text, valid):
+    assert is_time(text) is valid
 
 
 def decode(value, struct, version=versions.V1, minor=37):
@@ -79,7 +81,7 @@ def decode(value, struct, version=versions.V1, minor=37):
     return read, [str(problem) for problem in decoder.types], [problem.path for problem, _unused in decoder.unknown]
 
 
-def test_null_is_unset_and_zero_in_lists_and_maps():
+def test_null_unsets_a_field_and_is_the_zero_value_in_lists_and_maps():
     value = {
         "name": None,
         "attributes": {"a": None},

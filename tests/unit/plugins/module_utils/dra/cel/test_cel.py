@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hand-picked cases for the engine. tests/oracle/test_cel.py checks that a server gives the same results."""
+"""The CEL engine, on hand-picked expressions. tests/oracle/test_cel.py checks that a server gives the same results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ except EngineMissing:
     ENGINE = None
 needs_engine = pytest.mark.skipif(ENGINE is None, reason="cel-expr-python is not installed for this Python")
 
-D = 'device.attributes["d.io"]'
+ATTRIBUTES = 'device.attributes["d.io"]'
 DEVICE = {
     "attributes": {"s": {"string": "a"}, "d.io/i": {"int": 3}, "v": {"version": "1.2.3"}, "o.io/b": {"bool": True}},
     "capacity": {"memory": {"value": "80Gi"}},
@@ -32,14 +32,14 @@ DEVICE = {
 
 
 def test_a_missing_package_is_reported(monkeypatch):
-    real = builtins.__import__
+    real_import = builtins.__import__
 
-    def refuse(name, *rest, **more):
+    def import_without_cel(name, *rest, **more):
         if name.startswith("cel_expr_python"):
             raise ImportError(name)
-        return real(name, *rest, **more)
+        return real_import(name, *rest, **more)
 
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setattr(builtins, "__import__", import_without_cel)
     with pytest.raises(EngineMissing, match="cel-expr-python"):
         Engine()
 
@@ -50,11 +50,11 @@ def test_a_missing_package_is_reported(monkeypatch):
     [
         ("true", 0),
         ('device.driver == "d.io"', 3),
-        (f"{D}.b", 4),
-        (f"has({D}.i) && {D}.i >= 3", 8),
-        (f"type({D}.i) in [int]", 17),
+        (f"{ATTRIBUTES}.b", 4),
+        (f"has({ATTRIBUTES}.i) && {ATTRIBUTES}.i >= 3", 8),
+        (f"type({ATTRIBUTES}.i) in [int]", 17),
         ('device.capacity["d.io"].memory.compareTo(quantity("80Gi")) >= 0', 7),
-        (f'{D}.exists_one(k, k == "i")', 133),
+        (f'{ATTRIBUTES}.exists_one(k, k == "i")', 133),
     ],
 )
 def test_expressions_have_the_cost_that_the_server_estimates(expression, cost):
@@ -74,7 +74,7 @@ def test_expressions_have_the_cost_that_the_server_estimates(expression, cost):
         ("[1, dyn('a')].size() == 2", "elements of different types"),
         ("device.driver.matches('[')", "invalid matches argument"),
         ("duration('1 day') > duration('1s')", "invalid duration argument"),
-        (f"type({D}.i) == int", "too complex"),
+        (f"type({ATTRIBUTES}.i) == int", "too complex"),
         ("'" + "é" * 5120 + "' == ''", "bytes, at most 10240"),
         ("'\ud800' == ''", "not valid Unicode"),
     ],
@@ -91,7 +91,7 @@ def test_invalid_expressions_are_reported_with_a_reason(expression, message):
 @pytest.mark.parametrize(
     "expression", ["has(device.driver)", "1 < 1.5", '"a".find("a") == "a"', "sets.contains([1], [1])"]
 )
-def test_what_only_a_server_knows_is_not_an_error(expression):
+def test_expressions_that_only_a_server_can_check_are_not_errors(expression):
     verdict = ENGINE.judge(expression)
     assert not verdict.errors and verdict.unchecked and verdict.cost is None
     assert ENGINE.check(expression) == []
@@ -103,11 +103,11 @@ def test_what_only_a_server_knows_is_not_an_error(expression):
 @pytest.mark.parametrize(
     ("expression", "result"),
     [
-        (f'{D}.s == "a" && {D}.i == 3', True),
+        (f'{ATTRIBUTES}.s == "a" && {ATTRIBUTES}.i == 3', True),
         ('device.attributes["o.io"].b', True),
         ('"none" in device.attributes', False),
         ('has(device.attributes["none"].x)', False),
-        (f'{D}.v.isGreaterThan(semver("1.2.3-rc.1"))', True),
+        (f'{ATTRIBUTES}.v.isGreaterThan(semver("1.2.3-rc.1"))', True),
         ('device.capacity["d.io"].memory == quantity("85899345920")', True),
         ("device.allowMultipleAllocations", False),
     ],
@@ -120,11 +120,11 @@ def test_expressions_are_evaluated_on_a_device(expression, result):
 @pytest.mark.parametrize(
     "expression",
     [
-        f"{D}.nothing == 1",
+        f"{ATTRIBUTES}.nothing == 1",
         'device.attributes["none"].x',
-        f"{D}.s",
-        f'{D}.v == "1.2.3"',
-        f"{D}.s >= 1",
+        f"{ATTRIBUTES}.s",
+        f'{ATTRIBUTES}.v == "1.2.3"',
+        f"{ATTRIBUTES}.s >= 1",
         "device.nothing",
     ],
 )
@@ -142,7 +142,7 @@ def test_a_device_is_read_in_the_format_of_the_api():
     assert ENGINE.matches("device.attributes.size() == 0", {"attributes": None}, "d.io")
 
 
-# Values of the attribute i. In Python, 1, 1.0 and true are equal.
+#: Values of the attribute i. Some are equal in Python: 1 and True, 0 and False.
 VALUES = [None, {"int": 1}, {"int": 0}, {"bool": True}, {"bool": False}, {"string": "1"}, {"version": "1.0.0"}]
 
 
@@ -150,20 +150,23 @@ VALUES = [None, {"int": 1}, {"int": 0}, {"bool": True}, {"bool": False}, {"strin
 @pytest.mark.parametrize(
     ("expression", "results"),
     [
-        (f"has({D}.i)", [False, True, True, True, True, True, True]),
-        (f'"i" in {D}', [False, True, True, True, True, True, True]),
-        (f"has({D}.i) && type({D}.i) in [int] && {D}.i >= 1", [False, True, False, False, False, False, False]),
-        (f"{D}.i == true", [None, False, False, True, False, False, None]),
-        (f'{D}["i"] == "1"', [None, False, False, False, False, True, None]),
+        (f"has({ATTRIBUTES}.i)", [False, True, True, True, True, True, True]),
+        (f'"i" in {ATTRIBUTES}', [False, True, True, True, True, True, True]),
+        (
+            f"has({ATTRIBUTES}.i) && type({ATTRIBUTES}.i) in [int] && {ATTRIBUTES}.i >= 1",
+            [False, True, False, False, False, False, False],
+        ),
+        (f"{ATTRIBUTES}.i == true", [None, False, False, True, False, False, None]),
+        (f'{ATTRIBUTES}["i"] == "1"', [None, False, False, False, False, True, None]),
         ('"d.io" in device.attributes', [False, True, True, True, True, True, True]),
         ("device.attributes.size() == 0", [True, False, False, False, False, False, False]),
-        (f"{D}.size() == 1", [False, True, True, True, True, True, True]),
+        (f"{ATTRIBUTES}.size() == 1", [False, True, True, True, True, True, True]),
         ("device.attributes[device.driver].?i.hasValue()", [False, True, True, True, True, True, True]),
         ("device.attributes.exists(d, device.attributes[d].i == 1)", [False, True, False, False, False, False, None]),
-        (f"cel.bind(m, {D}, has(m.i))", [False, True, True, True, True, True, True]),
+        (f"cel.bind(m, {ATTRIBUTES}, has(m.i))", [False, True, True, True, True, True, True]),
     ],
 )
-def test_answers_are_cached_only_for_devices_that_look_the_same(expression, results):
+def test_a_cached_answer_is_not_used_for_another_value_of_the_attribute(expression, results):
     engine = Engine()
     for _again in range(2):
         found = []
@@ -176,7 +179,7 @@ def test_answers_are_cached_only_for_devices_that_look_the_same(expression, resu
 
 
 @needs_engine
-def test_answers_are_cached_only_for_devices_of_one_driver():
+def test_a_cached_answer_is_not_used_for_another_driver_or_another_field_of_the_device():
     shared = {**DEVICE, "allowMultipleAllocations": True}
     for _again in range(2):
         assert ENGINE.matches('device.driver == "d.io"', DEVICE, "d.io")
@@ -186,6 +189,6 @@ def test_answers_are_cached_only_for_devices_of_one_driver():
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0a\x01x"])
-def test_only_expressions_are_read(data):
+def test_bytes_that_are_not_a_parsed_expression_are_refused(data):
     with pytest.raises(ValueError, match="not an expression"):
         read(data)

@@ -15,16 +15,16 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems imp
 Values = dict[str, t.Any]
 
 
-def refused(values: Values, nodes: Values | None = None, kubernetes: str = "1.37") -> list[Problem]:
+def problems_of(values: Values, nodes: Values | None = None, kubernetes: str = "1.37") -> list[Problem]:
     """The problems of a site that must not compile."""
     with pytest.raises(Problems) as caught:
         compile_site(values, nodes, kubernetes)
     return caught.value.problems
 
 
-def one_problem(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
+def check_only_problem(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
     """Check that a site has exactly one problem, at this path and by this rule, and that its text has these words."""
-    problems = refused(values, **more)
+    problems = problems_of(values, **more)
     assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
     for word in words:
         assert word in str(problems[0])

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Errors within an inventory: each is reported once, with the path that the user wrote."""
+"""The variables of an inventory are read, and each error in them is reported once, with its path in the inventory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GPU = {"kind": "gpu"}
 RAW = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "ml"}}
 
 
-def test_a_small_template_is_read() -> None:
+def test_a_template_with_two_devices_is_read() -> None:
     inventory, problems = read(
         template({"kind": "gpu", "where": {"min_memory": "80Gi"}}, {"kind": "rdma"}, align="numa_node")
     )
@@ -51,39 +51,43 @@ def test_a_small_template_is_read() -> None:
 
 def test_a_claim_that_may_get_more_than_32_devices_is_refused() -> None:
     half = {"kind": "gpu", "count": 16}
-    either = {"name": "b", "first_of": [{"kind": "gpu", "count": 32}, {"kind": "nic", "count": 16}]}
-    assert read(template({"name": "a", **half}, either, {"name": "b2", "kind": "cpu"}))[1]
-    assert not read(template({"name": "a", **half}, either))[1]
+    gpus_or_nics = {"name": "b", "first_of": [{"kind": "gpu", "count": 32}, {"kind": "nic", "count": 16}]}
+    assert read(template({"name": "a", **half}, gpus_or_nics, {"name": "b2", "kind": "cpu"}))[1]
+    assert not read(template({"name": "a", **half}, gpus_or_nics))[1]
     assert not read(groups({"count": 32, "devices": [GPU]}))[1]
 
 
 def test_blanks_around_an_amount_are_ignored() -> None:
-    """The server trims a quantity in a field, and the quantity() of a selector fails on blanks."""
+    """The server also ignores blanks around quantities of fields, but quantity() of a CEL selector fails on them."""
     inventory, problems = read(template({"kind": "gpu", "where": {"min_memory": " 80Gi "}}))
     assert problems == []
     assert inventory.claims[0].groups[0].devices[0].where == {"min_memory": "80Gi"}
 
 
-def test_a_claim_of_a_tier_gets_the_tolerations_of_the_tier() -> None:
+def test_a_claim_of_a_tier_gets_the_tolerations_of_the_tier_except_for_admin_access() -> None:
     tiers = [{"name": "gold"}, {"name": "batch", "grace": 30}]
-    own = {"key": "x", "operator": "Exists"}
-    either = {"name": "nic", "first_of": [{"kind": "nic"}, {"kind": "rdma"}]}
-    values = template({**GPU, "tolerations": [own]}, {**GPU, "name": "all", "admin": True}, either, tier="batch")
-    found, problems = read({**values, "dra_claims_tiers": tiers})
+    own_toleration = {"key": "x", "operator": "Exists"}
+    either_nic = {"name": "nic", "first_of": [{"kind": "nic"}, {"kind": "rdma"}]}
+    values = template(
+        {**GPU, "tolerations": [own_toleration]}, {**GPU, "name": "all", "admin": True}, either_nic, tier="batch"
+    )
+    inventory, problems = read({**values, "dra_claims_tiers": tiers})
     assert not problems
-    gpu, watching, nic = found.claims[0].groups[0].devices
+    gpu, with_admin_access, nic = inventory.claims[0].groups[0].devices
     batch = [
         {"key": "lanewise.dev/hold", "operator": "Equal", "value": "batch", "effect": "NoSchedule"},
         {"key": "lanewise.dev/swap", "operator": "Equal", "value": "batch", "effect": "NoExecute"},
         {"key": "lanewise.dev/swap", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30},
     ]
-    assert gpu.tolerations == [own, *batch] and watching.tolerations == []
-    assert [one.tolerations for one in nic.alternatives] == [batch, batch]
-    found, problems = read({**template(GPU, tier="gold"), "dra_claims_tiers": tiers})
-    assert found.claims[0].groups[0].devices[0].tolerations == [{**one, "value": "gold"} for one in batch[:2]]
+    assert gpu.tolerations == [own_toleration, *batch] and with_admin_access.tolerations == []
+    assert [alternative.tolerations for alternative in nic.alternatives] == [batch, batch]
+    inventory, problems = read({**template(GPU, tier="gold"), "dra_claims_tiers": tiers})
+    assert inventory.claims[0].groups[0].devices[0].tolerations == [
+        {**toleration, "value": "gold"} for toleration in batch[:2]
+    ]
 
 
-def test_variables_of_the_role_are_not_errors() -> None:
+def test_variables_that_only_the_role_reads_are_ignored() -> None:
     assert read({"dra_claims_kubeconfig": "x", "dra_claims_workloads": [{"any": 1}]})[1] == []
 
 
@@ -306,7 +310,7 @@ def test_variables_of_the_role_are_not_errors() -> None:
         ),
     ],
 )
-def test_one_error_is_reported_once(values: Values, path: str, rule: str, words: str) -> None:
+def test_each_error_is_reported_once(values: Values, path: str, rule: str, words: str) -> None:
     problems = read(values)[1]
     assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
     assert words in str(problems[0])
@@ -329,11 +333,11 @@ def test_all_errors_are_reported_together() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(claims_strategies.sites())
-def test_sites_of_the_strategies_are_well_formed(values: Values) -> None:
+def test_random_sites_are_read_without_problems(values: Values) -> None:
     assert read(values)[1] == []
 
 
-_JUNK = st.one_of(
+_ANY_VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-2, 40),
@@ -344,19 +348,19 @@ _JUNK = st.one_of(
 )
 
 
-def _holders(value: t.Any) -> list[tuple[t.Any, t.Any]]:
+def _positions(value: t.Any) -> list[tuple[t.Any, t.Any]]:
+    """Each mapping or list inside a value with each of its keys or indexes."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
-    return [place for key in keys for place in [(value, key), *_holders(value[key])]]
+    return [position for key in keys for position in [(value, key), *_positions(value[key])]]
 
 
 @settings(max_examples=60, deadline=None)
 @given(claims_strategies.sites(), st.data())
-def test_no_inventory_breaks_the_reader(values: Values, data: st.DataObject) -> None:
-    """Any value in any place gives problems with paths of variables, and never a traceback."""
+def test_any_value_in_any_place_is_read_or_reported_with_its_path(values: Values, data: st.DataObject) -> None:
     values = copy.deepcopy(values)
     for _change in range(data.draw(st.integers(1, 4))):
-        holder, key = data.draw(st.sampled_from(_holders(values)))
-        holder[key] = data.draw(_JUNK)
+        holder, key = data.draw(st.sampled_from(_positions(values)))
+        holder[key] = data.draw(_ANY_VALUES)
     for problem in read(values)[1]:
         assert problem.path.startswith("dra_claims_"), problem
         assert problem.message

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Selectors are accepted, hold exactly where the same test in Python does, and fail on no device."""
+"""CEL selectors never fail, and match the same devices as the same condition written in Python."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ needs_engine = pytest.mark.skipif(ENGINE is None, reason="cel-expr-python is not
 DRIVERS = ["gpu.example.com", "nic.example.com"]
 NAMES = ["model", "in", "speed", "_x"]
 QUALIFIED = [f"{domain}/{name}" for domain in [*DRIVERS, "resource.kubernetes.io"] for name in NAMES]
-CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])  # the engine's binding cuts at a NUL
+CHARACTERS = st.characters(
+    exclude_characters="\0", exclude_categories=["Cs"]
+)  # the engine's Python binding truncates at NUL
 TEXTS = st.one_of(
     st.sampled_from(["", "a", "H100", "1.2.3", "v2", "28.043.1014", "true", "{0}"]), st.text(CHARACTERS, max_size=8)
 )
@@ -44,7 +46,7 @@ ATTRIBUTE = st.one_of(
 
 @st.composite
 def devices(draw):
-    """A driver and a device of it, which names attributes of its own domain with or without that domain."""
+    """A driver and one of its devices. The driver's own attributes are named with or without its domain."""
     driver = draw(st.sampled_from(DRIVERS))
     device = {}
     for kind, values in (("attributes", ATTRIBUTE), ("capacity", QUANTITIES.map(lambda value: {"value": value}))):
@@ -58,6 +60,7 @@ def devices(draw):
 
 
 def find(driver, device, kind, name):
+    """The device's attribute or capacity of this qualified name, or None."""
     found = device[kind].get(name)
     if found is None and name.startswith(f"{driver}/"):
         found = device[kind].get(name[len(driver) + 1 :])
@@ -70,19 +73,19 @@ def value_of(driver, device, name):
     return next(iter(attribute.items())) if attribute else (None, None)
 
 
-def order(version):
-    """A sort key of a version, written after section 11 of semver.org rather than taken from the code under test."""
+def version_key(version):
+    """The sort key of a version by section 11 of semver.org, independent of the code under test."""
     numbers, _unused, pre = version.partition("+")[0].partition("-")
     rank = [("0", f"{int(part):020}") if part.isdigit() else ("1", part) for part in pre.split(".")] if pre else []
     return [int(number) for number in numbers.split(".")], not pre, rank
 
 
-def kind_of(value):
+def type_of(value):
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
 
 
-def text_order(text):
-    """The three numbers of a version kept as text; None for anything else."""
+def text_version_key(text):
+    """The sort key of a version that is published as a string; None for any other string."""
     match = re.fullmatch(r"v?([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?", text)
     if not match:
         return None
@@ -90,6 +93,7 @@ def text_order(text):
 
 
 def padded(version):
+    """The version with three numbers."""
     return version if "-" in version or "+" in version else ".".join([*version.split("."), "0", "0"][:3])
 
 
@@ -97,52 +101,52 @@ ANY_VALUE = st.one_of(TEXTS, INTS, st.booleans())
 NAME = st.sampled_from(QUALIFIED)
 
 
-def versions(draw, name, kind, typed):
-    """Selectors that compare versions; see `primitives`."""
+def draw_version_selector(draw, name, kind, typed):
+    """A selector that compares versions, and its condition; see `primitives`."""
     if kind == "version":
         version = draw(st.one_of(VERSIONS, st.sampled_from(["570", "1.2"])))
         if draw(st.booleans()):
             return selectors.version_is(name, version), typed(
-                "version", lambda value: order(value) == order(padded(version))
+                "version", lambda value: version_key(value) == version_key(padded(version))
             )
         return selectors.version_at_least(name, version), typed(
-            "version", lambda value: order(value) >= order(padded(version))
+            "version", lambda value: version_key(value) >= version_key(padded(version))
         )
     version = draw(st.sampled_from(["0.0.0", "1.2.3", "28.43.1014", "2", "1.3"]))
 
     def at_least(value):
-        found = text_order(value)
-        return found is not None and found >= order(padded(version))
+        found = text_version_key(value)
+        return found is not None and found >= version_key(padded(version))
 
     return selectors.text_version_at_least(name, version), typed("string", at_least)
 
 
 @st.composite
 def primitives(draw):  # noqa: C901  # a branch per operator
-    """A written selector and the same test in Python, of driver and device."""
+    """A selector, and the same condition as a Python function of a driver and a device."""
     name = draw(NAME)
 
-    def typed(kind, test):
-        def holds(driver, device):
-            found, value = value_of(driver, device, name)
-            return found == kind and test(value)
+    def typed(attribute_type, test):
+        def condition(driver, device):
+            found_type, value = value_of(driver, device, name)
+            return found_type == attribute_type and test(value)
 
-        return holds
+        return condition
 
     kind = draw(st.sampled_from("driver has equals one_of at_least at_most text version text_version capacity".split()))
     if kind == "driver":
-        wanted = draw(st.sampled_from([*DRIVERS, 'quote".example.com']))
-        return selectors.driver_is(wanted), lambda driver, device: driver == wanted
+        selected = draw(st.sampled_from([*DRIVERS, 'quote".example.com']))
+        return selectors.driver_is(selected), lambda driver, device: driver == selected
     if kind == "has":
-        return selectors.has_attribute(name), lambda *of: value_of(*of, name)[0] is not None
+        return selectors.has_attribute(name), lambda *subject: value_of(*subject, name)[0] is not None
     if kind in ("equals", "one_of"):
         values = draw(st.lists(ANY_VALUE, min_size=1 if kind == "equals" else 0, max_size=3))
         if kind == "equals":
             values = values[:1]
-            written = selectors.equals(name, values[0])
+            selector = selectors.equals(name, values[0])
         else:
-            written = selectors.one_of(name, values)
-        return written, lambda *of: value_of(*of, name) in [(kind_of(value), value) for value in values]
+            selector = selectors.one_of(name, values)
+        return selector, lambda *subject: value_of(*subject, name) in [(type_of(value), value) for value in values]
     if kind == "at_least":
         number = draw(INTS)
         return selectors.at_least(name, number), typed("int", lambda value: value >= number)
@@ -165,55 +169,57 @@ def primitives(draw):  # noqa: C901  # a branch per operator
             return write(name, text), typed("string", lambda value: (text[:3].strip() or "x") in value)
         return write(name, text), typed("string", test)
     if kind in ("version", "text_version"):
-        return versions(draw, name, kind, typed)
-    wanted = draw(QUANTITIES)
+        return draw_version_selector(draw, name, kind, typed)
+    minimum = draw(QUANTITIES)
 
-    def enough(driver, device):
+    def has_capacity(driver, device):
         found = find(driver, device, "capacity", name)
-        return found is not None and quantity.parse(found["value"]) >= quantity.parse(wanted)
+        return found is not None and quantity.parse(found["value"]) >= quantity.parse(minimum)
 
-    return selectors.capacity_at_least(name, wanted), enough
+    return selectors.capacity_at_least(name, minimum), has_capacity
 
 
 def joined(inner):
-    def combine(pairs, write, over):
-        return write(*(pair[0] for pair in pairs)), lambda *of: over(pair[1](*of) for pair in pairs)
+    """The conjunctions, disjunctions and negations of selectors, each with its condition."""
+
+    def combine(pairs, write, quantifier):
+        return write(*(pair[0] for pair in pairs)), lambda *subject: quantifier(pair[1](*subject) for pair in pairs)
 
     parts = st.lists(inner, max_size=4)
     return st.one_of(
         parts.map(lambda pairs: combine(pairs, selectors.all_of, all)),
         parts.map(lambda pairs: combine(pairs, selectors.any_of, any)),
-        inner.map(lambda pair: (selectors.negate(pair[0]), lambda *of: not pair[1](*of))),
+        inner.map(lambda pair: (selectors.negate(pair[0]), lambda *subject: not pair[1](*subject))),
     )
 
 
 @needs_engine
 @settings(max_examples=600, deadline=None)
-@given(written=st.recursive(primitives(), joined, max_leaves=8), subjects=st.lists(devices(), min_size=1, max_size=4))
-def test_selectors_are_accepted_and_mean_what_they_say(written, subjects):
-    selector, meaning = written
+@given(pair=st.recursive(primitives(), joined, max_leaves=8), subjects=st.lists(devices(), min_size=1, max_size=4))
+def test_selectors_are_valid_and_match_the_same_devices_as_python_conditions(pair, subjects):
+    selector, condition = pair
     verdict = ENGINE.judge(selector.text)
     assert verdict.errors == verdict.unchecked == ()
     for driver, device in subjects:
-        assert ENGINE.matches(selector.text, device, driver) == meaning(driver, device)
+        assert ENGINE.matches(selector.text, device, driver) == condition(driver, device)
 
 
 @needs_engine
 @settings(max_examples=300, deadline=None)
 @given(st.text(CHARACTERS))
 @example("\x7f\x85\u2028\ufeff\U0001f600\"'\\{}\n\r\t${{}}")
-def test_any_quoted_text_reads_back(text):
+def test_any_text_is_compared_unchanged(text):
     name = "gpu.example.com/model"
     device = {"attributes": {name: {"string": text}}}
     for selector in (selectors.equals(name, text), selectors.contains(name, text), selectors.starts_with(name, text)):
         assert ENGINE.matches(selector.text, device, "other.example.com")
     other = {"attributes": {name: {"string": f"{text}x"}}}
     assert not ENGINE.matches(selectors.equals(name, text).text, other, "other.example.com")
-    # Not even a NUL ends the constant
+    # a NUL does not end the constant
     assert not ENGINE.matches(selectors.equals(name, f"{text}\0").text, device, "other.example.com")
 
 
-def test_selectors_are_written_in_plain_text_if_possible():
+def test_only_characters_that_are_not_printable_are_escaped():
     assert selectors.equals("a.io/b", "NVIDIA H100 80GB HBM3").text == (
         'has(device.attributes["a.io"].b) && "NVIDIA H100 80GB HBM3" == device.attributes["a.io"].b'
     )
@@ -221,24 +227,24 @@ def test_selectors_are_written_in_plain_text_if_possible():
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**63, -(2**63) - 1])
-def test_values_beyond_the_range_of_cel_are_refused(value):
+def test_values_that_cel_cannot_represent_are_refused(value):
     with pytest.raises(ValueError, match="64 bits|Unicode"):
         selectors.literal(value)
 
 
 @pytest.mark.parametrize("name", ["model", "/model", "a.io/", "a.io/x-y", "a.io/x/y", "a.io/1x"])
-def test_names_need_domain_and_identifier(name):
+def test_names_without_a_domain_or_a_valid_identifier_are_refused(name):
     with pytest.raises(ValueError, match="DOMAIN/NAME"):
         selectors.equals(name, 1)
 
 
 @pytest.mark.parametrize("version", ["", "x", "1.2.3.4", "01.2.3", "1.2-rc1", "v1.2.3"])
-def test_versions_are_read_strictly(version):
+def test_invalid_versions_are_refused(version):
     with pytest.raises(ValueError, match="semantic version"):
         selectors.version_at_least("a.io/b", version)
 
 
-def test_precedence_is_kept_by_parentheses():
+def test_parentheses_preserve_precedence():
     a, b, c = (selectors.driver_is(name) for name in "abc")
     both = selectors.all_of(a, selectors.any_of(b, c))
     assert both.text == 'device.driver == "a" && (device.driver == "b" || device.driver == "c")'
@@ -253,11 +259,11 @@ def test_each_part_is_a_separate_selector():
     assert selectors.device_selectors([]) == []
 
 
-def test_more_parts_than_selectors_are_joined():
+def test_parts_are_joined_if_there_are_more_than_the_api_allows():
     parts = [
         selectors.any_of(selectors.driver_is(f"d{number}"), selectors.driver_is("x" * number)) for number in range(70)
     ]
-    texts = [one["cel"]["expression"] for one in selectors.device_selectors(parts)]
+    texts = [entry["cel"]["expression"] for entry in selectors.device_selectors(parts)]
     assert len(texts) == limits.SELECTORS
     assert " && ".join(texts) == " && ".join(f"({part.text})" for part in parts)
 
@@ -266,11 +272,11 @@ def test_more_parts_than_selectors_are_joined():
 def test_expressions_of_any_form_keep_their_meaning_when_joined():
     parts = [selectors.Selector(text) for text in ("true || false", "false // never", "true")]
     parts += [selectors.driver_is("d")] * (2 * limits.SELECTORS)
-    texts = [one["cel"]["expression"] for one in selectors.device_selectors(parts)]
+    texts = [entry["cel"]["expression"] for entry in selectors.device_selectors(parts)]
     assert len(texts) == limits.SELECTORS
     assert not all(ENGINE.matches(text, {}, "d") for text in texts)
     parts[1] = selectors.Selector("true // always")
-    texts = [one["cel"]["expression"] for one in selectors.device_selectors(parts)]
+    texts = [entry["cel"]["expression"] for entry in selectors.device_selectors(parts)]
     assert all(ENGINE.matches(text, {}, "d") for text in texts)
     assert not any(ENGINE.matches(text, {}, "e") for text in texts[-5:])
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares of a GPU, rendered for the engine of the site, and opaque configurations that NVIDIA's driver refuses."""
+"""Shares of a GPU, compiled for the sharing engine of the site, and configurations that NVIDIA's driver refuses."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ HAMI = "hami-core-gpu.project-hami.io"
 
 
 def site(options: Values, share: Values | None, template: bool = True, driver: str = NVIDIA, **device: t.Any) -> Values:
+    """The variables of a site with one driver, with these options, and one template or claim for a share of a GPU."""
     gpu = {"name": "gpu", "kind": "gpu", **({"share": share} if share is not None else {}), **device}
     body = {"name": "a", "namespace": "ml", "devices": [gpu]}
     drivers = {driver: {"version": "0.5.0" if driver == NVIDIA else "main", **options}}
     return {"dra_claims_drivers": drivers, f"dra_claims_{'templates' if template else 'claims'}": [body]}
 
 
-def devices(made: Site, kind: str = "ResourceClaimTemplate") -> Values:
-    spec = next(one["spec"] for one in made.objects if one["kind"] == kind)
+def devices_of(compiled: Site, kind: str = "ResourceClaimTemplate") -> Values:
+    spec = next(obj["spec"] for obj in compiled.objects if obj["kind"] == kind)
     return t.cast(Values, (spec["spec"] if "spec" in spec else spec)["devices"])
 
 
 def refusal(values: Values) -> tuple[str, str]:
+    """The path and the text of the only problem of a site."""
     with pytest.raises(Problems) as caught:
         compile_site(values)
     [problem] = caught.value.problems
@@ -59,14 +61,14 @@ def refusal(values: Values) -> tuple[str, str]:
     ],
 )
 def test_a_share_requests_capacity(driver: str, options: Values, share: Values, requests: Values) -> None:
-    [request] = devices(compile_site(site(options, share, driver=driver)))["requests"]
+    [request] = devices_of(compile_site(site(options, share, driver=driver)))["requests"]
     assert request["exactly"]["capacity"]["requests"] == requests
 
 
 @pytest.mark.parametrize("options", [{"engine": "mig"}, {"engine": "dynamic-mig"}])
-def test_a_partition_is_a_filter(options: Values) -> None:
-    made = compile_site(site(options, {"partition": "3g.40gb"}))
-    [request] = devices(made)["requests"]
+def test_a_partition_is_requested_by_its_class_and_a_selector(options: Values) -> None:
+    compiled = compile_site(site(options, {"partition": "3g.40gb"}))
+    [request] = devices_of(compiled)["requests"]
     assert "3g.40gb" in request["exactly"]["selectors"][0]["cel"]["expression"]
     assert request["exactly"]["deviceClassName"] == "gpu-partition"
 
@@ -90,32 +92,33 @@ def test_a_partition_is_a_filter(options: Values) -> None:
     ],
 )
 def test_a_share_configures_the_sharing_engine(options: Values, share: Values, sharing: Values) -> None:
-    made = compile_site(site(options, share, template=False))
-    [config] = devices(made, "ResourceClaim")["config"]
+    compiled = compile_site(site(options, share, template=False))
+    [config] = devices_of(compiled, "ResourceClaim")["config"]
     assert config["requests"] == ["gpu"] and config["opaque"]["parameters"]["sharing"] == sharing
-    assert not made.warnings
-    assert any("gets its own claim" in words for words in compile_site(site(options, share)).warnings)
+    assert not compiled.warnings
+    assert any("gets its own claim" in warning for warning in compile_site(site(options, share)).warnings)
 
 
-def test_a_share_that_is_only_counted_gives_a_warning() -> None:
+def test_a_share_that_is_not_enforced_gives_a_warning() -> None:
     options = {"engine": "consumable-shares", "consumable_shares": "memory"}
-    made = compile_site(site(options, {"memory": "20Gi"}))
-    assert any("only counts memory" in words for words in made.warnings)
-    template = next(one for one in made.objects if one["kind"] == "ResourceClaimTemplate")
+    compiled = compile_site(site(options, {"memory": "20Gi"}))
+    assert any("only counts memory" in warning for warning in compiled.warnings)
+    template = next(obj for obj in compiled.objects if obj["kind"] == "ResourceClaimTemplate")
     assert template["metadata"]["annotations"]["share.lanewise.dev/gpu"].startswith(
         "consumable-shares: memory only counted; idle capacity: any process can use all of it"
     )
-    assert any("without cores takes all" in w for w in compile_site(site({}, {"memory": "1Gi"}, driver=HAMI)).warnings)
+    warnings = compile_site(site({}, {"memory": "1Gi"}, driver=HAMI)).warnings
+    assert any("without cores takes all" in warning for warning in warnings)
 
 
-@pytest.mark.parametrize(("counted", "warned"), [("memory", False), ("unlimited", True), (4, True)])
-def test_a_gpu_without_a_share_that_others_can_get_gives_a_warning(counted: t.Any, warned: bool) -> None:
-    made = compile_site(site({"consumable_shares": counted}, None))
-    assert any("other claims can get the same GPU" in words for words in made.warnings) is warned
+@pytest.mark.parametrize(("consumable_shares", "warned"), [("memory", False), ("unlimited", True), (4, True)])
+def test_a_gpu_without_a_share_that_others_can_get_gives_a_warning(consumable_shares: t.Any, warned: bool) -> None:
+    compiled = compile_site(site({"consumable_shares": consumable_shares}, None))
+    assert any("other claims can get the same GPU" in warning for warning in compiled.warnings) is warned
 
 
 @pytest.mark.parametrize(
-    ("options", "share", "words"),
+    ("options", "share", "reported"),
     [
         ({}, {"memory": "20Gi"}, "the site sets no engine for gpu.nvidia.com"),
         ({"engine": "mig"}, {"memory": "20Gi"}, "mig of gpu.nvidia.com does not support memory"),
@@ -126,13 +129,13 @@ def test_a_gpu_without_a_share_that_others_can_get_gives_a_warning(counted: t.An
         ({"engine": "time-slicing"}, {"memory": "1Gi"}, "does not support memory"),
     ],
 )
-def test_a_share_that_the_engine_cannot_keep_is_refused(options: Values, share: Values, words: str) -> None:
+def test_a_share_that_the_engine_does_not_support_is_refused(options: Values, share: Values, reported: str) -> None:
     path, text = refusal(site(options, share))
-    assert path.startswith("dra_claims_templates[0].devices[0].share") and words in text
+    assert path.startswith("dra_claims_templates[0].devices[0].share") and reported in text
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "reported"),
     [
         ({"engine": "mips"}, "must be one of"),
         ({"engine": "hami-core"}, "hami-core is an engine of hami-core-gpu.project-hami.io"),
@@ -144,9 +147,9 @@ def test_a_share_that_the_engine_cannot_keep_is_refused(options: Values, share: 
         ({"engine": "mps", "consumable_shares": 2}, "prepares no claim with MPS while consumable_shares is set"),
     ],
 )
-def test_an_engine_that_the_driver_does_not_run_is_refused(options: Values, words: str) -> None:
+def test_an_engine_that_the_driver_does_not_support_is_refused(options: Values, reported: str) -> None:
     path, text = refusal(site(options, None))
-    assert path.startswith("dra_claims_drivers.gpu.nvidia.com.") and words in text
+    assert path.startswith("dra_claims_drivers.gpu.nvidia.com.") and reported in text
 
 
 def test_each_part_of_a_share_is_supported_by_some_engine() -> None:
@@ -155,21 +158,21 @@ def test_each_part_of_a_share_is_supported_by_some_engine() -> None:
         assert {*engine.required_parts, *engine.enforced} <= set(engine.supported_parts)
 
 
-def test_a_share_of_a_gpu_can_be_aligned_with_a_nic_below_its_root() -> None:
-    """As for whole GPUs, a node with enough memory is found, and another one is refused."""
+def test_a_share_of_a_gpu_can_be_aligned_with_a_nic_by_pcie_root() -> None:
+    """The node can satisfy a claim for 20 GiB. A claim for 200 GiB is refused, because no node can satisfy it."""
     values = site({"engine": "consumable-shares", "consumable_shares": "memory"}, {"memory": "20Gi"})
     values["dra_claims_drivers"]["lanewise.dev"] = {"version": "1.0.0"}
     values["dra_claims_templates"][0]["align"] = "pcie_root"
     values["dra_claims_templates"][0]["devices"].append({"kind": "nic", "name": "nic"})
-    made = compile_site(values, {"one": relevant_facts("hgx-h100")})
-    assert [one.nodes or one.unknown for one in made.reach]
+    compiled = compile_site(values, {"one": relevant_facts("hgx-h100")})
+    assert [reach.nodes for reach in compiled.reach] == [["one"]]
     values["dra_claims_templates"][0]["devices"][0]["share"]["memory"] = "200Gi"
     with pytest.raises(Problems):
         compile_site(values, {"one": relevant_facts("hgx-h100")})
 
 
 @pytest.mark.parametrize(
-    ("gates", "parameters", "place"),
+    ("gates", "parameters", "field"),
     [
         (
             {"MPSSupport": True},
@@ -205,8 +208,8 @@ def test_a_share_of_a_gpu_can_be_aligned_with_a_nic_below_its_root() -> None:
     ],
 )
 def test_configurations_that_the_nvidia_driver_refuses_are_reported(
-    gates: Values, parameters: Values, place: str
+    gates: Values, parameters: Values, field: str
 ) -> None:
-    given = {"driver": NVIDIA, "parameters": {"apiVersion": "resource.nvidia.com/v1beta1", **parameters}}
-    path, _text = refusal(site({"feature_gates": gates}, None, config=[given]))
-    assert path.startswith("dra_claims_templates[0].devices[0].config[0].parameters.") and path.endswith(place)
+    config = {"driver": NVIDIA, "parameters": {"apiVersion": "resource.nvidia.com/v1beta1", **parameters}}
+    path, _text = refusal(site({"feature_gates": gates}, None, config=[config]))
+    assert path.startswith("dra_claims_templates[0].devices[0].config[0].parameters.") and path.endswith(field)

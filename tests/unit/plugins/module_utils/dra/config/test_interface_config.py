@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""Validation of InterfaceConfigs."""
+
 from __future__ import annotations
 
 import json
@@ -53,7 +55,7 @@ FULL = {
 }
 
 
-def test_a_configuration_of_all_fields_is_valid() -> None:
+def test_a_configuration_with_all_fields_is_valid() -> None:
     assert validate(FULL, "interface", complete=False) == []
     assert validate(parameters(FULL), "config") == []
     assert set(FULL) | {"dhcp", "child", "share"} == set(interface_config.FIELDS)
@@ -62,14 +64,14 @@ def test_a_configuration_of_all_fields_is_valid() -> None:
     assert validate({"share": {}}, "interface", complete=False) == []
 
 
-def _only(interface: object, path: str, rule: str, words: str = "") -> None:
+def _check_only_problem(interface: object, path: str, rule: str, reported: str = "") -> None:
     problems = validate(interface, "i", complete=False)
     assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
-    assert words in str(problems[0])
+    assert reported in str(problems[0])
 
 
 @pytest.mark.parametrize(
-    ("interface", "path", "rule", "words"),
+    ("interface", "path", "rule", "reported"),
     [
         ("eth0", "i", "wrong-type", "mapping"),
         ({"adresses": []}, "i.adresses", "unknown-key", "did you mean 'addresses'?"),
@@ -134,17 +136,17 @@ def _only(interface: object, path: str, rule: str, words: str = "") -> None:
         ({"apiVersion": "v1"}, "i.apiVersion", "bad-value", "lanewise.dev/v1alpha1"),
     ],
 )
-def test_one_error_is_reported_once(interface: object, path: str, rule: str, words: str) -> None:
-    _only(interface, path, rule, words)
+def test_an_error_is_reported_once(interface: object, path: str, rule: str, reported: str) -> None:
+    _check_only_problem(interface, path, rule, reported)
 
 
-def test_a_whole_config_must_state_apiversion_and_kind() -> None:
+def test_a_complete_config_must_have_apiversion_and_kind() -> None:
     assert [problem.path for problem in validate({}, "c")] == ["c.apiVersion", "c.kind"]
 
 
 def test_all_errors_are_reported() -> None:
-    wrong = {"mtu": 1, "x": 2, "routes": [{"destination": 1}, {"gateway": "a"}]}
-    assert sorted(problem.path for problem in validate(wrong, "i", complete=False)) == [
+    invalid = {"mtu": 1, "x": 2, "routes": [{"destination": 1}, {"gateway": "a"}]}
+    assert sorted(problem.path for problem in validate(invalid, "i", complete=False)) == [
         "i.mtu",
         "i.routes[0].destination",
         "i.routes[1].destination",
@@ -154,7 +156,7 @@ def test_all_errors_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"addresses": [0] * 1_000_000},
         {"addresses": [{}] * 100_000},
@@ -163,11 +165,11 @@ def test_all_errors_are_reported() -> None:
         {"sysctls": {"y" * 1000 + str(number): 0 for number in range(50_000)}},
         {"routes": [{str(number): 0 for number in range(1000)}] * 64},
     ],
-    ids=lambda wrong: next(iter(wrong))[:9],
+    ids=lambda invalid: next(iter(invalid))[:9],
 )
-def test_an_unbounded_number_of_errors_gives_a_short_message(wrong: dict[str, object]) -> None:
+def test_many_errors_give_a_short_message_in_little_time(invalid: dict[str, object]) -> None:
     start = time.process_time()
-    problems = validate(wrong, "i", complete=False)
+    problems = validate(invalid, "i", complete=False)
     assert time.process_time() - start < 2
     assert 1 < len(problems) <= MAX_PROBLEMS + 1
     assert sum(len(str(problem)) for problem in problems) < 10_000
@@ -184,12 +186,12 @@ def test_long_config_is_refused() -> None:
         for i in range(64)
     ]
     assert limits.opaque_size(parameters(long)) > limits.OPAQUE_BYTES
-    _only(long, "i", "too-long")
+    _check_only_problem(long, "i", "too-long")
 
 
 @settings(max_examples=60, deadline=None)
 @given(claims_strategies.interfaces())
-def test_an_interface_is_valid_in_an_inventory_and_as_a_whole_config(interface: dict[str, object]) -> None:
+def test_a_generated_interface_is_valid_in_an_inventory_and_as_a_complete_config(interface: dict[str, object]) -> None:
     assert validate(interface, "i", complete=False) == []
     assert validate(json.loads(json.dumps(parameters(interface))), "i") == []
 
@@ -202,7 +204,7 @@ def test_no_config_breaks_the_check(config: object) -> None:
         assert problem.message
 
 
-def test_policy_has_a_validation_for_each_field_and_rule() -> None:
+def test_the_policy_has_a_validation_for_each_field_and_rule() -> None:
     policy, binding = interface_policy.objects({"a": "b"})
     messages = [entry["message"] for entry in policy["spec"]["validations"]]
     for name in interface_config.CONFIG.fields:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Rates of shares, for any sequence of allocations, releases and changes of the factor that the capacity permits."""
+"""Rates of shares of a NIC, after any sequence of allocations, releases and changes of the overcommit factor."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from hypothesis import strategies as st
 
 PHYSICAL = 100 * 10**9
 FACTORS = st.integers(100, 1000).map(lambda hundredths: Fraction(hundredths, 100))
-#: Events of a card: a share is requested (bit/s, hard), the first share is released, or the factor changes.
+#: Events of a NIC: a share is requested (bit/s, hard), the oldest share is released, or the factor changes.
 EVENTS = st.lists(
     st.one_of(st.tuples(st.integers(1, PHYSICAL), st.booleans()), st.just("release"), FACTORS), min_size=1, max_size=30
 )
 
 
 def allocated(events: list[object]) -> tuple[Fraction, list[Share]]:
-    """The shares of a card after these events, as the scheduler allocates them from the published capacity."""
+    """The factor and the shares of a NIC after these events. As the scheduler does, it allocates a share only if the
+    published capacity is sufficient."""
     factor, shares = Fraction(1), list[Share]()
     for event in events:
         if isinstance(event, Fraction):
@@ -38,20 +39,21 @@ def allocated(events: list[object]) -> tuple[Fraction, list[Share]]:
         elif event == "release":
             del shares[:1]
         else:
-            asked, hard = event
-            consumed = math.ceil(asked * factor) if hard else asked
+            requested, hard = event
+            consumed = math.ceil(requested * factor) if hard else requested
             capacity = math.floor(PHYSICAL * factor) - capacity_deficit(factor, shares)
-            if consumed + sum(one.consumed for one in shares) <= capacity:
-                shares.append(Share(asked, hard, factor, consumed))
+            if consumed + sum(share.consumed for share in shares) <= capacity:
+                shares.append(Share(requested, hard, factor, consumed))
     return factor, shares
 
 
 def check_guarantees(factor: Fraction, shares: list[Share]) -> None:
-    least, found = guarantees(PHYSICAL, factor, shares), rates(PHYSICAL, shares)
-    assert sum(least) <= sum(one.rate for one in found) <= PHYSICAL
-    for one, rate, force in zip(shares, least, found):
-        assert rate == force.rate == one.requested if one.hard else rate <= force.rate <= one.requested
-        assert force.rate <= force.ceiling <= PHYSICAL
+    """Check that the guarantees fit in the rates, and the rates in the physical rate and in what was requested."""
+    guaranteed, effective = guarantees(PHYSICAL, factor, shares), rates(PHYSICAL, shares)
+    assert sum(guaranteed) <= sum(rate.rate for rate in effective) <= PHYSICAL
+    for share, guarantee, rate in zip(shares, guaranteed, effective):
+        assert guarantee == rate.rate == share.requested if share.hard else guarantee <= rate.rate <= share.requested
+        assert rate.rate <= rate.ceiling <= PHYSICAL
 
 
 @given(EVENTS)
@@ -59,24 +61,24 @@ def test_every_share_gets_at_least_its_guarantee(events: list[object]) -> None:
     factor, shares = allocated(events)
     check_guarantees(factor, shares)
     if not totals(PHYSICAL, factor, shares).debt:
-        least = [one.requested if one.hard else math.floor(one.requested / factor) for one in shares]
-        assert guarantees(PHYSICAL, factor, shares) == least
+        expected = [share.requested if share.hard else math.floor(share.requested / factor) for share in shares]
+        assert guarantees(PHYSICAL, factor, shares) == expected
 
 
 @given(EVENTS)
 def test_only_a_raised_factor_lowers_a_guarantee(events: list[object]) -> None:
     factor, before = Fraction(1), list[tuple[Share, int]]()
     for count, event in enumerate(events, 1):
-        had, (factor, shares) = factor, allocated(events[:count])
-        kept = before[1:] if event == "release" else before
-        now = list(zip(shares, guarantees(PHYSICAL, factor, shares)))
-        if factor <= had:
-            assert all(rate >= old for (_one, rate), (_same, old) in zip(now, kept))
-        before = now
+        previous_factor, (factor, shares) = factor, allocated(events[:count])
+        remaining = before[1:] if event == "release" else before
+        after = list(zip(shares, guarantees(PHYSICAL, factor, shares)))
+        if factor <= previous_factor:
+            assert all(new >= old for (_share, new), (_same_share, old) in zip(after, remaining))
+        before = after
 
 
-def test_guarantees_shrink_while_more_is_promised_than_the_nic_has() -> None:
-    """The lower factor would guarantee a share all that it asked for, but it has less until another share ends."""
+def test_guarantees_are_reduced_while_they_exceed_the_rate_of_the_nic() -> None:
+    """Factor 1 would guarantee each share its full request, but it gets less until the other share ends."""
     shares = [Share(60, consumed=60), Share(100, factor=Fraction(2), consumed=100)]
     check_guarantees(Fraction(1), shares)
     assert guarantees(100, Fraction(2), shares) == [30, 50]
@@ -87,7 +89,7 @@ def test_guarantees_shrink_while_more_is_promised_than_the_nic_has() -> None:
 def test_a_slower_link_changes_no_guarantee() -> None:
     shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
     assert guarantees(50, Fraction(1), shares) == [60, 40]
-    assert [one.rate for one in rates(50, shares)] == [10, 40]
+    assert [rate.rate for rate in rates(50, shares)] == [10, 40]
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
@@ -96,44 +98,44 @@ def test_the_order_of_shares_does_not_matter(events: list[object], generator: ra
     order = list(range(len(shares)))
     generator.shuffle(order)
     found = rates(PHYSICAL, shares)
-    assert rates(PHYSICAL, [shares[place] for place in order]) == [found[place] for place in order]
+    assert rates(PHYSICAL, [shares[i] for i in order]) == [found[i] for i in order]
 
 
 @given(EVENTS)
-def test_rates_in_force_are_stable(events: list[object]) -> None:
-    """If each share asks for its rate in force as a hard share, the rates stay the same."""
+def test_effective_rates_are_stable(events: list[object]) -> None:
+    """If each share requests its effective rate as a hard share, the rates stay the same."""
     factor, shares = allocated(events)
     found = rates(PHYSICAL, shares)
-    kept = [Share(one.rate, True) for one in found]
-    assert [one.rate for one in rates(PHYSICAL, kept)] == [one.rate for one in found]
+    hard = [Share(rate.rate, True) for rate in found]
+    assert [rate.rate for rate in rates(PHYSICAL, hard)] == [rate.rate for rate in found]
 
 
 @given(st.integers(1, PHYSICAL), EVENTS)
 def test_rates_never_exceed_a_slower_link(physical: int, events: list[object]) -> None:
     factor, shares = allocated(events)
     found = rates(physical, shares)
-    assert sum(one.rate for one in found) <= physical
-    if sum(one.requested for one in shares if one.hard) <= physical:
-        assert all(force.rate == one.requested for one, force in zip(shares, found) if one.hard)
+    assert sum(rate.rate for rate in found) <= physical
+    if sum(share.requested for share in shares if share.hard) <= physical:
+        assert all(rate.rate == share.requested for share, rate in zip(shares, found) if share.hard)
 
 
-def test_a_raised_factor_reduces_soft_shares_only() -> None:
+def test_only_soft_shares_get_less_when_a_raised_factor_admits_more_shares() -> None:
     shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
     assert rates(100, shares) == [EffectiveRate(60, 100), EffectiveRate(40, 100)]
-    # the capacity under the new factor is 200 - 40: the hard share takes 80 of it, and has consumed 40
+    # the hard share has consumed 40, and would consume 80 with the new factor
     assert capacity_deficit(Fraction(2), shares) == 40
     shares.append(Share(60, factor=Fraction(2), consumed=60))
-    assert [one.rate for one in rates(100, shares)] == [30, 40, 30]
+    assert [rate.rate for rate in rates(100, shares)] == [30, 40, 30]
 
 
 def test_a_lowered_factor_leaves_a_debt() -> None:
     shares = [Share(100, factor=Fraction(2), consumed=100), Share(100, factor=Fraction(2), consumed=100)]
-    assert [one.rate for one in rates(100, shares)] == [50, 50]
+    assert [rate.rate for rate in rates(100, shares)] == [50, 50]
     assert totals(100, Fraction(1), shares).debt == 100
     assert totals(100, Fraction(2), shares).debt == 0
     assert totals(100, Fraction(1), shares[:1]).debt == 0
 
 
-def test_bursts_are_limited_by_the_ceiling() -> None:
+def test_the_ceiling_of_a_share_is_between_its_rate_and_the_ceiling_of_the_nic() -> None:
     shares = [Share(10, burst=50), Share(10), Share(10, burst=5), Share(10, burst=1000)]
-    assert [one.ceiling for one in rates(100, shares, ceiling=80)] == [50, 80, 10, 80]
+    assert [rate.ceiling for rate in rates(100, shares, ceiling=80)] == [50, 80, 10, 80]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The setting `shares`: defaults, and every error with its place."""
+"""The setting `shares`: defaults, and the path of every error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ PF = {"type": "pf"}
 
 
 def read(value: object) -> tuple[tuple[ShareRule, ...], list[str]]:
+    """The rules of the setting, and the paths of its problems."""
     reader = Reader()
     found = read_shares(reader, value, "shares")
     return found, [problem.path for problem in reader.problems]
 
 
-def test_defaults_follow_from_each_other() -> None:
+def test_the_minimum_and_the_default_rate_follow_from_the_step() -> None:
     (rule,), problems = read([{"select": PF}])
     assert problems == [] and rule == ShareRule(Selector(type=("pf",)))
     (rule,), problems = read([{"select": PF, "step": "500M", "factor": 1.5, "ceiling": "50G"}])
@@ -36,10 +37,10 @@ def test_defaults_follow_from_each_other() -> None:
     assert problems == [] and (rule.mechanism, rule.namespace, rule.mode) == ("macvlan", "a", "vepa")
 
 
-def test_the_divided_rate_is_at_most_that_of_the_link() -> None:
-    whole, part = ShareRule(Selector()), ShareRule(Selector(), bandwidth=10**9)
-    assert (whole.physical(400000), whole.physical(None), whole.physical(-1)) == (400 * 10**9, None, None)
-    assert (part.physical(400000), part.physical(None), part.physical(100)) == (10**9, 10**9, 10**8)
+def test_the_rate_to_share_is_at_most_that_of_the_link() -> None:
+    default, limited = ShareRule(Selector()), ShareRule(Selector(), bandwidth=10**9)
+    assert (default.physical(400000), default.physical(None), default.physical(-1)) == (400 * 10**9, None, None)
+    assert (limited.physical(400000), limited.physical(None), limited.physical(100)) == (10**9, 10**9, 10**8)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,9 @@ def test_invalid_settings_are_reported_at_their_path(entry: dict[str, t.Any], pa
     st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists)
     | st.dictionaries(
         st.sampled_from(["select", "factor", "step", "min", "namespace"]), st.floats() | st.text() | st.integers()
-    ).map(lambda one: [one])
+    ).map(lambda entry: [entry])
 )
-def test_anything_is_read_or_refused(value: object) -> None:
+def test_any_value_is_read_or_refused(value: object) -> None:
     found, problems = read(value)
     assert found == () or not problems
 

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""InterfacePolicies: which fields of an InterfaceConfig the claims of a namespace may set."""
+
 from __future__ import annotations
 
 import typing as t
@@ -15,21 +17,21 @@ from hypothesis import given, settings
 
 def test_the_policy_has_a_choice_for_every_field() -> None:
     """If the table lacked a field of an InterfaceConfig, every claim could set it."""
-    wanted: set[str] = set()
+    expected: set[str] = set()
     for name, form in interface_config.FIELDS.items():
-        split = name in ("vf", "ethtool")
-        wanted |= {f"{name}.{inner}" for inner in form.fields} if split else {name}
-    assert {choice.name for choice in tenancy.CHOICES} == wanted
+        has_choices_for_inner_fields = name in ("vf", "ethtool")
+        expected |= {f"{name}.{inner}" for inner in form.fields} if has_choices_for_inner_fields else {name}
+    assert {choice.name for choice in tenancy.CHOICES} == expected
 
 
-def test_the_default_is_a_valid_policy() -> None:
+def test_the_default_and_the_open_policy_are_valid() -> None:
     assert tenancy.validate(tenancy.parameters([{"allow": tenancy.DEFAULT}]), "p") == []
     assert tenancy.validate(tenancy.parameters([{"allow": allow_everything()}]), "p") == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(claims_strategies.policies(), claims_strategies.interfaces(), claims_strategies.interfaces())
-def test_a_class_never_refuses_what_it_sets_and_nothing_refuses_an_empty_claim(
+def test_a_policy_allows_empty_claims_and_the_values_that_the_class_sets(
     policy: dict[str, t.Any], of_class: dict[str, t.Any], of_claim: dict[str, t.Any]
 ) -> None:
     assert tenancy.validate(policy, "p") == []
@@ -37,16 +39,17 @@ def test_a_class_never_refuses_what_it_sets_and_nothing_refuses_an_empty_claim(
         allow = tenant["allow"]
         assert tenancy.refused_fields(allow, of_class, of_class) == []
         assert tenancy.refused_fields(allow, of_class, {}) == []
-        # settings of other fields in a class do not change what is refused
-        apart = {name: value for name, value in of_claim.items() if name not in of_class}
-        assert tenancy.refused_fields(allow, of_class, apart) == tenancy.refused_fields(allow, {}, apart)
+        # what the class sets does not matter for other fields
+        other_fields = {name: value for name, value in of_claim.items() if name not in of_class}
+        without_class = tenancy.refused_fields(allow, {}, other_fields)
+        assert tenancy.refused_fields(allow, of_class, other_fields) == without_class
     assert tenancy.refused_fields(allow_everything(), {}, of_claim) == []
-    for name, _says in tenancy.refused_fields({}, {}, of_claim):
+    for name, _reason in tenancy.refused_fields({}, {}, of_claim):
         assert name.split(".")[0] in of_claim
 
 
 def _class(*configs: dict[str, t.Any]) -> dict[str, t.Any]:
-    entries = [{"opaque": {"driver": interface_config.DRIVER, "parameters": one}} for one in configs]
+    entries = [{"opaque": {"driver": interface_config.DRIVER, "parameters": config}} for config in configs]
     return {"kind": "DeviceClass", "metadata": {"name": "tenant"}, "spec": {"config": entries}}
 
 
@@ -60,23 +63,23 @@ def _claim(fields: dict[str, t.Any], namespace: str = "ml", requests: t.Sequence
     return {"kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": {"devices": devices}}}
 
 
-def test_objects_are_checked_against_their_classes() -> None:
-    some = tenancy.parameters([{"namespaces": ["ml"], "allow": {"mtu": {"most": 9000}}}])
-    own = interface_config.parameters({"vf": {"vlan": 100}})
+def test_claim_templates_are_checked_against_the_policy_of_their_class() -> None:
+    policy = tenancy.parameters([{"namespaces": ["ml"], "allow": {"mtu": {"most": 9000}}}])
+    class_config = interface_config.parameters({"vf": {"vlan": 100}})
 
-    def wrong(claim: dict[str, t.Any], *classes: dict[str, t.Any]) -> list[str]:
-        return [problem.path for found in class_policy.check([claim, *classes]) for problem in found]
+    def problem_paths(claim: dict[str, t.Any], *classes: dict[str, t.Any]) -> list[str]:
+        return [problem.path for problems in class_policy.check([claim, *classes]) for problem in problems]
 
     path = "spec.spec.devices.config[0].opaque.parameters"
-    tenant = _class(own, some)
-    assert not wrong(_claim({"mtu": 9000, "vf": {"vlan": 100}}), tenant)
-    assert wrong(_claim({"mtu": 9001}), tenant) == [f"{path}.mtu"]
-    assert wrong(_claim({"vf": {"vlan": 101}}), tenant) == [f"{path}.vf"]
-    assert wrong(_claim({"dad": "none"}, requests=["nic/a"]), tenant) == [f"{path}.dad"]
-    assert not wrong(_claim({"dad": "none"}, requests=["other"]), tenant)
-    assert wrong(_claim({}, "training"), tenant) == ["spec.spec.devices.requests[0]"]
-    assert not wrong(_claim({"mac": "02:00:00:00:00:01"}))  # without its class, the claim cannot be checked
-    assert wrong(_claim({"mac": "02:00:00:00:00:01"}), _class()) == [f"{path}.mac"]
-    assert not wrong(_claim({"mac": "02:00:00:00:00:01"}), _class(OPEN_CLASS["opaque"]["parameters"]))
-    assert wrong(_claim({"mtu": 1})) == [f"{path}.mtu"]
-    assert wrong(_claim({}), _class(some, some)) == ["spec.config[1].opaque.parameters"]
+    tenant = _class(class_config, policy)
+    assert not problem_paths(_claim({"mtu": 9000, "vf": {"vlan": 100}}), tenant)
+    assert problem_paths(_claim({"mtu": 9001}), tenant) == [f"{path}.mtu"]
+    assert problem_paths(_claim({"vf": {"vlan": 101}}), tenant) == [f"{path}.vf"]
+    assert problem_paths(_claim({"dad": "none"}, requests=["nic/a"]), tenant) == [f"{path}.dad"]
+    assert not problem_paths(_claim({"dad": "none"}, requests=["other"]), tenant)
+    assert problem_paths(_claim({}, "training"), tenant) == ["spec.spec.devices.requests[0]"]
+    assert not problem_paths(_claim({"mac": "02:00:00:00:00:01"}))  # without its class, the claim cannot be checked
+    assert problem_paths(_claim({"mac": "02:00:00:00:00:01"}), _class()) == [f"{path}.mac"]
+    assert not problem_paths(_claim({"mac": "02:00:00:00:00:01"}), _class(OPEN_CLASS["opaque"]["parameters"]))
+    assert problem_paths(_claim({"mtu": 1})) == [f"{path}.mtu"]
+    assert problem_paths(_claim({}), _class(policy, policy)) == ["spec.config[1].opaque.parameters"]

@@ -19,15 +19,16 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
-ONE, TWO = ("gpu.example.com", "a/b", "gpu-0"), ("gpu.example.com", "a/b", "gpu-1")
-HOLD = Hold("demo", "team a", "a demo", NOW + timedelta(hours=2), (ONE, TWO))
+GPU_0, GPU_1 = ("gpu.example.com", "a/b", "gpu-0"), ("gpu.example.com", "a/b", "gpu-1")
+HOLD = Hold("demo", "team a", "a demo", NOW + timedelta(hours=2), (GPU_0, GPU_1))
 V1 = "resource.k8s.io/v1"
-BEYOND = "x" * (forms.MAX_TEXT_BYTES + 1)
+TOO_LONG = "x" * (forms.MAX_TEXT_BYTES + 1)
 
 
 def _rules(hold: Hold = HOLD) -> list[Object]:
-    made = [forms.rule(hold, one, V1) for one in hold.devices]
-    return [{**one, "metadata": {**one["metadata"], "uid": "u", "resourceVersion": "7"}} for one in made]
+    """The rules of a hold as a server returns them."""
+    rules = [forms.rule(hold, device, V1) for device in hold.devices]
+    return [{**rule, "metadata": {**rule["metadata"], "uid": "u", "resourceVersion": "7"}} for rule in rules]
 
 
 @pytest.mark.parametrize("kubernetes", ["1.34", "1.35", "1.36", "1.37"])
@@ -36,9 +37,9 @@ def test_a_rule_is_valid_on_each_release(kubernetes: str) -> None:
     served = serving.require(kubernetes, gates)
     version = {"1.36": "v1beta2", "1.37": "v1"}.get(kubernetes, "v1alpha3")
     assert served == f"resource.k8s.io/{version}"
-    one = forms.rule(HOLD, ONE, served)
-    assert features.unsupported(one, kubernetes, gates) == []
-    assert validate.validate(one, kubernetes) == []
+    rule = forms.rule(HOLD, GPU_0, served)
+    assert features.unsupported(rule, kubernetes, gates) == []
+    assert validate.validate(rule, kubernetes) == []
 
 
 def test_a_release_that_ignores_rules_is_refused() -> None:
@@ -54,8 +55,8 @@ def test_a_release_that_ignores_rules_is_refused() -> None:
     "written",
     ["2026-12-01T08:00:00Z", "2026-12-01T08:00:00+00:00", "2026-12-01 08:00:00+00:00", "2026-12-01T09:00:00+01:00"],
 )
-def test_an_expiry_may_be_a_time_of_yaml_that_became_text(written: str) -> None:
-    """Unquoted in YAML it is a time, which Ansible passes to a module as text in another format."""
+def test_an_expiry_may_have_the_format_of_yaml_or_of_ansible(written: str) -> None:
+    """YAML reads an unquoted expiry as a time, which Ansible passes to a module as text in another format."""
     assert expiry(written, 24, HOLD, NOW) == datetime(2026, 12, 1, 8, tzinfo=timezone.utc)
     assert expiry("2026-12-01", 24, HOLD, NOW) == datetime(2026, 12, 1, tzinfo=timezone.utc)
 
@@ -63,7 +64,7 @@ def test_an_expiry_may_be_a_time_of_yaml_that_became_text(written: str) -> None:
 @pytest.mark.parametrize(
     "written", ["tomorrow", "2026-12-01T08:00:00", "2026-12-01 08:00:00", "0001-01-01T00:00:00+09:00"]
 )
-def test_a_text_that_is_no_time_or_has_no_zone_is_refused(written: str) -> None:
+def test_an_expiry_that_is_not_a_time_with_a_time_zone_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match=r"is not a time such as 2026-12-01T08:00:00Z"):
         expiry(written, 24, HOLD, NOW)
 
@@ -71,60 +72,60 @@ def test_a_text_that_is_no_time_or_has_no_zone_is_refused(written: str) -> None:
 def test_a_hold_is_read_back_unchanged() -> None:
     (found,) = holds(_rules())
     assert replace(found, rules=(), devices=()) == replace(HOLD, devices=())
-    assert set(found.devices) == {ONE, TWO} and len(found.rules) == 2
+    assert set(found.devices) == {GPU_0, GPU_1} and len(found.rules) == 2
     assert not found.overdue(NOW) and found.overdue(NOW + timedelta(hours=2))
-    assert forms.parse_device("/".join(ONE)) == ONE
+    assert forms.parse_device("/".join(GPU_0)) == GPU_0
 
 
-def test_text_from_others_is_bounded() -> None:
-    plain = {"metadata": {"name": "x"}, "spec": {"taint": {"key": "other", "effect": "NoSchedule"}}}
-    foreign = {
+def test_rules_of_other_programs_are_ignored_or_read_with_limits() -> None:
+    other_key = {"metadata": {"name": "x"}, "spec": {"taint": {"key": "other", "effect": "NoSchedule"}}}
+    hostile = {
         "metadata": {"name": "y", "annotations": {forms.OWNER: "a\nb\x1b[31m" + "c" * 9999, forms.EXPIRES: "soon"}},
         "spec": {"taint": {"key": forms.KEY, "value": "demo", "effect": "NoExecute"}},
     }
-    (found,) = holds([plain, foreign])
+    (found,) = holds([other_key, hostile])
     assert found.owner.startswith("a?b?[31mccc") and len(found.owner) == forms.MAX_TEXT_BYTES
     assert found.expires is None and found.overdue(NOW) and found.devices == (("*", "*", "*"),)
 
 
 @pytest.mark.parametrize(
-    ("bad", "reported"),
+    ("changed", "reported"),
     [
         ({"name": ""}, "name: must not be empty"),
         ({"name": "a b"}, "name: must be letters"),
         ({"owner": " "}, "owner: must not be empty"),
         ({"reason": "a\nb"}, "reason: must be one line"),
-        ({"reason": BEYOND}, "at most 256 bytes"),
+        ({"reason": TOO_LONG}, "at most 256 bytes"),
         ({"expires": None}, "expires: must be given"),
         ({"expires": NOW}, "expires: must be in the future"),
         ({"expires": NOW + timedelta(days=367)}, "at most 366 days from now"),
         ({"devices": (("g_u", "p", "d"),)}, "devices: g_u/p/d"),
-        ({"devices": (ONE,) * 4097}, "devices: must be at most 4096"),
+        ({"devices": (GPU_0,) * 4097}, "devices: must be at most 4096"),
     ],
 )
-def test_a_bad_hold_is_refused(bad: Object, reported: str) -> None:
+def test_an_invalid_hold_is_refused(changed: Object, reported: str) -> None:
     forms.check(HOLD, NOW)
     with pytest.raises(Problems) as caught:
-        forms.check(replace(HOLD, **bad), NOW)
+        forms.check(replace(HOLD, **changed), NOW)
     assert reported in str(caught.value)
 
 
-def test_existing_rules_are_not_created_again() -> None:
+def test_only_the_differences_from_existing_rules_are_changed() -> None:
     assert len(changes.changes_to_make(HOLD, [], V1).create) == 2
     assert not changes.changes_to_make(HOLD, _rules(), V1)
     partial = changes.changes_to_make(HOLD, _rules()[:1], V1)
-    assert [one["spec"]["deviceSelector"]["device"] for one in partial.create] == ["gpu-1"] and not partial.delete
-    fewer = changes.changes_to_make(replace(HOLD, devices=(TWO,)), _rules(), V1)
-    assert [one["spec"]["deviceSelector"]["device"] for one in fewer.delete] == ["gpu-0"] and not fewer.create
+    assert [rule["spec"]["deviceSelector"]["device"] for rule in partial.create] == ["gpu-1"] and not partial.delete
+    fewer = changes.changes_to_make(replace(HOLD, devices=(GPU_1,)), _rules(), V1)
+    assert [rule["spec"]["deviceSelector"]["device"] for rule in fewer.delete] == ["gpu-0"] and not fewer.create
     later = changes.changes_to_make(replace(HOLD, expires=NOW + timedelta(hours=9)), _rules(), V1)
-    assert [one["metadata"]["resourceVersion"] for one in later.replace] == ["7", "7"]
+    assert [rule["metadata"]["resourceVersion"] for rule in later.replace] == ["7", "7"]
 
 
 def test_a_device_cannot_have_two_holds() -> None:
-    other = replace(HOLD, name="other", devices=(TWO,))
+    other = replace(HOLD, name="other", devices=(GPU_1,))
     with pytest.raises(changes.Refused, match="gpu-1 belongs to hold demo of team a, until 2026-11-24T10:00:00Z"):
         changes.changes_to_make(other, _rules(), V1)
-    assert forms.rule_name(ONE) != forms.rule_name(TWO)
+    assert forms.rule_name(GPU_0) != forms.rule_name(GPU_1)
 
 
 def test_the_hold_of_another_owner_or_purpose_is_refused() -> None:
@@ -138,22 +139,23 @@ def test_the_hold_of_another_owner_or_purpose_is_refused() -> None:
     assert not changes.changes_to_release("none", "", _rules())
 
 
-def test_a_claim_is_made_to_tolerate_one_hold_only() -> None:
-    plain = {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "x"}}]}}
-    either = {"devices": {"requests": [{"name": "b", "firstAvailable": [{"name": "c"}, {"name": "d"}]}]}}
-    for claim, names in ((plain, ["a"]), (either, ["b/c", "b/d"])):
+def test_a_claim_gets_the_toleration_of_a_single_hold() -> None:
+    exact = {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "x"}}]}}
+    alternatives = {"devices": {"requests": [{"name": "b", "firstAvailable": [{"name": "c"}, {"name": "d"}]}]}}
+    for claim, names in ((exact, ["a"]), (alternatives, ["b/c", "b/d"])):
         assert tolerations.not_tolerating(claim, "demo") == names
-        made = tolerations.with_toleration(claim, "demo")
-        assert tolerations.not_tolerating(made, "demo") == [] and tolerations.tolerating_others(made, "demo") == []
+        tolerant = tolerations.with_toleration(claim, "demo")
+        assert tolerations.not_tolerating(tolerant, "demo") == []
+        assert tolerations.tolerating_others(tolerant, "demo") == []
         assert tolerations.not_tolerating(claim, "demo") == names  # the original was not changed
-        assert tolerations.with_toleration(made, "demo") == made
-        assert tolerations.not_tolerating(made, "tomorrow") == names
-        assert tolerations.tolerating_others(made, "tomorrow") == names
+        assert tolerations.with_toleration(tolerant, "demo") == tolerant
+        assert tolerations.not_tolerating(tolerant, "other") == names
+        assert tolerations.tolerating_others(tolerant, "other") == names
 
 
 @pytest.mark.parametrize(
-    "broad", [{"operator": "Exists"}, {"key": forms.KEY, "operator": "Exists"}, {"key": forms.KEY, "value": "b"}]
+    "toleration", [{"operator": "Exists"}, {"key": forms.KEY, "operator": "Exists"}, {"key": forms.KEY, "value": "b"}]
 )
-def test_a_claim_that_tolerates_more_is_found(broad: Object) -> None:
-    claim = {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [broad]}}]}}
+def test_a_claim_that_tolerates_other_holds_is_found(toleration: Object) -> None:
+    claim = {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [toleration]}}]}}
     assert tolerations.tolerating_others(claim, "demo") == ["a"]

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""JSON is read with limits of size and depth."""
+
 from __future__ import annotations
 
 import json
@@ -31,25 +33,27 @@ def depth(value: t.Any) -> int:
     return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
 
-def cut(value: t.Any, most: int) -> t.Any:
-    """A simple model of loads_pruned."""
+def pruned(value: t.Any, max_depth: int) -> t.Any:
+    """What loads_pruned must return for the JSON of this value."""
     if isinstance(value, list):
-        return [cut(item, most - 1) for item in value] if most else None
+        return [pruned(item, max_depth - 1) for item in value] if max_depth else None
     if isinstance(value, dict):
-        return {key: cut(item, most - 1) for key, item in value.items()} if most else None
+        return {key: pruned(item, max_depth - 1) for key, item in value.items()} if max_depth else None
     return value
 
 
 @given(VALUES, st.integers(0, 6), st.booleans())
-def test_text_within_the_bounds_is_read_as_by_json(value: t.Any, most: int, ascii_only: bool) -> None:
+def test_text_within_the_depth_is_read_as_by_json_and_deeper_text_is_pruned_or_refused(
+    value: t.Any, max_depth: int, ascii_only: bool
+) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
-    assert loads_pruned(text, depth=most) == cut(value, most)
-    assert is_nested_deeper(value, most) == (depth(value) > most)
-    if depth(value) <= most:
-        assert loads(text, depth=most) == value
+    assert loads_pruned(text, depth=max_depth) == pruned(value, max_depth)
+    assert is_nested_deeper(value, max_depth) == (depth(value) > max_depth)
+    if depth(value) <= max_depth:
+        assert loads(text, depth=max_depth) == value
     else:
         with pytest.raises(JsonError, match="nested"):
-            loads(text, depth=most)
+            loads(text, depth=max_depth)
 
 
 @given(st.binary(max_size=40) | st.text('[]{}"\\,:1ae \n', max_size=40).map(str.encode))
@@ -65,13 +69,13 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize("levels", [DEPTH, DEPTH + 1, 990, 5_000, 100_000])
 @pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}"), ('[{"]":', "}]")])
-def test_a_too_deeply_nested_part_is_dropped_alone(levels: int, brackets: tuple[str, str]) -> None:
+def test_only_the_part_that_is_nested_too_deeply_is_dropped(levels: int, brackets: tuple[str, str]) -> None:
     nested = brackets[0] * levels + "1" + brackets[1] * levels
     text = f'{{"items": [{{"name": "a", "odd": {nested}}}, {{"name": "b"}}]}}'.encode()
     found = loads_pruned(text)
     assert [item["name"] for item in found["items"]] == ["a", "b"]
     assert not is_nested_deeper(found)
-    repr(found), json.dumps(found), found == loads_pruned(text)  # these would raise a RecursionError
+    repr(found), json.dumps(found), found == loads_pruned(text)  # none of these raises a RecursionError
     with pytest.raises(JsonError):
         loads(text)
 
@@ -83,7 +87,7 @@ def test_brackets_that_do_not_match_are_refused(text: str) -> None:
             read(text.encode())
 
 
-def test_longer_text_than_allowed_is_refused() -> None:
+def test_text_of_more_than_the_maximum_size_is_refused() -> None:
     with pytest.raises(JsonError, match="11 bytes; at most 10 are"):
         loads(b"[123456789]", max_bytes=10)
     assert loads(b"[12345678]", max_bytes=10) == [12345678]
@@ -95,7 +99,7 @@ def test_other_encodings_are_refused() -> None:
             loads_pruned(json.dumps({"a": [[1]]}).encode(encoding), depth=1)
 
 
-def test_only_the_invalid_text_is_replaced() -> None:
+def test_only_invalid_characters_are_replaced() -> None:
     assert loads_pruned(b'{"a": "x\xff", "b": "\\ud800\\uDC00 \\uD800", "c": 1}') == {
         "a": "x\ufffd",
         "b": "\U00010000 \ufffd",
@@ -105,16 +109,17 @@ def test_only_the_invalid_text_is_replaced() -> None:
         loads(b'"\xff"')
 
 
-def test_a_number_that_python_does_not_read_is_refused() -> None:
+def test_a_number_with_too_many_digits_is_refused() -> None:
+    # without the x, old releases of Python would read it
     with pytest.raises(JsonError):
         loads(b"9" * 5000 + b"x")
 
 
-def test_a_long_list_takes_little_more_time_than_with_json() -> None:
+def test_a_long_list_takes_less_than_five_times_as_long_as_with_json() -> None:
     item = {"metadata": {"name": "a" * 20, "labels": {f"l{n}": "v" * 30 for n in range(10)}}, "spec": {"x": [1, 2]}}
     text = json.dumps({"items": [item] * 20_000}).encode()
 
-    def taken(read: t.Callable[[bytes], t.Any]) -> float:
+    def seconds(read: t.Callable[[bytes], t.Any]) -> float:
         best = 1e9
         for _time in range(3):
             start = time.process_time()
@@ -122,4 +127,4 @@ def test_a_long_list_takes_little_more_time_than_with_json() -> None:
             best = min(best, time.process_time() - start)
         return best
 
-    assert taken(loads_pruned) < 5 * taken(json.loads)
+    assert seconds(loads_pruned) < 5 * seconds(json.loads)

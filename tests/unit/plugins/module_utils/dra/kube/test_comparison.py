@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""Which of the sent fields a server dropped or changed."""
+
 from __future__ import annotations
 
 import copy
@@ -25,7 +27,7 @@ def test_fields_missing_from_a_returned_slice_are_reported_as_dropped():
 
 
 @pytest.mark.parametrize(
-    "sent, returned, lost",
+    "sent, returned, dropped",
     [
         ({"a": None, "b": "", "c": 0, "d": False, "e": [], "f": {"g": {}}}, {}, []),
         ({"a": [{}]}, {}, ["a"]),
@@ -39,8 +41,8 @@ def test_fields_missing_from_a_returned_slice_are_reported_as_dropped():
         ({"a": {"b": 1}}, {"a": 5}, ["a"]),
     ],
 )
-def test_only_lost_or_changed_values_are_reported_as_dropped(sent, returned, lost):
-    assert comparison.dropped(sent, returned) == lost
+def test_only_missing_or_changed_values_are_reported_as_dropped(sent, returned, dropped):
+    assert comparison.dropped(sent, returned) == dropped
 
 
 @given(JSON, JSON)

@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""The limits and rules of names, versions and sizes in the DRA API."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,7 +11,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limit
 from hypothesis import given
 from hypothesis import strategies as st
 
-GOOD = {
+VALID = {
     limits.dns_label: ["a", "0", "gpu-0", "x" * 63],
     limits.dns_subdomain: ["a", "gpu.nvidia.com", "0.1", "x" * 253],
     limits.driver_name: ["gpu.nvidia.com", "Upper.Example.com", "x" * 63],
@@ -22,7 +24,7 @@ GOOD = {
     limits.semver: ["0.0.0", "1.2.3", "1.2.3-alpha.1+build.5", "1.0.0--", "1.0.0+001"],
     limits.extended_resource_name: ["example.com/gpu", "a/b", "kubernetes.io.example.com/x"],
 }
-BAD = {
+INVALID = {
     limits.dns_label: ["", "A", "-a", "a-", "a.b", "a_b", "x" * 64, "a\n", "é"],
     limits.dns_subdomain: ["", ".", "a..b", "a.", "-a.b", "A", "a_b", "x" * 254, "a\n"],
     limits.driver_name: ["", "a_b", "x" * 64, "a/b", "é" * 32],
@@ -35,20 +37,20 @@ BAD = {
     limits.semver: ["", "1", "1.2", "01.2.3", "v1.2.3", "1.2.3-01", "1.2.3-", "1.2.3+", "1.2.3 ", "1.2.3\n"],
     limits.extended_resource_name: ["", "gpu", "kubernetes.io/x", "x.kubernetes.io/y", "requests.a/b", "a/b/c", "A/b"],
 }
-CHECKS = list(GOOD)
+CHECKS = list(VALID)
 
 
-@pytest.mark.parametrize("check, name", [(check, name) for check in CHECKS for name in GOOD[check]])
+@pytest.mark.parametrize("check, name", [(check, name) for check in CHECKS for name in VALID[check]])
 def test_valid_names_are_accepted(check, name):
     assert check(name) == ""
 
 
-@pytest.mark.parametrize("check, name", [(check, name) for check in CHECKS for name in BAD[check]])
+@pytest.mark.parametrize("check, name", [(check, name) for check in CHECKS for name in INVALID[check]])
 def test_invalid_names_are_refused(check, name):
     assert check(name)
 
 
-def test_domains_in_constraints_were_caseless_before_137():
+def test_domains_in_constraints_may_have_capital_letters_before_1_37():
     assert limits.fully_qualified_name("Upper.Example.com/x", 36) == ""
     assert limits.fully_qualified_name("Upper.Example.com/x", 37)
 
@@ -64,7 +66,7 @@ def test_sizes_are_counted_in_bytes():
 
 
 @given(st.text(max_size=80))
-def test_every_label_is_a_subdomain_and_every_driver_a_pool(name):
+def test_every_label_is_a_subdomain_every_driver_a_pool_and_every_identifier_a_qualified_name(name):
     if not limits.dns_label(name):
         assert not limits.dns_subdomain(name) and not limits.label_value(name)
     if not limits.driver_name(name):

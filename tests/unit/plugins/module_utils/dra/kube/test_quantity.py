@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""Quantities are read and written as by Kubernetes."""
+
 from __future__ import annotations
 
 from fractions import Fraction
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-# Texts and values as real API servers read them; test_validation in tests/cluster asks them.
+# The values that real API servers compute; tests/cluster/test_validation.py compares both.
 @pytest.mark.parametrize(
     "text, value",
     [
@@ -79,7 +81,7 @@ def test_invalid_quantities_are_refused(text):
         quantity.parse(text)
 
 
-def test_a_huge_exponent_takes_no_memory():
+def test_huge_exponents_are_read():
     assert quantity.parse("1e999999999") > quantity.parse("1e300")
     assert quantity.parse("1e-999999999") == Fraction(1, 10**9)
 
@@ -106,35 +108,35 @@ def test_canonical_text_keeps_the_suffix_form(text, written):
     assert quantity.canonical(quantity.parse(text), quantity.suffix_form(text)) == written
 
 
-def test_a_value_finer_than_a_nano_cannot_be_written():
+def test_a_fraction_of_a_nano_cannot_be_written():
     with pytest.raises(quantity.QuantityError):
         quantity.canonical(Fraction(1, 10**10))
 
 
 @pytest.mark.parametrize(
-    "value, whole", [("500m", 1), ("-500m", -1), ("2", 2), ("9223372036854775808", 0), ("1e30", 0)]
+    "text, expected", [("500m", 1), ("-500m", -1), ("2", 2), ("9223372036854775808", 0), ("1e30", 0)]
 )
-def test_integer_is_the_value_that_go_computes(value, whole):
-    assert quantity.integer(quantity.parse(value)) == whole
+def test_integer_is_the_value_that_go_computes(text, expected):
+    assert quantity.integer(quantity.parse(text)) == expected
 
 
-numbers = st.integers(-(10**21), 10**21).map(lambda number: Fraction(number, 10**9))
+NUMBERS = st.integers(-(10**21), 10**21).map(lambda number: Fraction(number, 10**9))
 
 
-@given(numbers, st.sampled_from([quantity.DECIMAL_SI, quantity.DECIMAL_EXPONENT]))
-def test_canonical_text_reads_back(number, form):
+@given(NUMBERS, st.sampled_from([quantity.DECIMAL_SI, quantity.DECIMAL_EXPONENT]))
+def test_canonical_decimal_text_is_read_back_unchanged(number, form):
     assert quantity.parse(quantity.canonical(number, form)) == number
 
 
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
-def test_binary_text_reads_back(number):
+def test_canonical_binary_text_is_read_back_unchanged(number):
     assert quantity.parse(quantity.canonical(Fraction(number), quantity.BINARY_SI)) == number
 
 
 @given(st.text(alphabet="0123456789.+-eEinumkKMGTP ", max_size=12), st.text(alphabet="0123456789.eEmkKi", max_size=8))
-def test_parse_raises_no_other_errors_and_agrees_with_compare(one, other):
+def test_parse_raises_no_other_errors_and_agrees_with_compare(first, second):
     try:
-        a, b = quantity.parse(one), quantity.parse(other)
+        x, y = quantity.parse(first), quantity.parse(second)
     except quantity.QuantityError:
         return
-    assert quantity.compare(one, other) == (a > b) - (a < b) == -quantity.compare(other, one)
+    assert quantity.compare(first, second) == (x > y) - (x < y) == -quantity.compare(second, first)

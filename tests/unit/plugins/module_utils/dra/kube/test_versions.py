@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
+"""Conversion of objects between the versions of resource.k8s.io, and releases of Kubernetes."""
+
 from __future__ import annotations
 
 import copy
@@ -11,7 +13,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versi
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.dra_objects import CLAIM, SLICE, template
 
 
-def test_claims_are_flat_in_v1beta1():
+def test_requests_have_no_exactly_field_in_v1beta1():
     before = copy.deepcopy(CLAIM)
     flat = versions.convert(CLAIM, versions.V1BETA1)
     assert CLAIM == before
@@ -24,12 +26,12 @@ def test_claims_are_flat_in_v1beta1():
     assert versions.convert(flat, versions.V1) == CLAIM
 
 
-def test_slices_have_basic_devices_in_v1beta1():
-    flat = versions.convert(SLICE, versions.V1BETA1)
+def test_devices_of_slices_have_a_basic_field_in_v1beta1():
+    converted = versions.convert(SLICE, versions.V1BETA1)
     nic = {name: value for name, value in SLICE["spec"]["devices"][0].items() if name != "name"}
-    assert flat["spec"]["devices"] == [{"name": "nic", "basic": nic}, {"name": "gpu", "basic": {}}]
-    assert versions.convert(flat, versions.V1) == SLICE
-    unset = {**flat, "spec": {**flat["spec"], "nodeName": "", "allNodes": False}}
+    assert converted["spec"]["devices"] == [{"name": "nic", "basic": nic}, {"name": "gpu", "basic": {}}]
+    assert versions.convert(converted, versions.V1) == SLICE
+    unset = {**converted, "spec": {**converted["spec"], "nodeName": "", "allNodes": False}}
     assert {"nodeName", "allNodes"}.isdisjoint(versions.convert(unset, versions.V1)["spec"])
 
 
@@ -48,7 +50,7 @@ def test_conversion_to_a_version_and_back_changes_nothing(obj, version):
         ({"name": "a", "adminAccess": False}, {"name": "a", "exactly": {"adminAccess": False}}),
     ],
 )
-def test_fields_that_make_a_flat_request_exact(flat, nested):
+def test_a_v1beta1_request_becomes_exact_if_a_field_is_set(flat, nested):
     claim = {"apiVersion": versions.V1BETA1, "kind": "ResourceClaim", "spec": {"devices": {"requests": [flat]}}}
     assert versions.convert(claim, versions.V1)["spec"]["devices"]["requests"] == [nested]
 
@@ -71,17 +73,17 @@ def test_a_spec_of_the_wrong_shape_is_converted_unchanged(spec):
         ({"apiVersion": versions.V1, "kind": "DeviceTaintRule"}, versions.V1BETA1),
     ],
 )
-def test_unknown_conversions_are_refused(obj, version):
+def test_conversions_of_other_kinds_and_versions_are_refused(obj, version):
     with pytest.raises(ValueError):
         versions.convert(obj, version)
 
 
 def test_choose_takes_the_newest_version_that_the_server_serves():
-    every = ["v1alpha3", "v1beta1", "resource.k8s.io/v1beta2", "v1", "apps/v1"]
-    assert versions.choose(every) == versions.V1
+    served = ["v1alpha3", "v1beta1", "resource.k8s.io/v1beta2", "v1", "apps/v1"]
+    assert versions.choose(served) == versions.V1
     assert versions.choose(["v1beta1", "v1beta2"]) == versions.V1BETA2
-    assert versions.choose(every, "DeviceTaintRule", "1.36") == versions.V1BETA2
-    assert versions.choose(every, "DeviceTaintRule", "1.35") == versions.V1ALPHA3
+    assert versions.choose(served, "DeviceTaintRule", "1.36") == versions.V1BETA2
+    assert versions.choose(served, "DeviceTaintRule", "1.35") == versions.V1ALPHA3
     with pytest.raises(LookupError):
         versions.choose(["v1alpha3"])
     with pytest.raises(LookupError):
@@ -89,7 +91,7 @@ def test_choose_takes_the_newest_version_that_the_server_serves():
 
 
 @pytest.mark.parametrize("text, minor", [("1.34", 34), ("v1.37.1", 37), ("1.36+", 36), ("1.99", 37), ("1.35-rc.1", 35)])
-def test_minor_of_reads_releases_and_caps_unknown_ones(text, minor):
+def test_minor_of_reads_releases_and_treats_newer_ones_as_the_newest_known(text, minor):
     assert versions.minor_of(text) == minor
 
 
@@ -99,7 +101,7 @@ def test_invalid_releases_are_refused(text):
         versions.minor_of(text)
 
 
-def test_a_release_that_yaml_took_for_a_number_is_refused_with_a_hint():
+def test_a_release_that_yaml_shortened_as_a_number_is_refused_with_a_hint():
     with pytest.raises(ValueError, match="if you mean 1.40, quote it"):
         versions.minor_of("1.4")
     with pytest.raises(ValueError, match=r"older than 1.34$"):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Small clusters as a server lists them: nodes with a few GPUs in pairs of a switch, and pods that have some."""
+"""Objects of a small cluster as a server lists them: nodes, each with two GPUs per switch, and pods that use GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DRIVER = "gpu.example.com"
 
 
 def claim_spec(count: int, paired: bool = False) -> Object:
-    """A claim for GPUs; if paired, of one switch."""
+    """The spec of a claim for GPUs; if `paired`, all of them on one switch."""
     devices: Object = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRIVER, "count": count}}]}
     if paired:
         devices["constraints"] = [{"requests": ["gpu"], "matchAttribute": f"{DRIVER}/switch"}]
@@ -30,7 +30,7 @@ CLASS = {
 
 
 def node(name: str, gpus: int, cpu: str = "64") -> list[Object]:
-    """A node and its slice; GPUs 0 and 1 have one switch, 2 and 3 the next."""
+    """A node and its slice. GPUs 0 and 1 are on switch 0, GPUs 2 and 3 on switch 1, and so on."""
     devices = [{"name": f"gpu-{i}", "attributes": {"switch": {"int": i // 2}}} for i in range(gpus)]
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
     return [
@@ -49,19 +49,20 @@ def node(name: str, gpus: int, cpu: str = "64") -> list[Object]:
     ]
 
 
-def pod(name: str, where: str, gpus: t.Sequence[int], kind: str = "ReplicaSet", **more: t.Any) -> list[Object]:
-    """A running pod with its own claim for these GPUs. `more` are labels, annotations or fields of its spec."""
+def pod(name: str, node_name: str, gpus: t.Sequence[int], kind: str = "ReplicaSet", **more: t.Any) -> list[Object]:
+    """A running pod, and its own claim with these GPUs. `kind` is the kind of its controller; `more` are labels,
+    annotations, the deletionTimestamp or fields of its spec."""
     owner = [{"kind": kind, "name": "set", "uid": "set-uid", "controller": True}] if kind else []
     metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "ownerReferences": owner}
     metadata.update({key: more.pop(key) for key in ("labels", "annotations", "deletionTimestamp") if key in more})
     claim = f"{name}-d"
-    results = [{"request": "gpu", "driver": DRIVER, "pool": where, "device": f"gpu-{one}"} for one in gpus]
+    results = [{"request": "gpu", "driver": DRIVER, "pool": node_name, "device": f"gpu-{number}"} for number in gpus]
     return [
         {
             "kind": "Pod",
             "metadata": metadata,
             "spec": {
-                "nodeName": where,
+                "nodeName": node_name,
                 "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
                 "resourceClaims": [{"name": "d", "resourceClaimTemplateName": "t"}],
                 **more,

@@ -31,6 +31,7 @@ def engine() -> Engine:
 
 
 def _pairs(count: int, *levels: str) -> Object:
+    """A group of a template: pairs of a GPU and a NIC, by default below one PCIe root."""
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     return {"count": count, "align": list(levels or ["pcie_root"]), "devices": devices}
 
@@ -50,16 +51,17 @@ _SITE = compile_site(
         ],
     }
 ).objects
-CLASSES = {one["metadata"]["name"]: one for one in _SITE if one["kind"] == "DeviceClass"}
-SPECS = {one["metadata"]["name"]: one["spec"]["spec"] for one in _SITE if one["kind"] == "ResourceClaimTemplate"}
+CLASSES = {obj["metadata"]["name"]: obj for obj in _SITE if obj["kind"] == "DeviceClass"}
+SPECS = {obj["metadata"]["name"]: obj["spec"]["spec"] for obj in _SITE if obj["kind"] == "ResourceClaimTemplate"}
 
 
 def workload(name: str, **pod: t.Any) -> Workload:
+    """A workload with the claim of a template, and with these fields of the pod's spec."""
     return Workload(name, (SPECS[name],), pod, labels={"app": name})
 
 
 def probed(*machines: str) -> Fleet:
-    """One node of each machine; a machine that is there twice makes two nodes."""
+    """A probed fleet with one node for each of these example machines."""
     nodes = {f"{name}-{number}": facts(name) for number, name in enumerate(machines)}
     return reader.probed(nodes, DRIVERS, CLASSES)
 
@@ -72,15 +74,17 @@ def node(name: str, cpu: str = "128", pods: str = "110", **more: t.Any) -> Objec
 
 def cluster(nodes: t.Sequence[Object], *more: Object, machine: str = "hgx-h100") -> Fleet:
     """A cluster in which each node publishes a machine's devices."""
-    bare = reader.probed({one["metadata"]["name"]: facts(machine) for one in nodes}, DRIVERS, CLASSES)
-    published = [one for each in bare.nodes.values() for one in slices(each.offers)]
+    fleet = reader.probed({node_object["metadata"]["name"]: facts(machine) for node_object in nodes}, DRIVERS, CLASSES)
+    published = [resource_slice for fleet_node in fleet.nodes.values() for resource_slice in slices(fleet_node.offers)]
     return reader.read([*nodes, *published, *CLASSES.values(), *more])
 
 
-def claim(name: str, where: Fleet, node_name: str, *positions: int) -> Object:
-    """A claim that has devices of a node, by their positions."""
-    offers = [where.nodes[node_name].offers[position] for position in positions]
-    results = [{"request": "r", "driver": one.driver, "pool": one.pool, "device": one.device["name"]} for one in offers]
+def claim(name: str, fleet: Fleet, node_name: str, *positions: int) -> Object:
+    """An allocated claim that has the devices at these positions in the node's offers."""
+    offers = [fleet.nodes[node_name].offers[position] for position in positions]
+    results = [
+        {"request": "r", "driver": offer.driver, "pool": offer.pool, "device": offer.device["name"]} for offer in offers
+    ]
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -90,57 +94,56 @@ def claim(name: str, where: Fleet, node_name: str, *positions: int) -> Object:
     }
 
 
-def _of(fleet: Fleet, driver: str) -> list[int]:
+def positions_of(fleet: Fleet, driver: str) -> list[int]:
+    """The positions of a driver's devices in the offers of the first node."""
     first = next(iter(fleet.nodes.values()))
-    return [number for number, offer in enumerate(first.offers) if offer.driver == driver]
+    return [position for position, offer in enumerate(first.offers) if offer.driver == driver]
 
 
 def test_all_pairs_of_a_machine_are_counted(engine: Engine) -> None:
     names = ("one-pair", "two-pairs", "three-pairs")
-    one, two, three = fits.fit(probed("hgx-h100"), [workload(name) for name in names], engine)
-    assert (one.total, two.total, three.total) == (8, 4, 2)
-    (on_node,) = three.nodes.values()
-    assert on_node.kind == fits.DEVICES and on_node.reason and len(on_node.placements[0]) == 6
-    assert not one.at_least and not one.at_most
+    found = fits.fit(probed("hgx-h100"), [workload(name) for name in names], engine)
+    assert [workload_fit.total for workload_fit in found] == [8, 4, 2]
+    assert not found[0].at_least and not found[0].at_most
+    (three_pairs,) = found[2].nodes.values()
+    assert three_pairs.kind == fits.DEVICES and three_pairs.reason and len(three_pairs.placements[0]) == 6
 
 
-def test_nodes_in_the_same_state_are_searched_once(engine: Engine) -> None:
+def test_nodes_in_the_same_state_have_the_same_key(engine: Engine) -> None:
     fleet = probed(*["hgx-h100"] * 50)
-    work = [workload("one-pair")]
-    states = fits.States(fleet, work, engine)
-    assert fits.fit(fleet, work, engine)[0].total == 400
-    assert len({states.key(one) for one in fleet.nodes.values()}) == 1
+    workloads = [workload("one-pair")]
+    assert fits.fit(fleet, workloads, engine)[0].total == 400
+    node_states = fits.States(fleet, workloads, engine)
+    assert len({node_states.key(fleet_node) for fleet_node in fleet.nodes.values()}) == 1
     mixed = probed("hgx-h100", "dgx-a100", "hgx-h100")
-    assert len({fits.States(mixed, work, engine).key(one) for one in mixed.nodes.values()}) == 2
+    assert len({fits.States(mixed, workloads, engine).key(fleet_node) for fleet_node in mixed.nodes.values()}) == 2
 
 
 def test_devices_in_use_are_not_counted(engine: Engine) -> None:
     empty = cluster([node("a-0"), node("a-1")])
-    gpu, nic = _of(empty, "gpu.nvidia.com")[0], _of(empty, "lanewise.dev")[0]
-    held = claim("c", empty, "a-0", gpu)
+    held = claim("c", empty, "a-0", positions_of(empty, "gpu.nvidia.com")[0])
     fleet = cluster([node("a-0"), node("a-1")], held)
-    found = fits.fit(fleet, [workload("one-pair"), workload("one-gpu"), workload("one-nic")], engine)
-    before = fits.fit(empty, [workload("one-pair"), workload("one-gpu"), workload("one-nic")], engine)
-    assert [a.total - b.total for a, b in zip(before, found)] == [1, 1, 0]
-    assert found[0].nodes["a-0"].count == 7 and found[0].nodes["a-1"].count == 8
-    assert nic >= 0
+    workloads = [workload("one-pair"), workload("one-gpu"), workload("one-nic")]
+    before, after_claim = fits.fit(empty, workloads, engine), fits.fit(fleet, workloads, engine)
+    assert [free.total - used.total for free, used in zip(before, after_claim)] == [1, 1, 0]
+    assert after_claim[0].nodes["a-0"].count == 7 and after_claim[0].nodes["a-1"].count == 8
 
 
-def test_the_count_ends_when_pods_have_no_room(engine: Engine) -> None:
+def test_the_count_ends_when_cpus_or_pods_of_the_node_are_used_up(engine: Engine) -> None:
     fleet = cluster([node("a-0", cpu="10"), node("b-0", pods="3")])
-    ask = {"containers": [{"resources": {"requests": {"cpu": "1500m"}}}]}
-    (found,) = fits.fit(fleet, [workload("one-pair", **ask)], engine)
+    pod_spec = {"containers": [{"resources": {"requests": {"cpu": "1500m"}}}]}
+    (found,) = fits.fit(fleet, [workload("one-pair", **pod_spec)], engine)
     assert found.nodes["a-0"].count == 6 and found.nodes["a-0"].reason == "too little cpu is left"
     assert found.nodes["b-0"].count == 3 and found.nodes["b-0"].reason == "too little pods is left"
     assert found.total == 9
 
 
-def test_nodes_that_are_cordoned_tainted_or_not_selected_take_no_pod(engine: Engine) -> None:
+def test_nodes_that_are_cordoned_tainted_or_not_selected_get_no_pod(engine: Engine) -> None:
     taint = {"key": "maintenance", "effect": "NoExecute"}
     nodes = [node("a-0", unschedulable=True), node("b-0", taints=[taint]), node("c-0"), node("d-0", labels={"x": "y"})]
     fleet = cluster(nodes)
     (plain,) = fits.fit(fleet, [workload("one-pair")], engine)
-    assert {name: one.count for name, one in plain.nodes.items()} == {"a-0": 0, "b-0": 0, "c-0": 8, "d-0": 8}
+    assert {name: node_fit.count for name, node_fit in plain.nodes.items()} == {"a-0": 0, "b-0": 0, "c-0": 8, "d-0": 8}
     assert plain.nodes["a-0"].reason == "the node is cordoned"
     assert plain.nodes["b-0"].reason == "the node has the taint maintenance:NoExecute"
     (selected,) = fits.fit(fleet, [workload("one-pair", nodeSelector={"x": "y"})], engine)
@@ -151,7 +154,7 @@ def test_nodes_that_are_cordoned_tainted_or_not_selected_take_no_pod(engine: Eng
 
 @pytest.mark.parametrize(("skew", "total"), [(1, 17), (2, 18), (8, 24), (20, 24)])
 def test_a_topology_spread_constraint_limits_the_count(engine: Engine, skew: int, total: int) -> None:
-    """Zone b has eight pairs and zone a sixteen: b is full at eight, and a may have more by the skew."""
+    """Zone b has eight pairs and zone a sixteen: b is full with eight pods, and a may have `skew` more."""
     fleet = cluster([node("a-0"), node("a-1"), node("b-0")])
     rule = {
         "topologyKey": "zone",
@@ -165,10 +168,9 @@ def test_a_topology_spread_constraint_limits_the_count(engine: Engine, skew: int
     assert found.counts_by_label(fleet, "rack") == {"": 24}
 
 
-def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
-    bare = reader.probed({"a-0": facts("hgx-h100")}, DRIVERS, CLASSES)
-    published = slices(bare.nodes["a-0"].offers)
-    gpus = next(one for one in published if one["spec"]["driver"] == "gpu.nvidia.com")
+def test_a_node_with_an_incomplete_pool_is_unknown(engine: Engine) -> None:
+    published = slices(reader.probed({"a-0": facts("hgx-h100")}, DRIVERS, CLASSES).nodes["a-0"].offers)
+    gpus = next(resource_slice for resource_slice in published if resource_slice["spec"]["driver"] == "gpu.nvidia.com")
     gpus["spec"]["pool"]["resourceSliceCount"] += 1
     fleet = reader.read([node("a-0"), *published, *CLASSES.values()])
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
@@ -178,15 +180,15 @@ def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
     assert nics.total > 0 and not nics.at_least
 
 
-def test_a_count_that_takes_too_long_ends_early_and_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_that_takes_too_long_ends_early_with_a_reason(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "NODE_SEARCH_BUDGET", 5)
     (found,) = fits.fit(probed("hgx-h100"), [workload("one-pair")], engine)
-    (on_node,) = found.nodes.values()
-    assert 0 < found.total < 8 and found.at_least and len(on_node.placements) == found.total
-    assert on_node.reason == f"counted only up to {found.total}: searching for more takes too long"
+    (node_fit,) = found.nodes.values()
+    assert 0 < found.total < 8 and found.at_least and len(node_fit.placements) == found.total
+    assert node_fit.reason == f"counted only up to {found.total}: searching for more takes too long"
 
 
-def test_unusable_objects_are_noted(engine: Engine) -> None:
+def test_claims_of_missing_devices_and_waiting_pods_are_noted(engine: Engine) -> None:
     empty = cluster([node("a-0")])
     lost = claim("lost", empty, "a-0", 0)
     lost["status"]["allocation"]["devices"]["results"][0]["device"] = "gone"
@@ -203,61 +205,75 @@ def test_unusable_objects_are_noted(engine: Engine) -> None:
     assert [note for note in found.notes if note.startswith("1 pod(s) with claims wait")]
 
 
-def test_an_allocated_device_that_nobody_publishes_makes_its_node_unknown(engine: Engine) -> None:
-    """The driver of the node may be starting, or a part of the cluster was not read."""
+def test_an_allocated_device_that_is_not_published_makes_its_node_unknown(engine: Engine) -> None:
+    """The driver of the node may be starting, or its slices may not have been read."""
     nodes = [node("a-0"), node("b-0")]
     empty = cluster(nodes)
     published = list(slices(empty.nodes["b-0"].offers))
-    held = claim("c", empty, "a-0", _of(empty, "gpu.nvidia.com")[0])
+    held = claim("c", empty, "a-0", positions_of(empty, "gpu.nvidia.com")[0])
     fleet = reader.read([*nodes, *published, *CLASSES.values(), held])
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 8 and found.at_least and not found.at_most
     assert found.nodes["a-0"].kind == fits.UNKNOWN and "which has no slice" in found.nodes["a-0"].reason
-    # if the pool has another name than the node, the pod's node counts
+    # if the pool does not have the name of a node, the node of the claim's pod is used
     results = held["status"]["allocation"]["devices"]["results"]
-    other = {**held, "status": {"allocation": {"devices": {"results": [{**results[0], "pool": "cards"}]}}}}
-    (found,) = fits.fit(reader.read([*nodes, *published, *CLASSES.values(), other]), [workload("one-pair")], engine)
+    other_pool = {**held, "status": {"allocation": {"devices": {"results": [{**results[0], "pool": "cards"}]}}}}
+    (found,) = fits.fit(
+        reader.read([*nodes, *published, *CLASSES.values(), other_pool]), [workload("one-pair")], engine
+    )
     assert found.total == 8 and not found.at_least
     spec = {"nodeName": "a-0", "containers": [], "resourceClaims": [{"name": "x", "resourceClaimName": "c"}]}
     pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": spec}
-    fleet = reader.read([*nodes, *published, *CLASSES.values(), other, pod])
+    fleet = reader.read([*nodes, *published, *CLASSES.values(), other_pool, pod])
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 8 and found.at_least and found.nodes["a-0"].kind == fits.UNKNOWN
 
 
-def test_a_workload_without_claims_is_refused(engine: Engine) -> None:
+def test_a_workload_without_claims_or_with_invalid_requests_is_refused(engine: Engine) -> None:
     with pytest.raises(ValueError, match="workload bare has no claims"):
         fits.fit(probed("hgx-h100"), [Workload("bare", ())], engine)
     with pytest.raises(ValueError, match="workload one-pair: its requests cannot be read"):
-        odd = {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}
-        fits.fit(probed("hgx-h100"), [workload("one-pair", **odd)], engine)
+        invalid = {"containers": [{"resources": {"requests": {"cpu": "much"}}}]}
+        fits.fit(probed("hgx-h100"), [workload("one-pair", **invalid)], engine)
 
 
-def test_a_gpu_whose_nic_is_taken_is_stranded(engine: Engine) -> None:
+def test_a_gpu_whose_nic_is_in_use_is_stranded(engine: Engine) -> None:
     empty = cluster([node("a-0"), node("b-0")])
-    before = fits.fit(empty, [workload("one-pair")], engine)[0].nodes["a-0"].placements[0]
-    names = ["/".join((o.driver, o.pool, o.device["name"])) for o in empty.nodes["a-0"].offers]
-    nic = next(one for one in before if one.startswith("lanewise.dev/"))
-    gpu = next(one for one in before if one.startswith("gpu.nvidia.com/"))
+    pair = fits.fit(empty, [workload("one-pair")], engine)[0].nodes["a-0"].placements[0]
+    names = ["/".join((offer.driver, offer.pool, offer.device["name"])) for offer in empty.nodes["a-0"].offers]
+    nic = next(device for device in pair if device.startswith("lanewise.dev/"))
+    gpu = next(device for device in pair if device.startswith("gpu.nvidia.com/"))
     fleet = cluster([node("a-0"), node("b-0")], claim("c", empty, "a-0", names.index(nic)))
-    found = {one.device: one for one in stranded(fleet, [workload("one-pair")], engine) if one.certain}
+    found = {
+        stranded_device.device: stranded_device
+        for stranded_device in stranded(fleet, [workload("one-pair")], engine)
+        if stranded_device.certain
+    }
     assert found[gpu].holders == ("team/c",) and found[gpu].node == "a-0"
     assert "gpu.nvidia.com/b-0/" + gpu.rpartition("/")[2] not in found
     # another workload can still use the GPU
-    assert gpu not in {one.device for one in stranded(fleet, [workload("one-pair"), workload("one-gpu")], engine)}
+    still_stranded = stranded(fleet, [workload("one-pair"), workload("one-gpu")], engine)
+    assert gpu not in {stranded_device.device for stranded_device in still_stranded}
 
 
 def test_stranded_devices_name_the_claims_of_their_own_node(engine: Engine) -> None:
-    """Two nodes in the same state, whose claims have other names."""
+    """The nodes are in the same state, but their devices are used by different claims."""
     empty = cluster([node("a-0"), node("b-0")])
-    nic = _of(empty, "lanewise.dev")[0]
+    nic = positions_of(empty, "lanewise.dev")[0]
     fleet = cluster([node("a-0"), node("b-0")], claim("c", empty, "a-0", nic), claim("d", empty, "b-0", nic))
     found = stranded(fleet, [workload("one-pair")], engine)
-    by_node = {name: {one.holders for one in found if one.node == name and one.holders} for name in ("a-0", "b-0")}
+    by_node = {
+        name: {
+            stranded_device.holders
+            for stranded_device in found
+            if stranded_device.node == name and stranded_device.holders
+        }
+        for name in ("a-0", "b-0")
+    }
     assert by_node == {"a-0": {("team/c",)}, "b-0": {("team/d",)}}
 
 
-def test_steps_change_how_many_fit(engine: Engine) -> None:
+def test_steps_change_how_many_pods_fit(engine: Engine) -> None:
     fleet = cluster([node("a-0"), node("a-1"), node("b-0")])
 
     def total(*steps: Object) -> int:
@@ -268,17 +284,17 @@ def test_steps_change_how_many_fit(engine: Engine) -> None:
     assert total({"remove": {"nodes": ["b-0"]}}, {"add": {"like": "a-0", "count": 10}}) == 96
     assert total({"cordon": {"nodes": ["a-0"]}}, {"uncordon": {"nodes": ["a-0"]}}) == 24
     pair = fits.fit(fleet, [workload("one-pair")], engine)[0].nodes["a-0"].placements[0]
-    nic = next(one for one in pair if one.startswith("lanewise.dev/")).rpartition("/")[2]
+    nic = next(device for device in pair if device.startswith("lanewise.dev/")).rpartition("/")[2]
     assert total({"lose": {"node": "a-0", "devices": [nic]}}) == 23
 
 
-def test_a_new_or_uncordoned_node_has_no_taints_of_kubernetes(engine: Engine) -> None:
-    """Uncordoning removes the taint of the cordon. A new node has neither the condition of the node that it is like
-    nor the taints that rules give to that node's devices."""
+def test_a_new_or_uncordoned_node_does_not_have_the_cordon(engine: Engine) -> None:
+    """Uncordoning removes the taint of the cordon. A new node has neither the cordon of the node that it is like nor
+    the taints of that node's devices by rules, but it has the node's other taints."""
     cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
     nodes = [node("a-0", unschedulable=True, taints=[cordon]), node("b-0", taints=[{**cordon, "key": "kept"}])]
-    bare = reader.probed({"a-0": facts("hgx-h100")}, DRIVERS, CLASSES)
-    nic = next(one for one in bare.nodes["a-0"].offers if one.driver == "lanewise.dev")
+    probed_fleet = reader.probed({"a-0": facts("hgx-h100")}, DRIVERS, CLASSES)
+    nic = next(offer for offer in probed_fleet.nodes["a-0"].offers if offer.driver == "lanewise.dev")
     rule = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",

@@ -21,58 +21,61 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.common.engine import require_engine
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import diagonal
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.simulated_node import (
+    with_shuffled_nics,
+)
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan import test_fit
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 NODES = ("a-0", "a-1", "b-0")
-#: GPUs of the machine, and pairs of a claim.
-GPUS, MOST = 8, 4
+#: The GPUs of the machine, and the largest number of pairs of a claim.
+GPUS, MAX_PAIRS = 8, 4
 
 
 def template(count: int) -> Object:
+    """A claim template for this number of pairs."""
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     groups = [{"align": "nearest", "count": count, "devices": devices}]
     return {"name": f"near-{count}", "namespace": "team", "groups": groups}
 
 
 class Site:
-    """Three nodes with the same map, and the claims that are compiled for it."""
+    """Three nodes with the same board, and the compiled classes and claims for them."""
 
     def __init__(self) -> None:
-        machine = diagonal(copy.deepcopy(facts("hgx-h100")))
-        values = {"dra_claims_drivers": DRIVERS, "dra_claims_templates": [template(n + 1) for n in range(MOST)]}
+        machine = with_shuffled_nics(copy.deepcopy(facts("hgx-h100")))
+        values = {"dra_claims_drivers": DRIVERS, "dra_claims_templates": [template(n + 1) for n in range(MAX_PAIRS)]}
         self.machines = dict.fromkeys(NODES, machine)
-        made = compile_site(values, self.machines)
-        (form,) = {use.form for use in made.boards}
+        compiled = compile_site(values, self.machines)
+        (form,) = {use.form for use in compiled.boards}
         assert form == "published map"
-        self.pairs = {gpu: nic for _board, _level, gpu, nic in made.boards[0].pairs}
+        self.pairs = {gpu: nic for _board, _level, gpu, nic in compiled.boards[0].pairs}
         assert len(self.pairs) == GPUS
-        named = {(one["kind"], one["metadata"]["name"]): one for one in made.objects}
-        self.classes = {name: one for (kind, name), one in named.items() if kind == "DeviceClass"}
+        objects = {(obj["kind"], obj["metadata"]["name"]): obj for obj in compiled.objects}
+        self.classes = {name: obj for (kind, name), obj in objects.items() if kind == "DeviceClass"}
         self.specs = {
-            name: one["spec"]["spec"] for (kind, name), one in named.items() if kind == "ResourceClaimTemplate"
+            name: obj["spec"]["spec"] for (kind, name), obj in objects.items() if kind == "ResourceClaimTemplate"
         }
 
-    def work(self, count: int) -> Workload:
+    def workload(self, count: int) -> Workload:
         return Workload(f"near-{count}", (self.specs[f"near-{count}"],))
 
     def fleet(self, *claims: tuple[str, str, t.Collection[str]]) -> Fleet:
-        """The cluster with claims, each with its name, its node and the addresses of its devices."""
-        bare = reader.probed(self.machines, DRIVERS, self.classes)
-        published = [one for each in bare.nodes.values() for one in slices(each.offers)]
+        """The cluster with these allocated claims: the name, the node and the PCI addresses of the devices of each."""
+        probed = reader.probed(self.machines, DRIVERS, self.classes)
+        published = [resource_slice for node in probed.nodes.values() for resource_slice in slices(node.offers)]
         nodes = [test_fit.node(name) for name in NODES]
-        held = []
-        for name, node, addresses in claims:
-            places = [
-                place
-                for place, one in enumerate(bare.nodes[node].offers)
-                if one.address in addresses and not one.possible
+        allocated = []
+        for name, node_name, addresses in claims:
+            positions = [
+                position
+                for position, offer in enumerate(probed.nodes[node_name].offers)
+                if offer.address in addresses and not offer.possible
             ]
-            assert len(places) == len(addresses)
-            held.append(test_fit.claim(name, bare, node, *places))
-        return reader.read([*nodes, *published, *self.classes.values(), *held])
+            assert len(positions) == len(addresses)
+            allocated.append(test_fit.claim(name, probed, node_name, *positions))
+        return reader.read([*nodes, *published, *self.classes.values(), *allocated])
 
 
 @pytest.fixture(scope="module")
@@ -86,62 +89,65 @@ def site(engine: Engine) -> Site:
 
 
 def test_all_pairs_of_an_empty_fleet_are_counted(site: Site, engine: Engine) -> None:
-    counts = {count: fits.fit(site.fleet(), [site.work(count)], engine)[0].total for count in range(1, MOST + 1)}
+    counts = {
+        count: fits.fit(site.fleet(), [site.workload(count)], engine)[0].total for count in range(1, MAX_PAIRS + 1)
+    }
     assert counts == {count: len(NODES) * (GPUS // count) for count in counts}
 
 
-def test_a_gpu_whose_nic_is_in_use_is_named_with_the_claim(site: Site, engine: Engine) -> None:
+def test_a_free_device_whose_partner_is_in_use_is_reported_with_the_claim(site: Site, engine: Engine) -> None:
     (gpu, nic), (other_gpu, _nic) = list(site.pairs.items())[:2]
     fleet = site.fleet(("training", "a-0", [nic]), ("serving", "a-0", [other_gpu]))
-    (found,) = fits.fit(fleet, [site.work(1)], engine)
+    (found,) = fits.fit(fleet, [site.workload(1)], engine)
     assert (found.nodes["a-0"].count, found.nodes["a-1"].count, found.total) == (6, 8, 22)
-    says = found.nodes["a-0"].unpaired
-    assert says == (
+    reported = found.nodes["a-0"].unpaired
+    assert reported == (
         f"GPU {gpu} is free, but its NIC {nic} is in use by team/training",
         f"NIC {site.pairs[other_gpu]} is free, but its GPU {other_gpu} is in use by team/serving",
     )
     lines = report_lines.lines([found], [], [])
-    assert [line for line in lines if "is in use" in line] == [f"  a-0: {one}" for one in says]
+    assert [line for line in lines if "is in use" in line] == [f"  a-0: {unpaired}" for unpaired in reported]
 
 
-def test_only_the_first_of_many_such_devices_are_listed(site: Site, engine: Engine) -> None:
-    fleet = site.fleet(*((f"c-{node}", node, list(site.pairs.values())) for node in NODES))
-    (found,) = fits.fit(fleet, [site.work(1)], engine)
-    assert found.total == 0 and all(len(one.unpaired) == GPUS for one in found.nodes.values())
+def test_only_the_first_of_many_unpaired_devices_are_listed(site: Site, engine: Engine) -> None:
+    fleet = site.fleet(*((f"c-{name}", name, list(site.pairs.values())) for name in NODES))
+    (found,) = fits.fit(fleet, [site.workload(1)], engine)
+    assert found.total == 0 and all(len(node_fit.unpaired) == GPUS for node_fit in found.nodes.values())
     lines = [line for line in report_lines.lines([found], [], []) if "free" in line]
     assert len(lines) == 5 and lines[-1] == f"  and {3 * GPUS - 4} more free devices whose partners are unavailable"
 
 
-def test_pairs_by_an_attribute_are_named_too(engine: Engine) -> None:
+def test_unpaired_devices_are_also_reported_for_pairs_by_an_attribute(engine: Engine) -> None:
     empty = test_fit.cluster([test_fit.node("a-0")])
-    place = test_fit._of(empty, "gpu.nvidia.com")[0]
-    gpu = empty.nodes["a-0"].offers[place].address
-    fleet = test_fit.cluster([test_fit.node("a-0")], test_fit.claim("c", empty, "a-0", place))
+    position = test_fit.positions_of(empty, "gpu.nvidia.com")[0]
+    gpu = empty.nodes["a-0"].offers[position].address
+    fleet = test_fit.cluster([test_fit.node("a-0")], test_fit.claim("c", empty, "a-0", position))
     (found,) = fits.fit(fleet, [test_fit.workload("two-pairs")], engine)
-    (says,) = found.nodes["a-0"].unpaired
-    assert says.startswith("nic 0000:") and says.endswith(f" is free, but its gpu {gpu} is in use by team/c")
+    (reported,) = found.nodes["a-0"].unpaired
+    assert reported.startswith("nic 0000:") and reported.endswith(f" is free, but its gpu {gpu} is in use by team/c")
 
 
-def test_a_gpu_is_stranded_until_its_nearest_nic_is_released(site: Site, engine: Engine) -> None:
+def test_a_gpu_is_stranded_while_its_nearest_nic_is_in_use(site: Site, engine: Engine) -> None:
     gpu, nic = next(iter(site.pairs.items()))
     fleet = site.fleet(("training", "a-0", [nic]))
-    lost = [one for one in stranded(fleet, [site.work(1)], engine) if one.holders]
-    assert [(one.node, one.holders) for one in lost] == [("a-0", ("team/training",))]
-    offers = {"/".join((one.driver, one.pool, one.device["name"])): one.address for one in fleet.nodes["a-0"].offers}
-    assert offers[lost[0].device] == gpu
+    found = [device for device in stranded(fleet, [site.workload(1)], engine) if device.holders]
+    assert [(device.node, device.holders) for device in found] == [("a-0", ("team/training",))]
+    offers = {
+        "/".join((offer.driver, offer.pool, offer.device["name"])): offer.address for offer in fleet.nodes["a-0"].offers
+    }
+    assert offers[found[0].device] == gpu
     freed = after(fleet, [{"release": {"claims": ["team/training"]}}])
-    assert fits.fit(freed, [site.work(1)], engine)[0].total == len(NODES) * GPUS
-    gone = after(fleet, [{"lose": {"node": "a-1", "devices": [gpu, site.pairs[list(site.pairs)[1]]]}}])
-    assert fits.fit(gone, [site.work(1)], engine)[0].nodes["a-1"].count == GPUS - 2
-    more = after(fleet, [{"add": {"like": "b-0", "count": 2}}, {"cordon": {"nodes": ["a-0"]}}])
-    assert fits.fit(more, [site.work(2)], engine)[0].total == 4 * (GPUS // 2)
+    assert fits.fit(freed, [site.workload(1)], engine)[0].total == len(NODES) * GPUS
+    without_two_devices = after(fleet, [{"lose": {"node": "a-1", "devices": [gpu, site.pairs[list(site.pairs)[1]]]}}])
+    assert fits.fit(without_two_devices, [site.workload(1)], engine)[0].nodes["a-1"].count == GPUS - 2
+    other_nodes = after(fleet, [{"add": {"like": "b-0", "count": 2}}, {"cordon": {"nodes": ["a-0"]}}])
+    assert fits.fit(other_nodes, [site.workload(2)], engine)[0].total == 4 * (GPUS // 2)
 
 
-@pytest.mark.parametrize("count", range(1, MOST + 1))
-def test_the_count_is_right_for_any_two_devices_in_use(site: Site, engine: Engine, count: int) -> None:
-    """For any two devices in use on a board, the count is that of the pairs that are still whole."""
+@pytest.mark.parametrize("count", range(1, MAX_PAIRS + 1))
+def test_with_two_devices_in_use_the_pairs_without_them_are_counted(site: Site, engine: Engine, count: int) -> None:
     devices = [*list(site.pairs)[:3], *list(site.pairs.values())[:3]]
     for held in itertools.combinations(devices, 2):
-        whole = sum(gpu not in held and nic not in held for gpu, nic in site.pairs.items())
-        (found,) = fits.fit(site.fleet(("c", "a-0", held)), [site.work(count)], engine)
-        assert found.nodes["a-0"].count == whole // count, held
+        free_pairs = sum(gpu not in held and nic not in held for gpu, nic in site.pairs.items())
+        (found,) = fits.fit(site.fleet(("c", "a-0", held)), [site.workload(count)], engine)
+        assert found.nodes["a-0"].count == free_pairs // count, held

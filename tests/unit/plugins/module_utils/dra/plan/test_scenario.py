@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Changes of devices, servers, drivers and workloads; quotas; the value of stranded devices; the map of a fleet."""
+"""Steps that change devices, servers, drivers and workloads; quotas; the value of stranded devices; the fleet map."""
 
 from __future__ import annotations
 
@@ -44,51 +44,53 @@ def engine() -> Engine:
 
 
 def _first_pair(fleet: Fleet, engine: Engine, name: str = "a-0") -> tuple[str, str]:
-    """The names of the GPU and the NIC that a pair on an empty node gets first."""
+    """The names of the GPU and the NIC of the first pair that is placed on a node."""
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
-    by_driver = dict(one.split("/")[::2] for one in found.nodes[name].placements[0])
+    by_driver = dict(device.split("/")[::2] for device in found.nodes[name].placements[0])
     return by_driver["gpu.nvidia.com"], by_driver["lanewise.dev"]
 
 
-def _counted(scenario: Scenario, engine: Engine) -> int:
+def _total(scenario: Scenario, engine: Engine) -> int:
     (found,) = fits.fit(scenario.fleet, scenario.workloads, engine)
     return found.total
 
 
 def _totals(fleet: Fleet, steps: list[Object], engine: Engine, work: Workload) -> list[int]:
-    return [_counted(one, engine) for one in after(Scenario(fleet, (work,)), steps)]
+    """How many pods fit after each of the steps."""
+    return [_total(scenario, engine) for scenario in after(Scenario(fleet, (work,)), steps)]
 
 
 def test_a_nic_can_be_degraded_and_replaced(engine: Engine) -> None:
+    """A pair with a NIC of 400 Gbit/s, and a pair with any NIC."""
     fleet = cluster(NODES)
     _gpu, nic = _first_pair(fleet, engine)
-    where = {"node": "a-0", "devices": [nic]}
+    target = {"node": "a-0", "devices": [nic]}
     fast = 'device.attributes["lanewise.dev"].linkSpeedMbps >= 400000'
     spec = SPECS["one-pair"]
     requests = []
-    for one in spec["devices"]["requests"]:
-        body = one["exactly"]
-        more = [{"cel": {"expression": fast}}] if one["name"] == "nic" else []
-        requests.append({**one, "exactly": {**body, "selectors": [*body.get("selectors", ()), *more]}})
-    picky = Workload("fast", ({"devices": {**spec["devices"], "requests": requests}},))
+    for request in spec["devices"]["requests"]:
+        body = request["exactly"]
+        speed_selectors = [{"cel": {"expression": fast}}] if request["name"] == "nic" else []
+        requests.append({**request, "exactly": {**body, "selectors": [*body.get("selectors", ()), *speed_selectors]}})
+    fast_pair = Workload("fast", ({"devices": {**spec["devices"], "requests": requests}},))
     steps: list[Object] = [
-        {"degrade": {**where, "attributes": {"linkSpeedMbps": 100_000}, "capacity": {"bandwidth": "100G"}}},
-        {"replace": {**where, "attributes": {"linkSpeedMbps": 800_000}}},
-        {"degrade": {**where, "taint": TAINT}},
-        {"replace": where},
+        {"degrade": {**target, "attributes": {"linkSpeedMbps": 100_000}, "capacity": {"bandwidth": "100G"}}},
+        {"replace": {**target, "attributes": {"linkSpeedMbps": 800_000}}},
+        {"degrade": {**target, "taint": TAINT}},
+        {"replace": target},
     ]
-    assert _totals(fleet, steps, engine, picky) == [15, 16, 15, 16]
+    assert _totals(fleet, steps, engine, fast_pair) == [15, 16, 15, 16]
     assert _totals(fleet, steps, engine, workload("one-pair")) == [16, 16, 15, 16]
 
 
 def test_a_replaced_device_is_free(engine: Engine) -> None:
     empty = cluster(NODES)
     gpu, nic = _first_pair(empty, engine)
-    names = [one.device["name"] for one in empty.nodes["a-0"].offers]
+    names = [offer.device["name"] for offer in empty.nodes["a-0"].offers]
     fleet = cluster(NODES, claim("c", empty, "a-0", names.index(gpu), names.index(nic)))
     step = {"replace": {"node": "a-0", "devices": [nic]}}
     assert _totals(fleet, [step], engine, workload("one-pair")) == [16]
-    assert _counted(Scenario(fleet, (workload("one-pair"),)), engine) == 15
+    assert _total(Scenario(fleet, (workload("one-pair"),)), engine) == 15
 
 
 @pytest.mark.parametrize(
@@ -131,50 +133,46 @@ def test_an_older_server_ignores_taint_rules(engine: Engine) -> None:
     }
     fleet = cluster(NODES, rule)
     steps: list[Object] = [{"server": {"version": "1.34"}}, {"server": {"version": "1.37"}}]
-    assert _counted(Scenario(fleet, (workload("one-gpu"),)), engine) == 8
+    assert _total(Scenario(fleet, (workload("one-gpu"),)), engine) == 8
     assert _totals(fleet, steps, engine, workload("one-gpu")) == [16, 8]
 
 
-def test_another_driver_counts_only_on_probed_nodes(engine: Engine) -> None:
-    """Partitions on demand: seven on each GPU of the probed node. The other node's are unknown."""
+def test_the_devices_of_another_driver_version_are_known_only_on_probed_nodes(engine: Engine) -> None:
+    """With DynamicMIG, each GPU of the probed node has seven partitions. Those of the other node are unknown."""
     fleet = cluster(NODES)
-    part = {
-        "name": "part",
-        "exactly": {
-            "deviceClassName": next(iter(CLASSES)),
-            "selectors": [{"cel": {"expression": 'device.attributes["gpu.nvidia.com"].profile == "1g.10gb"'}}],
-        },
-    }
-    any_class = {"plan-any": {"metadata": {"name": "plan-any"}, "spec": {}}}
-    part["exactly"]["deviceClassName"] = "plan-any"
-    part["exactly"]["selectors"][0]["cel"]["expression"] = (
+    expression = (
         'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig" && '
         'device.attributes["gpu.nvidia.com"].profile == "1g.10gb"'
     )
-    work = Workload("parts", ({"devices": {"requests": [part]}},))
+    partition = {
+        "name": "part",
+        "exactly": {"deviceClassName": "plan-any", "selectors": [{"cel": {"expression": expression}}]},
+    }
+    any_class = {"plan-any": {"metadata": {"name": "plan-any"}, "spec": {}}}
+    work = Workload("parts", ({"devices": {"requests": [partition]}},))
     start = Scenario(replace(fleet, classes={**CLASSES, **any_class}), (work,), {"a-0": facts("hgx-h100")})
     (then,) = after(
         start, [{"driver": {"name": "gpu.nvidia.com", "version": "0.5.0", "feature_gates": {"DynamicMIG": True}}}]
     )
-    (before,), (found,) = (fits.fit(one.fleet, one.workloads, engine) for one in (start, then))
+    (before,), (found,) = (fits.fit(scenario.fleet, scenario.workloads, engine) for scenario in (start, then))
     assert before.total == 0 and found.total == 7 * 8 and found.at_least
     assert found.nodes["b-0"].kind == fits.UNKNOWN and "not probed" in found.nodes["b-0"].reason
     assert [note for note in found.notes if "1 node(s) with gpu.nvidia.com were not probed" in note]
 
 
-def test_a_step_may_give_a_workload_another_template(engine: Engine) -> None:
+def test_a_step_may_change_the_template_of_a_workload(engine: Engine) -> None:
     start = Scenario(
         cluster(NODES), (workload("one-pair"),), {}, lambda value: Workload(value["name"], (SPECS[value["claim"]],))
     )
     then = after(start, [{"workload": {"name": "one-pair", "claim": "three-pairs"}}, {"cordon": {"nodes": ["a-0"]}}])
-    assert [_counted(one, engine) for one in then] == [4, 2]
+    assert [_total(scenario, engine) for scenario in then] == [4, 2]
 
 
 def test_nodes_of_a_probed_machine_can_be_added(engine: Engine) -> None:
-    """They are like a probed machine, in their own rack, with the allocatable resources of the step."""
+    """They have the devices of the probed machine, and the labels and the allocatable resources of the step."""
     drivers = {**DRIVERS, "gpu.nvidia.com": {"version": "0.5.0"}}
-    ask = {"containers": [{"resources": {"requests": {"cpu": "10"}}}]}
-    start = Scenario(cluster(NODES), (workload("one-pair", **ask),), {"b200": facts("hgx-b200")}, None, drivers)
+    pod_spec = {"containers": [{"resources": {"requests": {"cpu": "10"}}}]}
+    start = Scenario(cluster(NODES), (workload("one-pair", **pod_spec),), {"b200": facts("hgx-b200")}, None, drivers)
     step = {"add": {"like": "b200", "count": 2, "labels": {"zone": "c"}, "allocatable": {"cpu": "35", "pods": "9"}}}
     (then,) = after(start, [step])
     (found,) = fits.fit(then.fleet, then.workloads, engine)
@@ -186,20 +184,21 @@ def test_nodes_of_a_probed_machine_can_be_added(engine: Engine) -> None:
     assert found.nodes["b200-new-0"].kind == fits.ROOM and not found.notes
     (then,) = after(start, [{"add": {"like": "b200", "count": 1}}])
     (found,) = fits.fit(then.fleet, then.workloads, engine)
-    assert found.nodes["b200-new-0"].count == 8 and any("room for any number of pods" in one for one in found.notes)
-    whole = {"driver": {"name": "gpu.nvidia.com", "version": "0.5.0"}}
-    then = after(start, [{"add": {"like": "b200", "count": 1}}, {"remove": {"nodes": ["a-0", "b-0"]}}, whole])[-1]
+    assert found.nodes["b200-new-0"].count == 8 and any("room for any number of pods" in note for note in found.notes)
+    driver_step = {"driver": {"name": "gpu.nvidia.com", "version": "0.5.0"}}
+    then = after(start, [{"add": {"like": "b200", "count": 1}}, {"remove": {"nodes": ["a-0", "b-0"]}}, driver_step])[-1]
     (found,) = fits.fit(then.fleet, then.workloads, engine)
-    assert found.total == 8 and not found.at_least  # so devices that other drivers publish there are known, too
+    assert found.total == 8 and not found.at_least  # the devices of another driver are predicted for added nodes, too
     (then,) = after(start, [{"add": {"like": "a-0", "count": 1, "labels": {"zone": "new"}}}])
-    new = fits.fit(then.fleet, then.workloads, engine)[0]
-    assert new.counts_by_label(then.fleet, "zone") == {"a": 8, "b": 8, "new": 8}
+    (found,) = fits.fit(then.fleet, then.workloads, engine)
+    assert found.counts_by_label(then.fleet, "zone") == {"a": 8, "b": 8, "new": 8}
 
 
 # --- quotas
 
 
 def quota(hard: Object, used: Object | None = None, **spec: t.Any) -> Object:
+    """A ResourceQuota. `spec` are other fields of its spec."""
     return {
         "kind": "ResourceQuota",
         "metadata": {"namespace": "default", "name": "q"},
@@ -223,7 +222,7 @@ def quota(hard: Object, used: Object | None = None, **spec: t.Any) -> Object:
 def test_a_quota_limits_the_count(engine: Engine, hard: Object, used: Object, count: int) -> None:
     pod = {"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "2"}}}]}
     work = workload("one-pair", **pod)
-    gpu = next(one["exactly"]["deviceClassName"] for one in work.claims[0]["devices"]["requests"])
+    gpu = next(request["exactly"]["deviceClassName"] for request in work.claims[0]["devices"]["requests"])
     fleet = cluster(NODES, quota({name.replace("CLASS", gpu): amount for name, amount in hard.items()}, used))
     (found,) = fits.fit(fleet, [work], engine)
     assert found.total == count and found.over_quota == 16 - count and bool(found.quota) == (count < 16)
@@ -236,14 +235,14 @@ def test_a_quota_limits_the_count(engine: Engine, hard: Object, used: Object, co
 def test_a_quota_limits_huge_pages_by_both_names(name: str, engine: Engine) -> None:
     pages = {"hugepages-2Mi": "256Mi", "memory": "1Gi"}
     work = workload("one-pair", containers=[{"resources": {"requests": pages, "limits": pages}}])
-    room = {"allocatable": {**NODES[0]["status"]["allocatable"], "hugepages-2Mi": "64Gi"}}
-    nodes = [{**one, "status": room} for one in NODES]
+    status = {"allocatable": {**NODES[0]["status"]["allocatable"], "hugepages-2Mi": "64Gi"}}
+    nodes = [{**node_object, "status": status} for node_object in NODES]
     (found,) = fits.fit(cluster(nodes, quota({name: "1Gi"}, {name: "256Mi"})), [work], engine)
     assert found.total == 3 and found.quota == f"quota default/q leaves {name} for 3 more"
 
 
 def test_a_quota_charges_extended_resources_only_by_requests() -> None:
-    """As podComputeUsageHelper of pkg/quota/v1/evaluator/core/pods.go."""
+    """As in podComputeUsageHelper of Kubernetes' pkg/quota/v1/evaluator/core/pods.go."""
     pod = {"containers": [{"resources": {"limits": {"hugepages-1Gi": "2Gi", "example.com/nic": "1", "cpu": "1"}}}]}
     found = quotas.usage(Workload("w", (), pod=pod), {})
     assert found["hugepages-1Gi"] == found["requests.hugepages-1Gi"] == 2 << 30
@@ -252,18 +251,22 @@ def test_a_quota_charges_extended_resources_only_by_requests() -> None:
     assert not found.keys() & {"example.com/nic", "limits.example.com/nic", "limits.hugepages-1Gi"}
 
 
-def test_a_quota_counts_the_maximum_of_alternatives_and_32_for_all() -> None:
-    """As pkg/quota/v1/evaluator/core/resource_claims.go counts: the maximum over alternatives, and 32 for `all`."""
+def test_a_quota_charges_the_maximum_of_alternatives_and_32_for_mode_all() -> None:
+    """As in Kubernetes' pkg/quota/v1/evaluator/core/resource_claims.go."""
     body = {"deviceClassName": "a", "allocationMode": "ExactCount", "count": 2}
-    subs = [{"name": "x", **body}, {"name": "y", **body, "count": 3}, {"name": "z", **body, "deviceClassName": "b"}]
-    every = {"deviceClassName": "b", "allocationMode": "All"}
-    requests = [{"name": "one", "firstAvailable": subs}, {"name": "two", "exactly": every}]
+    alternatives = [
+        {"name": "x", **body},
+        {"name": "y", **body, "count": 3},
+        {"name": "z", **body, "deviceClassName": "b"},
+    ]
+    mode_all = {"deviceClassName": "b", "allocationMode": "All"}
+    requests = [{"name": "one", "firstAvailable": alternatives}, {"name": "two", "exactly": mode_all}]
     found = quotas.usage(Workload("w", ({"devices": {"requests": requests}},)), {})
     assert found["a.deviceclass.resource.k8s.io/devices"] == 3
     assert found["b.deviceclass.resource.k8s.io/devices"] == 34
 
 
-def test_a_quota_with_scopes_or_unreadable_is_noted(engine: Engine) -> None:
+def test_a_quota_with_scopes_or_an_invalid_amount_is_noted(engine: Engine) -> None:
     fleet = cluster(NODES, quota({"pods": "1"}, scopes=["BestEffort"]), quota({"pods": "many"}))
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 16 and found.at_most
@@ -271,53 +274,66 @@ def test_a_quota_with_scopes_or_unreadable_is_noted(engine: Engine) -> None:
     assert [note for note in found.notes if "cannot be read and is ignored" in note]
 
 
-# --- the value of stranded devices, and the map
+# --- the value of stranded devices, and the fleet map
 
 
 def test_stranded_devices_have_a_value_and_are_on_the_map(engine: Engine) -> None:
     empty = cluster(NODES)
     gpu, nic = _first_pair(empty, engine)
-    names = [one.device["name"] for one in empty.nodes["a-0"].offers]
+    names = [offer.device["name"] for offer in empty.nodes["a-0"].offers]
     rule = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",
         "metadata": {"name": "r"},
         "spec": {"deviceSelector": {"driver": "gpu.nvidia.com", "pool": "b-0", "device": gpu}, "taint": TAINT},
     }
-    kept = {**rule, "metadata": {"name": "h"}}
-    kept["spec"] = {**rule["spec"], "taint": {"key": KEY, "value": "mine", "effect": "NoSchedule"}}
-    kept["spec"]["deviceSelector"] = {**rule["spec"]["deviceSelector"], "device": "gpu-1"}
+    hold_rule = {**rule, "metadata": {"name": "h"}}
+    hold_rule["spec"] = {**rule["spec"], "taint": {"key": KEY, "value": "mine", "effect": "NoSchedule"}}
+    hold_rule["spec"]["deviceSelector"] = {**rule["spec"]["deviceSelector"], "device": "gpu-1"}
     assert gpu != "gpu-1"
-    fleet = cluster(NODES, claim("c", empty, "a-0", names.index(gpu)), rule, kept)
-    lost = [one for one in stranded(fleet, [workload("one-pair")], engine) if one.node == "a-0"]
+    fleet = cluster(NODES, claim("c", empty, "a-0", names.index(gpu)), rule, hold_rule)
+    stranded_devices = [
+        stranded_device
+        for stranded_device in stranded(fleet, [workload("one-pair")], engine)
+        if stranded_device.node == "a-0"
+    ]
     found = stranded_value(
-        fleet, lost, prices([{"driver": "lanewise.dev", "price": 1.5, "attributes": {"linkSpeedMbps": 400000}}])
+        fleet,
+        stranded_devices,
+        prices([{"driver": "lanewise.dev", "price": 1.5, "attributes": {"linkSpeedMbps": 400000}}]),
     )
-    assert nic in {one.device.rpartition("/")[2] for one in lost}
-    assert found.devices == len(lost) and found.gbps > 0 and found.cost is not None
-    fast = [o for o in fleet.nodes["a-0"].offers if o.device["attributes"].get("linkSpeedMbps") == {"int": 400000}]
-    ids = {one.device for one in lost}
-    assert found.cost == 1.5 * sum(f"{o.driver}/{o.pool}/{o.device['name']}" in ids for o in fast)
-    value = found.by_device["a-0", f"lanewise.dev/a-0/{nic}"]
-    assert value.gbps == 400 and value.cost == 1.5
-    assert found.gbps == sum(one.gbps or 0 for one in found.by_device.values()) > 400
-    # a NIC that is published as a whole and to be shared counts once
+    assert nic in {stranded_device.device.rpartition("/")[2] for stranded_device in stranded_devices}
+    assert found.devices == len(stranded_devices) and found.gbps > 0 and found.cost is not None
+    priced = [
+        offer
+        for offer in fleet.nodes["a-0"].offers
+        if offer.device["attributes"].get("linkSpeedMbps") == {"int": 400000}
+    ]
+    ids = {stranded_device.device for stranded_device in stranded_devices}
+    assert found.cost == 1.5 * sum(f"{offer.driver}/{offer.pool}/{offer.device['name']}" in ids for offer in priced)
+    nic_value = found.by_device["a-0", f"lanewise.dev/a-0/{nic}"]
+    assert nic_value.gbps == 400 and nic_value.cost == 1.5
+    assert found.gbps == sum(value_of_device.gbps or 0 for value_of_device in found.by_device.values()) > 400
+    # a NIC that is published both as a whole and for shares counts once
     offers = fleet.nodes["a-0"].offers
-    (whole,) = [one for one in offers if one.device["name"] == nic]
-    twin = replace(whole, device={**whole.device, "name": f"{nic}-share"})
-    nodes = {**fleet.nodes, "a-0": replace(fleet.nodes["a-0"], offers=(*offers, twin))}
-    both = [*lost, Stranded("a-0", f"lanewise.dev/a-0/{nic}-share", "")]
-    twice = stranded_value(replace(fleet, nodes=nodes), both, [])
-    assert (twice.devices, twice.gbps) == (found.devices + 1, found.gbps)
-    made = fleet_map(fleet, stranded(fleet, [workload("one-pair")], engine), ["zone"])
-    assert len(made["shapes"]) == 1 and [one["labels"]["zone"] for one in made["nodes"]] == ["a", "b"]
+    (whole,) = [offer for offer in offers if offer.device["name"] == nic]
+    share = replace(whole, device={**whole.device, "name": f"{nic}-share"})
+    nodes = {**fleet.nodes, "a-0": replace(fleet.nodes["a-0"], offers=(*offers, share))}
+    both = [*stranded_devices, Stranded("a-0", f"lanewise.dev/a-0/{nic}-share", "")]
+    with_share = stranded_value(replace(fleet, nodes=nodes), both, [])
+    assert (with_share.devices, with_share.gbps) == (found.devices + 1, found.gbps)
+    device_map = fleet_map(fleet, stranded(fleet, [workload("one-pair")], engine), ["zone"])
+    assert len(device_map["shapes"]) == 1
+    assert [map_node["labels"]["zone"] for map_node in device_map["nodes"]] == ["a", "b"]
     by_node = {
-        one["node"]: dict(zip([each["device"] for each in made["shapes"][one["shape"]]], one["states"]))
-        for one in made["nodes"]
+        map_node["node"]: dict(
+            zip([device["device"] for device in device_map["shapes"][map_node["shape"]]], map_node["states"])
+        )
+        for map_node in device_map["nodes"]
     }
     assert by_node["a-0"][f"gpu.nvidia.com/{gpu}"] == "u" and by_node["a-0"][f"lanewise.dev/{nic}"] == "s"
     assert by_node["b-0"][f"gpu.nvidia.com/{gpu}"] == "d" and by_node["b-0"]["gpu.nvidia.com/gpu-1"] == "h"
-    assert counts(made)["used"] == 1 and counts(made)["held"] == 1 and counts(made)["degraded"] == 1
+    assert counts(device_map)["used"] == 1 and counts(device_map)["held"] == 1 and counts(device_map)["degraded"] == 1
 
 
 @pytest.mark.parametrize(
@@ -330,34 +346,34 @@ def test_an_invalid_price_is_refused(price: Object) -> None:
 
 def test_counts_of_all_steps_are_shown_side_by_side(engine: Engine) -> None:
     fleet = probed("hgx-h100")
-    now, then = (fits.fit(fleet, [workload(name) for name in names], engine) for names in (["one-pair"], ["one-pair"]))
-    assert report_lines.table(["one-pair"], [("now", now), ("cordon", then)]) == [
+    found = fits.fit(fleet, [workload("one-pair")], engine)
+    assert report_lines.table(["one-pair"], [("now", found), ("cordon", found)]) == [
         "          now  cordon",
         "one-pair    8       8",
     ]
 
 
-# --- what cannot be used
+# --- drivers without knowledge, and probed fleets
 
 
 def test_devices_of_an_unknown_driver_are_counted(engine: Engine) -> None:
-    """A search needs no knowledge of a driver: its devices are in the slices."""
+    """A search needs only the published devices, and no knowledge of their driver."""
     device = {"name": "d", "attributes": {}}
     spec = {
         "driver": "x.example.com",
         "nodeName": "a-0",
         "pool": {"name": "a-0", "generation": 1, "resourceSliceCount": 1},
     }
-    piece = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}}
-    asked = {"name": "r", "exactly": {"deviceClassName": "x"}}
-    kind = {
+    resource_slice = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}}
+    request = {"name": "r", "exactly": {"deviceClassName": "x"}}
+    device_class = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
         "metadata": {"name": "x"},
         "spec": {"selectors": [{"cel": {"expression": 'device.driver == "x.example.com"'}}]},
     }
-    fleet = reader.read([node("a-0"), {**piece, "spec": {**spec, "devices": [device]}}, kind])
-    (found,) = fits.fit(fleet, [Workload("w", ({"devices": {"requests": [asked]}},))], engine)
+    fleet = reader.read([node("a-0"), {**resource_slice, "spec": {**spec, "devices": [device]}}, device_class])
+    (found,) = fits.fit(fleet, [Workload("w", ({"devices": {"requests": [request]}},))], engine)
     assert found.total == 1 and not found.at_least
 
 

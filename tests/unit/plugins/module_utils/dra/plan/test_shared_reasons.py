@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Why no more shares of devices fit: the reason names the capacity that is used up, and what is left of it."""
+"""Why no more shares of devices fit: the reason names the capacity of which too little is left."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ def engine() -> Engine:
     return require_engine()
 
 
-def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], whole: int = 0) -> fits.NodeFit:
-    """The fit on a node with two devices of this amount each. `used` are the amounts that claims have of the first
-    device, and `whole` is how many claims have all of the second."""
-    policy = {"default": "10G", "validRange": {"min": "5G", "step": "5G"}} if amount.endswith("G") else {}
-    capacity = {"amount": {"value": amount, **({"requestPolicy": policy} if policy else {})}}
+def fit_on_shared_devices(
+    engine: Engine, requested: str | None, capacity: str, used: t.Sequence[str], fully_used: int = 0
+) -> fits.NodeFit:
+    """The fit on a node with two devices of this capacity. `used` are the amounts that claims have of the first device,
+    and `fully_used` is how many claims have all of the second."""
+    policy = {"default": "10G", "validRange": {"min": "5G", "step": "5G"}} if capacity.endswith("G") else {}
+    published = {"amount": {"value": capacity, **({"requestPolicy": policy} if policy else {})}}
     objects = [CLASS, *node("a", 2)]
-    (published,) = [one for one in objects if one["kind"] == "ResourceSlice"]
-    devices = published["spec"]["devices"]
-    for one in devices:
-        one.update(capacity=capacity, allowMultipleAllocations=True)
-    pool = published["spec"]["pool"]["name"]
-    for number, each in enumerate([*used, *[amount] * whole]):
-        device = devices[0 if number < len(used) else 1]["name"]
-        result = {"request": "r", "driver": DRIVER, "pool": pool, "device": device, "shareID": f"s{number}"}
-        result["consumedCapacity"] = {"amount": each}
+    (resource_slice,) = [obj for obj in objects if obj["kind"] == "ResourceSlice"]
+    devices = resource_slice["spec"]["devices"]
+    for device in devices:
+        device.update(capacity=published, allowMultipleAllocations=True)
+    pool = resource_slice["spec"]["pool"]["name"]
+    for number, amount in enumerate([*used, *[capacity] * fully_used]):
+        name = devices[0 if number < len(used) else 1]["name"]
+        result = {"request": "r", "driver": DRIVER, "pool": pool, "device": name, "shareID": f"s{number}"}
+        result["consumedCapacity"] = {"amount": amount}
         objects.append(
             {
                 "apiVersion": "resource.k8s.io/v1",
@@ -52,14 +54,14 @@ def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], 
             }
         )
     spec = claim_spec(1)
-    if asked:
-        spec["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"amount": asked}}
+    if requested:
+        spec["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"amount": requested}}
     (found,) = fits.fit(reader.read(objects), [Workload("w", (spec,))], engine)
     return found.nodes["a"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "amount", "used", "whole", "count", "says"),
+    ("requested", "capacity", "used", "fully_used", "count", "reported"),
     [
         (
             "40G",
@@ -81,13 +83,19 @@ def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], 
     ],
 )
 def test_the_reason_names_the_capacity(
-    engine: Engine, asked: str | None, amount: str, used: tuple[str, ...], whole: int, count: int, says: str
+    engine: Engine,
+    requested: str | None,
+    capacity: str,
+    used: tuple[str, ...],
+    fully_used: int,
+    count: int,
+    reported: str,
 ) -> None:
-    found = _fit(engine, asked, amount, used, whole)
+    found = fit_on_shared_devices(engine, requested, capacity, used, fully_used)
     assert found.count == count and found.kind == fits.DEVICES
-    assert says in found.reason and "in use" not in found.reason
+    assert reported in found.reason and "in use" not in found.reason
 
 
-def test_devices_without_shares_are_in_use(engine: Engine) -> None:
+def test_devices_that_are_not_shared_are_reported_as_in_use(engine: Engine) -> None:
     (found,) = fits.fit(reader.read([CLASS, *node("a", 2)]), [Workload("w", (claim_spec(1),))], engine)
     assert found.nodes["a"].count == 2 and found.nodes["a"].reason.endswith("2 match, 2 of them are in use")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a snapshot contains: all that a plan uses, and no other data of tenants."""
+"""A snapshot contains everything that a plan uses, and no other data of tenants."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SECRET = "s3cret"
 
 
 def _objects() -> list[Object]:
-    """A cluster with a secret in every place that no plan uses."""
+    """A cluster with a secret in many fields that no plan uses."""
     names = ("a-0", "b-0")
-    bare = reader.probed({name: facts("hgx-h100") for name in names}, DRIVERS, CLASSES)
-    held = claim("c", cluster([node(name) for name in names]), "a-0", 0)
-    held["spec"]["devices"]["config"] = [{"opaque": {"driver": "x", "parameters": {"password": SECRET}}}]
-    held["status"]["allocation"]["devices"]["config"] = held["spec"]["devices"]["config"]
-    held["status"]["devices"] = [{"networkData": {"ips": [SECRET]}}]
-    held["metadata"].update(annotations={"a": SECRET}, ownerReferences=[{"name": SECRET}])
+    probed = reader.probed({name: facts("hgx-h100") for name in names}, DRIVERS, CLASSES)
+    allocated = claim("c", cluster([node(name) for name in names]), "a-0", 0)
+    allocated["spec"]["devices"]["config"] = [{"opaque": {"driver": "x", "parameters": {"password": SECRET}}}]
+    allocated["status"]["allocation"]["devices"]["config"] = allocated["spec"]["devices"]["config"]
+    allocated["status"]["devices"] = [{"networkData": {"ips": [SECRET]}}]
+    allocated["metadata"].update(annotations={"a": SECRET}, ownerReferences=[{"name": SECRET}])
     container = {
         "name": SECRET,
         "image": SECRET,
@@ -54,32 +54,38 @@ def _objects() -> list[Object]:
     nodes = [node(name) for name in names]
     nodes[0]["status"].update(addresses=[{"address": SECRET}], nodeInfo={"machineID": SECRET})
     classes = [
-        {**one, "spec": {**one["spec"], "config": [{"opaque": {"parameters": SECRET}}]}} for one in CLASSES.values()
+        {**device_class, "spec": {**device_class["spec"], "config": [{"opaque": {"parameters": SECRET}}]}}
+        for device_class in CLASSES.values()
     ]
-    published = [one for each in bare.nodes.values() for one in slices(each.offers)]
-    return [*nodes, *published, *classes, held, pod, {"kind": "Secret", "metadata": {"name": "s"}, "data": SECRET}]
+    published = [
+        resource_slice for probed_node in probed.nodes.values() for resource_slice in slices(probed_node.offers)
+    ]
+    return [*nodes, *published, *classes, allocated, pod, {"kind": "Secret", "metadata": {"name": "s"}, "data": SECRET}]
 
 
-def test_a_snapshot_stores_nothing_that_no_plan_uses() -> None:
+def test_a_snapshot_has_no_fields_that_plans_do_not_use() -> None:
     objects = _objects()
     assert json.dumps(objects).count(SECRET) > 15
-    stored = [snapshot_of(one) for one in objects]
+    stored = [snapshot_of(obj) for obj in objects]
     assert SECRET not in json.dumps(stored)
 
 
 def test_the_plan_of_a_snapshot_is_that_of_the_cluster() -> None:
     engine = require_engine()
-    pod = {"containers": [{"resources": {"requests": {"cpu": "7"}}}]}
-    works = [workload("one-pair", **pod), workload("one-nic", **pod)]
+    pod_spec = {"containers": [{"resources": {"requests": {"cpu": "7"}}}]}
+    workloads = [workload("one-pair", **pod_spec), workload("one-nic", **pod_spec)]
     objects = _objects()
-    stored = json.loads(json.dumps([snapshot_of(one) for one in objects]))
-    answers = []
-    for given in (objects, stored):
-        fleet = reader.read(given)
-        found = fits.fit(fleet, works, engine)
-        answers.append(([(one.total, one.nodes) for one in found], stranded(fleet, works, engine)))
-    assert answers[0] == answers[1]
-    assert answers[0][0][0][0] == 7 + 4  # one GPU is in use, and 28 CPUs are left for pods with seven
+    stored = json.loads(json.dumps([snapshot_of(obj) for obj in objects]))
+    plans = []
+    for source in (objects, stored):
+        fleet = reader.read(source)
+        found = fits.fit(fleet, workloads, engine)
+        plans.append(
+            ([(workload_fit.total, workload_fit.nodes) for workload_fit in found], stranded(fleet, workloads, engine))
+        )
+    assert plans[0] == plans[1]
+    # node a-0 has one GPU in use; node b-0 has 28 CPUs left, and each pod needs seven
+    assert plans[0][0][0][0] == 7 + 4
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Quotas of teams: errors with their paths, sums against a fleet, loans, variants of templates, configuration."""
+"""Compiling quotas of teams: errors and their paths, guarantees compared with the fleet, loans, variants of templates
+and the configuration of Kueue."""
 
 from __future__ import annotations
 
@@ -59,7 +60,6 @@ QUEUES: Object = {
     "queues_teams": TEAMS,
 }
 
-
 SHORT_OF_BANDWIDTH = "over-fleet: 801G bandwidth are guaranteed (blue 801G), but the fleet has 800G"
 SHORT_OF_CARDS = (
     "over-fleet: at least 2 device(s) of bandwidth and 1 device(s) of ports are guaranteed, but share counter card: "
@@ -68,7 +68,7 @@ SHORT_OF_CARDS = (
 
 
 def _share(name: str, bandwidth: str = "400G", shared: bool = True, **policy: t.Any) -> Offer:
-    """A NIC of a driver, of which several claims can have a part, or which one claim has."""
+    """A NIC of the driver SHARED. If `shared`, several claims can have parts of its bandwidth."""
     capacity = {"value": bandwidth, **({"requestPolicy": policy} if policy else {})}
     device: Object = {"name": name, "attributes": {"shared": {"bool": shared}}, "capacity": {"bandwidth": capacity}}
     device["consumesCounters"] = [{"counterSet": name.partition("-share")[0], "counters": {"card": {"value": "1"}}}]
@@ -85,33 +85,34 @@ def _compile(variables: Object, nodes: t.Any = None, objects: t.Any = None, now:
     if nodes is None:
         nodes = {"node": facts("hgx-h100")}
     objects = SITE if objects is None else objects
-    given = CompileInput(objects, nodes, DRIVERS, require_engine(), Server(), now, "lab")
-    return compile_queues(variables, given)
+    compile_input = CompileInput(objects, nodes, DRIVERS, require_engine(), Server(), now, "lab")
+    return compile_queues(variables, compile_input)
 
 
-def _wrong(variables: Object, nodes: t.Any = None, objects: t.Any = None) -> dict[str, str]:
+def _problems(variables: Object, nodes: t.Any = None, objects: t.Any = None) -> dict[str, str]:
+    """The rule and the message of each problem, by its path."""
     with pytest.raises(Problems) as raised:
         _compile(variables, nodes, objects)
     return {problem.path: f"{problem.rule}: {problem.message}" for problem in raised.value.problems}
 
 
-def _queues(made: Compiled) -> dict[str, dict[str, dict[str, str]]]:
+def _quotas(compiled: Compiled) -> dict[str, dict[str, dict[str, str]]]:
     """The quotas of each ClusterQueue by resource."""
     return {
-        one["metadata"]["name"]: {
+        obj["metadata"]["name"]: {
             entry["name"]: {key: value for key, value in entry.items() if key != "name"}
-            for entry in one["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+            for entry in obj["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
         }
-        for one in made.objects
-        if one["kind"] == "ClusterQueue"
+        for obj in compiled.objects
+        if obj["kind"] == "ClusterQueue"
     }
 
 
 def test_two_teams_get_queues_with_their_quotas() -> None:
-    made = _compile(QUEUES)
-    kinds = [one["kind"] for one in made.objects]
+    compiled = _compile(QUEUES)
+    kinds = [obj["kind"] for obj in compiled.objects]
     assert kinds == ["ResourceFlavor", "Cohort", *["ClusterQueue"] * 2, *["LocalQueue"] * 2, "ResourceClaimTemplate"]
-    assert _queues(made) == {
+    assert _quotas(compiled) == {
         "red": {
             "lanewise.dev/gpus": {"nominalQuota": "6", "lendingLimit": "4"},
             "lanewise.dev/nics": {"nominalQuota": "5"},
@@ -121,23 +122,23 @@ def test_two_teams_get_queues_with_their_quotas() -> None:
             "lanewise.dev/nics": {"nominalQuota": "0"},
         },
     }
-    red = next(one for one in made.objects if one["metadata"]["name"] == "red" and one["kind"] == "ClusterQueue")
+    red = next(obj for obj in compiled.objects if obj["metadata"]["name"] == "red" and obj["kind"] == "ClusterQueue")
     assert red["spec"]["fairSharing"] == {"weight": "2"} and red["spec"]["cohortName"] == "lab"
-    for one in made.objects:  # the pruning of claims looks for lanewise.dra
+    for obj in compiled.objects:  # pruning of claims deletes only objects managed by lanewise.dra
         labels = {"app.kubernetes.io/managed-by": "lanewise.dra.queues", "lanewise.dev/site": "lab"}
-        assert one["metadata"]["labels"] == labels
-    assert made.warnings == []
-    assert made.table[:3] == ["gpus, 8 on the fleet", "  red: 6, lends at most 4", "  blue: 2, borrows at most 4"]
-    assert made.configuration["resources"]["deviceClassMappings"] == [
+        assert obj["metadata"]["labels"] == labels
+    assert compiled.warnings == []
+    assert compiled.table[:3] == ["gpus, 8 on the fleet", "  red: 6, lends at most 4", "  blue: 2, borrows at most 4"]
+    assert compiled.configuration["resources"]["deviceClassMappings"] == [
         {"name": "lanewise.dev/gpus", "deviceClassNames": ["gpu"]},
         {"name": "lanewise.dev/nics", "deviceClassNames": ["rdma"]},
     ]
-    assert made.configuration["resources"]["excludeResourcePrefixes"] == ["cpu", "memory", "ephemeral-storage"]
-    assert "fairSharing" in made.configuration
+    assert compiled.configuration["resources"]["excludeResourcePrefixes"] == ["cpu", "memory", "ephemeral-storage"]
+    assert "fairSharing" in compiled.configuration
 
 
 def test_all_errors_are_reported_together() -> None:
-    wrong = _wrong(
+    problems = _problems(
         {
             "queues_resources": [*RESOURCES, {"name": "again", "classes": ["gpu"]}, {"name": "rest"}],
             "queues_teams": [
@@ -154,7 +155,7 @@ def test_all_errors_are_reported_together() -> None:
             "queues_teans": [],
         }
     )
-    assert wrong == {
+    assert problems == {
         "queues_teans": "unknown-key: is not a variable of queues",
         "queues_resources[2].classes[0]": "counted-twice: the devices of class 'gpu' are already counted as gpus",
         "queues_resources[2].classes": "counted-twice: gpu.nvidia.com/node/gpu-0 is already counted as gpus",
@@ -163,7 +164,7 @@ def test_all_errors_are_reported_together() -> None:
         "queues_teams[1].namespaces[0]": "duplicate-name: namespace 'red' already belongs to red",
         "queues_teams[1].guaranteed.gpu": "unknown-resource: there is no resource 'gpu'",
         "queues_teams[1].lend.gpus": "lends-too-much: lends 1, but the team is guaranteed 0",
-        "queues_teams[2].name": wrong["queues_teams[2].name"],
+        "queues_teams[2].name": problems["queues_teams[2].name"],
         "queues_teams[2].namespaces": "empty: must not be empty",
         "queues_priorities[0].value": "out-of-range: must be from -2147483648 to 2147483647, not 2147483648",
         "queues_loans[0].to": "unknown-team: there is no team 'green'",
@@ -177,49 +178,53 @@ def test_all_errors_are_reported_together() -> None:
 def test_guarantees_above_the_fleet_are_refused() -> None:
     """The path is that of the first guarantee, in the order of the inventory, that the fleet does not have."""
     teams = [TEAMS[0], {**TEAMS[1], "guaranteed": {"gpus": 3}}]
-    assert _wrong({**QUEUES, "queues_teams": teams}) == {
+    assert _problems({**QUEUES, "queues_teams": teams}) == {
         "queues_teams[1].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 3), but the fleet has 8"
     }
-    assert _wrong({**QUEUES, "queues_pool": {"gpus": 1}}) == {
+    assert _problems({**QUEUES, "queues_pool": {"gpus": 1}}) == {
         "queues_pool.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 2, the pool 1), but the fleet has 8"
     }
     two = {"a": facts("hgx-h100"), "b": facts("hgx-h100")}
     assert _compile({**QUEUES, "queues_teams": teams, "queues_pool": {"gpus": 7}}, two).warnings == []
 
 
-def test_unknown_sums_are_warnings() -> None:
-    """Without nodes, and where a driver's devices cannot be predicted, sums are unknown."""
-    much = {**QUEUES, "queues_teams": [{**TEAMS[0], "guaranteed": {"pairs": 50}, "lend": {}}]}
-    (reported,) = _compile(much, {}).warnings
+def test_guarantees_that_cannot_be_compared_with_the_fleet_give_warnings() -> None:
+    """There are no nodes, or the number of devices of a driver is unknown."""
+    large = {**QUEUES, "queues_teams": [{**TEAMS[0], "guaranteed": {"pairs": 50}, "lend": {}}]}
+    (reported,) = _compile(large, {}).warnings
     assert reported.startswith("Guarantees were not compared with the fleet")
-    unclear = {"node": PublishedNode((), {"gpu.nvidia.com": "its pool is being written", "lanewise.dev": "so is its"})}
-    (gpus, nics) = _compile(much, unclear).warnings
+    unknown = {
+        "node": PublishedNode(
+            (), {"gpu.nvidia.com": "its pool is being written", "lanewise.dev": "its slices are incomplete"}
+        )
+    }
+    (gpus, nics) = _compile(large, unknown).warnings
     assert "50 gpus are guaranteed, but only 0 are certain" in gpus and "its pool is being written" in gpus
-    assert "so is its" in nics
+    assert "its slices are incomplete" in nics
 
 
-def test_loans_change_quotas_until_they_are_overdue() -> None:
+def test_loans_change_quotas_until_they_end() -> None:
     def lent(amount: int, until: t.Any, **limits: t.Any) -> Object:
         blue = {**TEAMS[1], **limits}
         loan = {"from": "red", "to": "blue", "devices": {"gpus": amount}, "until": until}
         return {**QUEUES, "queues_teams": [TEAMS[0], blue], "queues_loans": [loan]}
 
     for until in ("2026-12-01", "2026-12-01T00:00:00Z", date(2026, 12, 1), datetime(2026, 12, 1)):
-        made = _compile(lent(3, until))
-        found = {team: found["lanewise.dev/gpus"] for team, found in _queues(made).items()}
-        # a loan counts against both limits: who lends at most 4 and has lent 3 lends 1 more
+        compiled = _compile(lent(3, until))
+        found = {team: quotas["lanewise.dev/gpus"] for team, quotas in _quotas(compiled).items()}
+        # a loan counts against both limits: red lends at most 4 and has lent 3, so its limit is 1
         assert found == {
             "red": {"nominalQuota": "3", "lendingLimit": "1"},
             "blue": {"nominalQuota": "5", "borrowingLimit": "1"},
         }
-        assert made.loans == ["red lends blue 3 gpus until 2026-12-01T00:00:00Z"] and made.overdue == []
-    place = "queues_loans[0].devices.gpus"
-    assert "red has lent 5 gpus, but the team lends at most 4" in _wrong(lent(5, "2026-12-01", borrow={}))[place]
-    reported = _wrong(lent(3, "2026-12-01", borrow={"gpus": 2}))[place]
+        assert compiled.loans == ["red lends blue 3 gpus until 2026-12-01T00:00:00Z"] and compiled.overdue == []
+    path = "queues_loans[0].devices.gpus"
+    assert "red has lent 5 gpus, but the team lends at most 4" in _problems(lent(5, "2026-12-01", borrow={}))[path]
+    reported = _problems(lent(3, "2026-12-01", borrow={"gpus": 2}))[path]
     assert reported == "borrows-too-much: blue would borrow 3 gpus by loans, but may borrow at most 2"
-    late = _compile(lent(3, "2026-11-23"))
-    assert _queues(late) == _queues(_compile(QUEUES))
-    assert late.overdue == ["red lends blue 3 gpus until 2026-11-23T00:00:00Z"] and late.loans == []
+    ended = _compile(lent(3, "2026-11-23"))
+    assert _quotas(ended) == _quotas(_compile(QUEUES))
+    assert ended.overdue == ["red lends blue 3 gpus until 2026-11-23T00:00:00Z"] and ended.loans == []
 
 
 def test_borrowed_devices_cannot_be_lent() -> None:
@@ -228,50 +233,50 @@ def test_borrowed_devices_cannot_be_lent() -> None:
         {"from": "red", "to": "green", "devices": {"gpus": 2}, "until": "2026-12-01"},
         {"from": "green", "to": "blue", "devices": {"gpus": 1}, "until": "2026-12-01"},
     ]
-    wrong = _wrong({**QUEUES, "queues_teams": teams, "queues_loans": loans})
-    assert wrong == {
+    problems = _problems({**QUEUES, "queues_teams": teams, "queues_loans": loans})
+    assert problems == {
         "queues_loans[1].devices.gpus": "lends-too-much: green has lent 1 gpus, but the team is guaranteed 0"
     }
 
 
-def test_templates_that_kueue_cannot_count_get_variants() -> None:
-    made = _compile(QUEUES)
-    usable = {f"{one.namespace}/{one.template}": one for one in made.templates}
+def test_templates_with_alternatives_get_variants_that_kueue_can_count() -> None:
+    compiled = _compile(QUEUES)
+    usable = {f"{template.namespace}/{template.template}": template for template in compiled.templates}
     assert usable["red/pair"].use == "pair" and usable["red/pair"].left_out == []
     assert usable["red/pair"].charges == {"lanewise.dev/gpus": 1, "lanewise.dev/nics": 1}
     near = usable["red/near"]
     assert near.use == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
     assert "number Kueue does not know: give a count" in usable["red/every"].reason and not usable["red/every"].use
     assert usable["blue/share"].reason.startswith("class nic-share is not in queues_resources")
-    (variant,) = [one for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
+    (variant,) = [obj for obj in compiled.objects if obj["kind"] == "ResourceClaimTemplate"]
     devices = variant["spec"]["spec"]["devices"]
-    assert [list(one) for one in devices["requests"]] == [["name", "exactly"]] * 2
-    assert [(one["matchAttribute"], one["requests"]) for one in devices["constraints"]] == [
+    assert [list(request) for request in devices["requests"]] == [["name", "exactly"]] * 2
+    assert [(constraint["matchAttribute"], constraint["requests"]) for constraint in devices["constraints"]] == [
         ("resource.kubernetes.io/pcieRoot", ["gpu", "nic"])
     ]
     assert variant["metadata"]["annotations"]["lanewise.dev/queue-variant-of"] == "near"
     choice = {"template": "near", "namespace": "red", "take": {"nic": "any"}}
-    other = _compile({**QUEUES, "queues_templates": [choice]}).objects[-1]["spec"]["spec"]["devices"]
-    assert "constraints" not in other
+    any_nic = _compile({**QUEUES, "queues_templates": [choice]}).objects[-1]["spec"]["spec"]["devices"]
+    assert "constraints" not in any_nic
     for take, reported in (
         ({"nic": "best"}, "request nic has no alternative 'best', only pcie-root, numa-node, any"),
         ({"gpu": "any"}, "'gpu' is not one of its requests with alternatives"),
     ):
-        wrong = _wrong({**QUEUES, "queues_templates": [{**choice, "take": take}]})
-        assert wrong == {"queues_templates[0].template": f"refused-template: near: {reported}"}
-    named = {"template": "every", "namespace": "red"}
-    assert "give a count" in _wrong({**QUEUES, "queues_templates": [named]})["queues_templates[0].template"]
+        problems = _problems({**QUEUES, "queues_templates": [{**choice, "take": take}]})
+        assert problems == {"queues_templates[0].template": f"refused-template: near: {reported}"}
+    all_gpus = {"template": "every", "namespace": "red"}
+    assert "give a count" in _problems({**QUEUES, "queues_templates": [all_gpus]})["queues_templates[0].template"]
 
 
-def test_a_variant_never_takes_the_name_of_another_template() -> None:
-    objects = [*SITE, *(one for one in _compile(QUEUES).objects if one["kind"] == "ResourceClaimTemplate")]
-    wrong = _wrong(QUEUES, objects=objects)["queues_templates"]
-    assert "its variant would have the name of another template, near-queue" in wrong
+def test_a_variant_with_the_name_of_another_template_is_refused() -> None:
+    objects = [*SITE, *(obj for obj in _compile(QUEUES).objects if obj["kind"] == "ResourceClaimTemplate")]
+    problem = _problems(QUEUES, objects=objects)["queues_templates"]
+    assert "its variant would have the name of another template, near-queue" in problem
 
 
 def test_variants_have_the_version_that_the_cluster_serves() -> None:
-    objects = [versions.convert(one, "resource.k8s.io/v1beta1") if versions.is_dra(one) else one for one in SITE]
-    (variant,) = [one for one in _compile(QUEUES, objects=objects).objects if one["kind"] == "ResourceClaimTemplate"]
+    objects = [versions.convert(obj, "resource.k8s.io/v1beta1") if versions.is_dra(obj) else obj for obj in SITE]
+    (variant,) = [obj for obj in _compile(QUEUES, objects=objects).objects if obj["kind"] == "ResourceClaimTemplate"]
     assert variant["apiVersion"] == "resource.k8s.io/v1beta1" and "exactly" not in str(variant)
 
 
@@ -282,11 +287,11 @@ def _bandwidth(**team: t.Any) -> Object:
 
 def test_bandwidth_is_charged_as_the_scheduler_rounds_it() -> None:
     node = PublishedNode((_share("nic-0-share", **RANGE), _share("nic-1-share", **RANGE)))
-    made = _compile(_bandwidth(guaranteed={"bandwidth": "800G"}), {"node": node})
-    (usable,) = [one for one in made.templates if one.template == "share"]
+    compiled = _compile(_bandwidth(guaranteed={"bandwidth": "800G"}), {"node": node})
+    (usable,) = [template for template in compiled.templates if template.template == "share"]
     assert usable.use == "share" and usable.charges == {"lanewise.dev/bandwidth": 26 * 10**9}  # 25.5G, rounded up
-    assert made.configuration["featureGates"]["KueueDRAIntegrationConsumableCapacity"] is True
-    (mapping,) = made.configuration["resources"]["deviceClassMappings"]
+    assert compiled.configuration["featureGates"]["KueueDRAIntegrationConsumableCapacity"] is True
+    (mapping,) = compiled.configuration["resources"]["deviceClassMappings"]
     assert mapping["sources"] == [
         {
             "capacity": {
@@ -296,37 +301,37 @@ def test_bandwidth_is_charged_as_the_scheduler_rounds_it() -> None:
             }
         }
     ]
-    wrong = _wrong(_bandwidth(guaranteed={"bandwidth": "801G"}), {"node": node})
-    assert wrong == {"queues_teams[0].guaranteed.bandwidth": SHORT_OF_BANDWIDTH}
+    problems = _problems(_bandwidth(guaranteed={"bandwidth": "801G"}), {"node": node})
+    assert problems == {"queues_teams[0].guaranteed.bandwidth": SHORT_OF_BANDWIDTH}
 
 
-def test_devices_that_kueue_would_miscount_are_refused() -> None:
-    several = PublishedNode((_share("nic-0-share", **RANGE), _share("nic-1-share", **{**RANGE, "default": "40G"})))
-    wrong = _wrong(_bandwidth(), {"node": several})
-    assert "have different request policies of bandwidth" in wrong["queues_resources[0].classes"]
+def test_devices_that_kueue_would_count_wrongly_are_refused() -> None:
+    different = PublishedNode((_share("nic-0-share", **RANGE), _share("nic-1-share", **{**RANGE, "default": "40G"})))
+    problems = _problems(_bandwidth(), {"node": different})
+    assert "have different request policies of bandwidth" in problems["queues_resources[0].classes"]
     whole = _share("nic-0-share", **RANGE)
     whole.device.pop("allowMultipleAllocations")
-    wrong = _wrong(_bandwidth(), {"node": PublishedNode((whole,))})
-    assert wrong["queues_resources[0].classes"].startswith("whole-device: only one claim can have")
+    problems = _problems(_bandwidth(), {"node": PublishedNode((whole,))})
+    assert problems["queues_resources[0].classes"].startswith("whole-device: only one claim can have")
     counted = {**_bandwidth(), "queues_resources": [{"name": "shares", "classes": ["nic-share"]}]}
-    wrong = _wrong(counted, {"node": PublishedNode((_share("nic-0-share", **RANGE),))})
-    assert wrong["queues_resources[0].classes"].startswith("shared-device: several claims can have")
+    problems = _problems(counted, {"node": PublishedNode((_share("nic-0-share", **RANGE),))})
+    assert problems["queues_resources[0].classes"].startswith("shared-device: several claims can have")
 
 
 def test_a_nic_and_its_shares_are_not_guaranteed_twice() -> None:
-    offers = [one for i in (0, 1) for one in (_share(f"nic-{i}", shared=False), _share(f"nic-{i}-share", **RANGE))]
-    node = {"node": PublishedNode(tuple(offers))}
+    offers = [offer for i in (0, 1) for offer in (_share(f"nic-{i}", shared=False), _share(f"nic-{i}-share", **RANGE))]
+    nodes = {"node": PublishedNode(tuple(offers))}
 
-    def wanted(ports: int, bandwidth: str) -> Object:
+    def guaranteed(ports: int, bandwidth: str) -> Object:
         variables = _bandwidth(guaranteed={"ports": ports, "bandwidth": bandwidth})
         return {
             **variables,
             "queues_resources": [*variables["queues_resources"], {"name": "ports", "classes": ["port"]}],
         }
 
-    assert _compile(wanted(1, "400G"), node).warnings == []
-    wrong = _wrong(wanted(1, "401G"), node)
-    assert wrong == {"queues_resources[1]": SHORT_OF_CARDS}
+    assert _compile(guaranteed(1, "400G"), nodes).warnings == []
+    problems = _problems(guaranteed(1, "401G"), nodes)
+    assert problems == {"queues_resources[1]": SHORT_OF_CARDS}
 
 
 def test_a_class_with_a_selector_that_kueue_cannot_evaluate_is_refused() -> None:
@@ -335,14 +340,14 @@ def test_a_class_with_a_selector_that_kueue_cannot_evaluate_is_refused() -> None
         "dra_claims_classes": [{"name": "nic-share", "cel": ["device.allowMultipleAllocations == true"]}],
     }
     claims["dra_claims_templates"] = []
-    wrong = _wrong(_bandwidth(), objects=compile_site(claims).objects)
-    assert wrong["queues_resources[0].classes[0]"].startswith("unread-selector: Kueue cannot evaluate the selector")
+    problems = _problems(_bandwidth(), objects=compile_site(claims).objects)
+    assert problems["queues_resources[0].classes[0]"].startswith("unread-selector: Kueue cannot evaluate the selector")
 
 
-def test_configuration_is_compared_with_what_runs() -> None:
-    part = _compile(QUEUES).configuration
-    assert differences(part, merged({}, part)) == []
-    assert differences(part, {}) == [
+def test_differences_from_the_running_configuration_are_reported() -> None:
+    required = _compile(QUEUES).configuration
+    assert differences(required, merged({}, required)) == []
+    assert differences(required, {}) == [
         "resources.deviceClassMappings[lanewise.dev/gpus] is missing",
         "resources.deviceClassMappings[lanewise.dev/nics] is missing",
         *(
@@ -356,44 +361,44 @@ def test_configuration_is_compared_with_what_runs() -> None:
         {"resources": {"deviceClassMappings": [other]}, "featureGates": {"KueueDRAIntegration": False}}, {}
     )
     found = differences(
-        part, merged(running, {"resources": {"deviceClassMappings": part["resources"]["deviceClassMappings"]}})
+        required, merged(running, {"resources": {"deviceClassMappings": required["resources"]["deviceClassMappings"]}})
     )
     assert "resources.deviceClassMappings[example.com/gpus] also has class gpu: Kueue does not start with both" in found
     assert any(line.startswith("featureGates.KueueDRAIntegration is not true") for line in found)
-    for hostile in ({"resources": []}, {"resources": {"deviceClassMappings": [1, None]}}, {"featureGates": "x"}):
-        assert differences(part, hostile)
+    for invalid in ({"resources": []}, {"resources": {"deviceClassMappings": [1, None]}}, {"featureGates": "x"}):
+        assert differences(required, invalid)
 
 
-def test_the_base_configuration_is_kept() -> None:
-    part = _compile(QUEUES).configuration
+def test_other_parts_of_the_base_configuration_are_kept() -> None:
+    required = _compile(QUEUES).configuration
     base = {
         "webhook": {"port": 9443},
         "featureGates": {"Other": True},
         "resources": {"deviceClassMappings": [{"name": "old", "deviceClassNames": ["old"]}], "transformations": [1]},
     }
-    whole = merged(base, part)
+    whole = merged(base, required)
     assert whole["webhook"] == {"port": 9443} and whole["featureGates"] == {"Other": True, "KueueDRAIntegration": True}
-    assert [one["name"] for one in whole["resources"]["deviceClassMappings"]][0] == "old"
-    assert whole["resources"]["transformations"] == [1] and merged(whole, part) == whole
+    assert [mapping["name"] for mapping in whole["resources"]["deviceClassMappings"]][0] == "old"
+    assert whole["resources"]["transformations"] == [1] and merged(whole, required) == whole
 
 
 def test_cpu_and_memory_can_be_counted() -> None:
     resources = [*RESOURCES, {"name": "memory", "total": "4Ti"}, {"name": "cpu", "total": 128}]
     teams = [{**TEAMS[0], "guaranteed": {"memory": "1Ti", "cpu": "500m"}, "lend": {}}]
-    made = _compile({**QUEUES, "queues_resources": resources, "queues_teams": teams})
-    red = _queues(made)["red"]
+    compiled = _compile({**QUEUES, "queues_resources": resources, "queues_teams": teams})
+    red = _quotas(compiled)["red"]
     assert red["memory"] == {"nominalQuota": "1Ti"} and red["cpu"] == {"nominalQuota": "500m"}
-    assert made.configuration["resources"]["excludeResourcePrefixes"] == ["ephemeral-storage"]
+    assert compiled.configuration["resources"]["excludeResourcePrefixes"] == ["ephemeral-storage"]
     teams[0]["guaranteed"] = {"memory": "5Ti"}
-    wrong = _wrong({**QUEUES, "queues_resources": resources, "queues_teams": teams, "queues_uncounted": ["cpu"]})
-    assert wrong["queues_teams[0].guaranteed.memory"].endswith(
+    problems = _problems({**QUEUES, "queues_resources": resources, "queues_teams": teams, "queues_uncounted": ["cpu"]})
+    assert problems["queues_teams[0].guaranteed.memory"].endswith(
         "5Ti memory are guaranteed (red 5Ti), but the fleet has 4Ti"
     )
-    assert "also leaves out cpu" in wrong["queues_uncounted[0]"]
+    assert "also leaves out cpu" in problems["queues_uncounted[0]"]
 
 
 def test_a_partition_is_not_charged_as_a_whole_gpu() -> None:
-    """A probe only assumes which profiles there are. A claim for a small one is not charged as the whole GPU."""
+    """The MIG profiles of a probed GPU are assumptions. A claim for a small one is charged with its memory."""
     drivers: Object = {"gpu.nvidia.com": {"version": "0.5.0", "engine": "dynamic-mig"}, "lanewise.dev": {}}
     devices = [{"name": "gpu", "kind": "gpu", "share": {"partition": "1g.10gb"}}]
     template = {"name": "part", "namespace": "red", "devices": devices}
@@ -401,6 +406,6 @@ def test_a_partition_is_not_charged_as_a_whole_gpu() -> None:
     memory = {"name": "gpu-memory", "classes": ["gpu-partition"], "counter": "memory"}
     team = {"name": "red", "namespaces": ["red"], "guaranteed": {"gpu-memory": "80Gi"}}
     nodes: t.Any = {"node": facts("hgx-h100")}
-    given = CompileInput(objects, nodes, drivers, require_engine(), Server(), NOW, "lab")
-    made = compile_queues({"queues_resources": [memory], "queues_teams": [team]}, given)
-    assert "red/part: charged 9984Mi gpu-memory" in made.table
+    compile_input = CompileInput(objects, nodes, drivers, require_engine(), Server(), NOW, "lab")
+    compiled = compile_queues({"queues_resources": [memory], "queues_teams": [team]}, compile_input)
+    assert "red/part: charged 9984Mi gpu-memory" in compiled.table

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hours, debts and gaps of teams, computed from samples."""
+"""Device hours, debts between teams and gaps, computed from samples."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
 
 
 def queue(name: str, quota: str, charged: str, loans: str = "", **more: str) -> Object:
-    entry = {"name": "x/gpus", "nominalQuota": quota, **more}
-    used = {"name": "f", "resources": [{"name": "x/gpus", "total": charged}]}
+    """The ClusterQueue of a team. `more` are limits of its quota."""
+    resource = {"name": "x/gpus", "nominalQuota": quota, **more}
+    reserved = {"name": "f", "resources": [{"name": "x/gpus", "total": charged}]}
     rule = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [name]}
     return {
         "kind": "ClusterQueue",
         "metadata": {"name": name, "annotations": {"lanewise.dev/loans": loans}},
         "spec": {
             "namespaceSelector": {"matchExpressions": [rule]},
-            "resourceGroups": [{"flavors": [{"name": "f", "resources": [entry]}]}],
+            "resourceGroups": [{"flavors": [{"name": "f", "resources": [resource]}]}],
         },
-        "status": {"flavorsReservation": [used]},
+        "status": {"flavorsReservation": [reserved]},
     }
 
 
@@ -43,10 +44,14 @@ def claim(namespace: str, count: int) -> Object:
 
 
 @pytest.mark.parametrize(("limits", "lends"), [(("1", "2"), 3), (("1", None), None), ((None, "2"), None)])
-def test_flavors_of_a_resource_are_added(limits: tuple[str | None, str | None], lends: float | None) -> None:
+def test_quotas_of_all_flavors_of_a_resource_are_added(
+    limits: tuple[str | None, str | None], lends: float | None
+) -> None:
     found = queue("red", "0", "4")
-    amounts = [{"name": "x/gpus", "nominalQuota": "3", **({"lendingLimit": one} if one else {})} for one in limits]
-    flavors = [{"name": f"f{number}", "resources": [one]} for number, one in enumerate(amounts)]
+    amounts = [
+        {"name": "x/gpus", "nominalQuota": "3", **({"lendingLimit": limit} if limit else {})} for limit in limits
+    ]
+    flavors = [{"name": f"f{number}", "resources": [entry]} for number, entry in enumerate(amounts)]
     found["spec"]["resourceGroups"] = [{"flavors": flavors}]
     assert usage.sample([found], NOW).shares == {"x/gpus": {"red": Share(6, 4, lends)}}
 
@@ -65,9 +70,10 @@ def test_a_sample_is_taken_from_objects_or_metrics() -> None:
 
 
 def sample(minutes: float, **charged: float) -> Sample:
-    """Red and blue have four each, green two of which it lends one; the pool has one."""
+    """A sample in which red and blue have four GPUs each, green has two and lends at most one, and the pool has one.
+    `charged` has the GPUs that each team uses."""
     quota = {"red": (4, None), "blue": (4, None), "green": (2, 1)}
-    shares = {name: Share(has, charged.get(name, 0), lends) for name, (has, lends) in quota.items()}
+    shares = {name: Share(amount, charged.get(name, 0), lends) for name, (amount, lends) in quota.items()}
     return Sample(NOW + timedelta(minutes=minutes), {"gpus": shares}, {"gpus": 1})
 
 
@@ -77,7 +83,7 @@ def test_borrowed_devices_are_owed_to_the_teams_that_left_them_idle() -> None:
     assert found.hours["gpus"]["blue"] == pytest.approx(
         {"guaranteed": 4 / 3, "charged": 10 / 6, "borrowed": 2 / 6, "lent": 0}
     )
-    # two are borrowed, while red leaves two, green one and the pool one
+    # blue borrows two GPUs; red leaves two idle, green and the pool one each
     assert found.debts == {
         "gpus": {
             "red": {"blue": pytest.approx(1 / 6)},
@@ -89,7 +95,7 @@ def test_borrowed_devices_are_owed_to_the_teams_that_left_them_idle() -> None:
     assert "  blue owes red 0.17" in reported and "loan: red lends blue" in reported
 
 
-def test_gaps_do_not_count() -> None:
+def test_gaps_between_samples_are_not_counted() -> None:
     found = usage.totals([sample(0, blue=4), sample(10, blue=4), sample(70, blue=4), sample(80)])
     assert found.known_hours == pytest.approx(1 / 3)
     assert found.hours["gpus"]["blue"]["charged"] == pytest.approx(4 / 3)
@@ -99,17 +105,17 @@ def test_gaps_do_not_count() -> None:
     assert usage.lines(usage.totals([])) == ["no sample yet"]
 
 
-def test_everything_that_is_borrowed_is_owed() -> None:
-    """Whatever the samples: all that is borrowed is owed to a team, as long as a team has left something."""
-    chance = random.Random(20261125)
+def test_debts_add_up_to_what_is_borrowed() -> None:
+    """In random samples, in which no team borrows more than the others and the pool leave idle."""
+    generator = random.Random(20261125)
     for _case in range(300):
-        some = []
-        for turn in range(chance.randint(2, 9)):
-            red, green = chance.randint(0, 4), chance.randint(0, 2)
-            most = 4 + (4 - red) + min(1, 2 - green) + 1
-            some.append(sample(turn * 5, red=red, green=green, blue=chance.randint(0, most)))
-        found = usage.totals(some)
-        own = found.hours["gpus"]
+        samples = []
+        for number in range(generator.randint(2, 9)):
+            red, green = generator.randint(0, 4), generator.randint(0, 2)
+            max_blue = 4 + (4 - red) + min(1, 2 - green) + 1
+            samples.append(sample(number * 5, red=red, green=green, blue=generator.randint(0, max_blue)))
+        found = usage.totals(samples)
+        hours_by_team = found.hours["gpus"]
         owed = sum(amount for debts in found.debts.get("gpus", {}).values() for amount in debts.values())
-        assert owed == pytest.approx(sum(one["borrowed"] for one in own.values()))
-        assert all(value >= 0 for one in own.values() for value in one.values())
+        assert owed == pytest.approx(sum(hours["borrowed"] for hours in hours_by_team.values()))
+        assert all(value >= 0 for hours in hours_by_team.values() for value in hours.values())

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which devices of a job are pairs, for the drivers of a site."""
+"""Whether the devices of a job are aligned pairs of a GPU and a NIC."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROOTS: dict[tuple[str, str, str], str | None] = {
 }
 
 
-def given(*devices: str) -> list[dict[str, str]]:
-    """Results of an allocation, from g0 for the first GPU and n1 for the second NIC."""
+def allocation_results(*names: str) -> list[dict[str, str]]:
+    """The results of an allocation. The name g0 stands for the first GPU, n1 for the second NIC, c0 for a CPU."""
     drivers = {"g": "accelerators.example.com", "n": "gpu-nics.example.com", "c": "dra.cpu"}
-    return [{"driver": drivers[one[0]], "pool": "n", "device": one[1:]} for one in devices]
+    return [{"driver": drivers[name[0]], "pool": "n", "device": name[1:]} for name in names]
 
 
 def test_kinds_follow_from_the_drivers_of_the_site() -> None:
@@ -40,7 +40,7 @@ def test_kinds_follow_from_the_drivers_of_the_site() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "verdict"),
+    ("devices", "expected"),
     [
         (("g0", "n0"), True),
         (("g0", "g1", "n1", "n0", "c0"), True),
@@ -51,5 +51,5 @@ def test_kinds_follow_from_the_drivers_of_the_site() -> None:
         ((), None),
     ],
 )
-def test_devices_are_aligned_if_they_are_whole_pairs(devices: tuple[str, ...], verdict: bool | None) -> None:
-    assert aligned(given(*devices), ROOTS, kinds(SITE)) is verdict
+def test_devices_are_aligned_if_each_gpu_has_a_nic_on_its_root(devices: tuple[str, ...], expected: bool | None) -> None:
+    assert aligned(allocation_results(*devices), ROOTS, kinds(SITE)) is expected

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Driver versions decide which attributes exist."""
+"""What is known about drivers: attributes by version, filters, and drivers that a site describes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge
 )
 
 
-def problems(name: str, options: t.Any) -> list[str]:
+def problem_paths(name: str, options: t.Any) -> list[str]:
     with pytest.raises(Problems) as caught:
         knowledge(name, options)
     return [problem.path for problem in caught.value.problems]
 
 
-def test_nvidia_went_from_calendar_versions_to_smaller_numbers() -> None:
+def test_nvidias_calendar_versions_are_older_than_its_later_versions_with_smaller_numbers() -> None:
     released = ["0.1.0", "25.3.0-rc.5", "25.3.0", "25.8.1", "25.12.0", "0.4.0-rc.1", "0.4.0", "0.4.1", "0.5.0", "1.0.0"]
     version_series = DRIVERS["gpu.nvidia.com"].version_series
     assert sorted(reversed(released), key=lambda version: version_order(version, version_series)) == released
@@ -46,7 +46,7 @@ def test_nvidia_went_from_calendar_versions_to_smaller_numbers() -> None:
     ("lower", "higher"),
     [("1.2.3", "1.2.4"), ("1.2.3", "1.10.0"), ("1.0.0-rc.1", "1.0.0"), ("1.0.0-rc.2", "1.0.0-rc.10"), ("1.0-a", "1.0")],
 )
-def test_versions_sort_by_semantic_precedence(lower: str, higher: str) -> None:
+def test_versions_are_ordered_by_semantic_precedence(lower: str, higher: str) -> None:
     assert parse_version(lower) < parse_version(higher)
 
 
@@ -76,35 +76,36 @@ def test_the_version_of_a_driver_decides_the_attributes_of_a_level(
     assert knowledge(name, {"version": version} if version else {}).alignments(level) == expected
 
 
-def test_lists_need_the_gate() -> None:
+def test_an_attribute_with_a_list_of_values_aligns_only_with_lists() -> None:
     assert knowledge("dra.cpu", {"version": "0.2.0"}).alignments("pcie_root", lists=True) == [PCIE_ROOT]
 
 
-def test_the_pci_address_changed_its_name() -> None:
+def test_nvidias_attribute_of_the_pci_address_has_another_name_from_25_12_on() -> None:
     old = knowledge("gpu.nvidia.com", {"version": "25.8.0"}).filter("gpu", "pci_address")
     new = knowledge("gpu.nvidia.com", {"version": "25.12.0"}).filter("gpu", "pci_address")
     assert old and new
     assert (old.name, new.name) == ("gpu.nvidia.com/pcieBusID", PCI_BUS_ID)
 
 
-def test_a_partition_is_another_type_of_device() -> None:
+def test_a_filter_for_partitions_selects_the_type_mig() -> None:
     nvidia = knowledge("gpu.nvidia.com", {"version": "main"})
     assert [(term.name, term.value) for term in nvidia.terms("gpu", ["model"])] == [("gpu.nvidia.com/type", "gpu")]
     assert [(term.name, term.value) for term in nvidia.terms("gpu", ["partition"])] == [("gpu.nvidia.com/type", "mig")]
 
 
 @pytest.mark.parametrize("name", sorted(DRIVERS))
-def test_every_table_is_well_formed(name: str) -> None:
+def test_the_names_and_types_in_the_knowledge_of_a_driver_are_valid(name: str) -> None:
     known = knowledge(name, {"version": "main"})
     assert not limits.driver_name(name)
     assert set(known.kinds) <= set(KINDS) and known.source
     assert set(known.align) <= set(ALIGNMENTS)
     for kind, served in known.kinds.items():
-        for ways in served.filters.values():
-            for way in ways:
-                assert not limits.fully_qualified_name(way.name)
-                assert way.type in TYPES and way.compare in COMPARISONS and way.conversion in CONVERSIONS
-                assert (way.source == "capacity") == (way.type == "quantity")
+        for filter_tests in served.filters.values():
+            for filter_test in filter_tests:
+                assert not limits.fully_qualified_name(filter_test.name)
+                assert filter_test.type in TYPES and filter_test.compare in COMPARISONS
+                assert filter_test.conversion in CONVERSIONS
+                assert (filter_test.source == "capacity") == (filter_test.type == "quantity")
         for term in (*served.terms, *(term for terms in served.terms_by_filter.values() for term in terms)):
             assert not limits.fully_qualified_name(term.name)
         for key in served.capacities.values():
@@ -113,9 +114,9 @@ def test_every_table_is_well_formed(name: str) -> None:
             assert known.alignments(level) or known.hint(level), (kind, level)
 
 
-def test_drivers_whose_devices_a_probe_cannot_derive_are_listed() -> None:
-    none = ["compute-domain.nvidia.com", "npu.furiosa.ai", "qat.intel.com", "tpu.google.com"]
-    assert offers.unpredictable(DRIVERS) == none
+def test_drivers_whose_devices_cannot_be_predicted_are_listed() -> None:
+    without_offers = ["compute-domain.nvidia.com", "npu.furiosa.ai", "qat.intel.com", "tpu.google.com"]
+    assert offers.unpredictable(DRIVERS) == without_offers
     assert offers.unpredictable(["gpu.nvidia.com", "acme.example.com"]) == ["acme.example.com"]
 
 
@@ -135,59 +136,61 @@ def test_drivers_whose_devices_a_probe_cannot_derive_are_listed() -> None:
         ("gpu.intel.com", "0.10.2", False),
     ],
 )
-def test_versions_after_the_last_known_one_give_a_warning(name: str, version: str, warned: bool) -> None:
-    words = knowledge(name, {"version": version}).version_warning()
-    assert bool(words) is warned
+def test_versions_newer_than_the_newest_known_one_give_a_warning(name: str, version: str, warned: bool) -> None:
+    warning = knowledge(name, {"version": version}).version_warning()
+    assert bool(warning) is warned
     if warned:
-        assert version in words and f"dra_claims_drivers.{name}.version" in words
+        assert version in warning and f"dra_claims_drivers.{name}.version" in warning
 
 
-def test_the_version_of_lanewise_dev_is_that_of_the_collection() -> None:
+def test_the_newest_known_version_of_lanewise_dev_is_that_of_the_collection() -> None:
     galaxy = Path(__file__).resolve().parents[6] / "galaxy.yml"
     assert f"version: {DRIVERS['lanewise.dev'].newest}\n" in galaxy.read_text()
 
 
-def test_intel_has_vfs_beside_gpus_and_addresses_from_0_10_on() -> None:
+def test_intels_gpus_exclude_vfs_and_have_the_standard_pci_address_from_0_10_on() -> None:
     intel = knowledge("gpu.intel.com", {"version": "0.11.0"})
     assert [(term.name, term.value, term.compare) for term in intel.terms("gpu")] == [
         ("gpu.intel.com/type", "vf", "not_equals")
     ]
     for version, name in (("0.9.0", "gpu.intel.com/pciAddress"), ("0.10.0", PCI_BUS_ID)):
-        way = knowledge("gpu.intel.com", {"version": version}).filter("gpu", "pci_address")
-        assert way and way.name == name
+        address = knowledge("gpu.intel.com", {"version": version}).filter("gpu", "pci_address")
+        assert address and address.name == name
 
 
-@pytest.mark.parametrize(("version", "has"), [("0.5.0", True), ("0.6.0", False), ("0.6.1", False), ("0.7.0", True)])
-def test_gaudi_0_6_has_no_serial_number(version: str, has: bool) -> None:
-    assert bool(knowledge("gaudi.intel.com", {"version": version}).filter("gpu", "uuid")) is has
+@pytest.mark.parametrize(
+    ("version", "has_uuid"), [("0.5.0", True), ("0.6.0", False), ("0.6.1", False), ("0.7.0", True)]
+)
+def test_gaudi_0_6_has_no_uuid(version: str, has_uuid: bool) -> None:
+    assert bool(knowledge("gaudi.intel.com", {"version": version}).filter("gpu", "uuid")) is has_uuid
 
 
-def test_a_misspelt_driver_gets_a_suggestion() -> None:
+def test_the_error_for_a_misspelled_driver_suggests_the_right_name() -> None:
     with pytest.raises(Problems) as caught:
         knowledge("gpu.nvidia.co", {"version": "0.5.0"})
     assert "did you mean 'gpu.nvidia.com'?" in caught.value.problems[0].fix
 
 
-def test_errors_name_their_path() -> None:
-    assert problems("gpu.nvidia.com", {}) == ["dra_claims_drivers.gpu.nvidia.com"]
-    assert problems("gpu.nvidia.com", {"version": "0.1.0"}) == ["dra_claims_drivers.gpu.nvidia.com.version"]
-    assert problems("dra.net", {"version": "newest"}) == ["dra_claims_drivers.dra.net.version"]
-    assert problems("acme.example.com", {}) == ["dra_claims_drivers.acme.example.com"]
-    assert problems("lanewise.dev", {"verion": "1"}) == ["dra_claims_drivers.lanewise.dev.verion"]
-    given = {
+def test_errors_in_options_have_their_path() -> None:
+    assert problem_paths("gpu.nvidia.com", {}) == ["dra_claims_drivers.gpu.nvidia.com"]
+    assert problem_paths("gpu.nvidia.com", {"version": "0.1.0"}) == ["dra_claims_drivers.gpu.nvidia.com.version"]
+    assert problem_paths("dra.net", {"version": "newest"}) == ["dra_claims_drivers.dra.net.version"]
+    assert problem_paths("acme.example.com", {}) == ["dra_claims_drivers.acme.example.com"]
+    assert problem_paths("lanewise.dev", {"verion": "1"}) == ["dra_claims_drivers.lanewise.dev.verion"]
+    invalid_knowledge = {
         "kinds": {"gpu": {"terms": [{"name": "a b", "value": 1}], "filters": {"model": {"name": "m", "type": "x"}}}}
     }
-    assert problems("acme.example.com", {"knowledge": given}) == [
+    assert problem_paths("acme.example.com", {"knowledge": invalid_knowledge}) == [
         "dra_claims_drivers.acme.example.com.knowledge.kinds.gpu.filters.model.type",
         "dra_claims_drivers.acme.example.com.knowledge.kinds.gpu.terms[0].name",
     ]
-    assert problems("acme.example.com", {"knowledge": {"vendors": ["10DEX"], "align": {"rack": []}}}) == [
+    assert problem_paths("acme.example.com", {"knowledge": {"vendors": ["10DEX"], "align": {"rack": []}}}) == [
         "dra_claims_drivers.acme.example.com.knowledge.align.rack",
         "dra_claims_drivers.acme.example.com.knowledge.vendors[0]",
     ]
 
 
-def test_a_site_describes_an_unknown_driver() -> None:
+def test_a_site_can_describe_an_unknown_driver() -> None:
     known = knowledge(
         "tpu.example.com",
         {
@@ -211,7 +214,7 @@ def test_a_site_describes_an_unknown_driver() -> None:
     assert known.filter("gpu", "rail") is None and known.filter("nic", "model") is None
 
 
-def test_a_site_adds_to_a_driver() -> None:
+def test_a_site_can_add_to_the_knowledge_of_a_driver() -> None:
     known = knowledge(
         "gpu.intel.com", {"version": "0.11.0", "knowledge": {"align": {"numa_node": ["numaNode", NUMA_NODE]}}}
     )
@@ -220,15 +223,15 @@ def test_a_site_adds_to_a_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "where"),
+    ("options", "option"),
     [
-        ({"version": 1.1}, "version"),  # YAML's reading of 1.10
+        ({"version": 1.1}, "version"),  # YAML reads 1.10 as 1.1
         ({"version": "0.2.0", "group_by": "sockets"}, "group_by"),
         ({"version": "0.2.0", "reserved_cpus": 1}, "reserved_cpus"),
         ({"version": "0.2.0", "reserved_cpus": "first"}, "reserved_cpus"),
     ],
 )
-def test_an_option_that_would_be_misread_is_refused(options: dict[str, t.Any], where: str) -> None:
+def test_an_option_with_an_invalid_value_is_refused(options: dict[str, t.Any], option: str) -> None:
     with pytest.raises(Problems) as caught:
         knowledge("dra.cpu", options)
-    assert [problem.path for problem in caught.value.problems] == [f"dra_claims_drivers.dra.cpu.{where}"]
+    assert [problem.path for problem in caught.value.problems] == [f"dra_claims_drivers.dra.cpu.{option}"]

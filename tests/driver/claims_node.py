@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node with devices for claims: its own namespaces with veth interfaces, pods that are processes, and a control plane
-whose scheduler allocates the claims that the collection's compiler wrote.
+"""A node with devices for claims: a network namespace with veth interfaces, processes in other network namespaces as
+pods, and a control plane whose scheduler allocates the claims that the collection's compiler wrote.
 
-Only kubelet and the container runtime are missing: the tests call the driver as they would.
+Kubelet and the container runtime are missing: the tests call the driver in their place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.driver import folders, ipv6
-from ansible_collections.lanewise.dra.tests.driver.answers import PATIENCE
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import TIMEOUT_SECONDS
 from lanewise_driver.api.access import from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
@@ -36,10 +36,12 @@ NAMESPACE = "claims"
 RESOURCE = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+#: The interfaces of the node that claims may use.
 WIRES = tuple(f"wire{number}" for number in range(9))
 
 
 def ip(*words: str, netns: int | None = None) -> str:
+    """Run `ip` on the node, or in the network namespace of the process `netns`. Returns its output."""
     enter = ["nsenter", f"--net=/proc/{netns}/ns/net"] if netns else []
     return subprocess.run([*enter, "ip", *words], check=True, text=True, stdout=subprocess.PIPE).stdout
 
@@ -68,8 +70,8 @@ SYSCTLS = ("ipv4/conf/{}/rp_filter", "ipv4/conf/{}/arp_announce", "ipv6/conf/{}/
 
 
 def host_state() -> Object:
-    """The node's network as iproute2 and /proc show it, by parts."""
-    links = {one["ifname"]: _without_volatile(one) for one in json.loads(ip("-j", "-d", "address"))}
+    """The links, routes, rules, permanent neighbors and some sysctls of the node."""
+    links = {link["ifname"]: _without_volatile(link) for link in json.loads(ip("-j", "-d", "address"))}
     state: Object = {"links": links}
     for family in ("-4", "-6"):
         state[f"routes {family}"] = sorted(
@@ -101,8 +103,8 @@ def differences(old: Object, new: Object) -> list[str]:
 
 
 def make_wires(names: t.Sequence[str] = WIRES) -> int:
-    """Create the node's interfaces, with addresses, routes, rules and neighbors. Their other ends are in the network
-    namespace of a process, whose ID is returned."""
+    """Create the node's interfaces, with addresses, routes, rules and neighbors. Their peers, `far0` and so on, are in
+    the network namespace of a process that stands for the fabric. Returns the process ID."""
     fabric = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     _wait_for_namespace(fabric.pid)
     for number, name in enumerate(names):
@@ -149,7 +151,8 @@ def _wire(request: str, wire: str, /, **interface: t.Any) -> Object:
     return {**device, "interface": interface} if interface else device
 
 
-#: The claims, as inventory variables of the collection.
+#: The claims, as inventory variables of the collection: `one` is for one device, `two` for two devices, and `child` for
+#: a macvlan on a device. Prepare refuses `impossible`, and attach fails for `failing`.
 INVENTORY: Object = {
     "dra_claims_drivers": {"lanewise.dev": {"version": "1.0.0"}},
     "dra_claims_policy": True,
@@ -216,7 +219,7 @@ INVENTORY: Object = {
 
 
 class Sandbox:
-    """The network namespace of a pod, with a process in it."""
+    """The network namespace of a pod, which a process keeps."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
@@ -232,14 +235,14 @@ class Sandbox:
         self.process.wait()
 
     def links(self) -> dict[str, Object]:
-        return {one["ifname"]: one for one in json.loads(ip("-j", "-d", "address", netns=self.pid))}
+        return {link["ifname"]: link for link in json.loads(ip("-j", "-d", "address", netns=self.pid))}
 
     def inode(self) -> int:
         return os.stat(self.path).st_ino
 
 
-class World:
-    """The control plane with its claims allocated, and the folders of a driver."""
+class ClaimsNode:
+    """A control plane with allocated claims, and the folders of a driver on the node."""
 
     def __init__(self, plane: ControlPlane, folder: Path, fabric: int) -> None:
         self.plane = plane
@@ -254,13 +257,13 @@ class World:
         return Cluster(lambda: from_kubeconfig(self.plane.kubeconfig), "lanewise.dev", NODE, **more)
 
     def service(self, status: Writer | None = None, **more: t.Any) -> claims.Service:
-        """A driver that was just started on the same folders."""
+        """The service of a driver that has just started on this node's folders."""
         held: list[t.Callable[[], t.Any]] = []
         inventory = Inventory(lambda: self.settings, lambda: held[0]() if held else [])
         cluster = self.connect()  # a child that is killed must not share the connection of its parent
-        made = claims.Service(self.paths, cluster, inventory, status or Writer(cluster), **more)
-        held.append(made.held)
-        return made
+        service = claims.Service(self.paths, cluster, inventory, status or Writer(cluster), **more)
+        held.append(service.held)
+        return service
 
     def publish(self, inventory: Object) -> None:
         """Publish the interfaces, and apply the objects of the inventory."""
@@ -268,7 +271,7 @@ class World:
         plane.add_node(NODE)
         plane.add_namespace(NAMESPACE)
         publication = Inventory(lambda: self.settings, lambda: []).refresh()
-        wires = [one for one in publication.devices if one["name"].startswith("net-wire")]
+        wires = [device for device in publication.devices if device["name"].startswith("net-wire")]
         assert len(wires) == len(WIRES), publication
         pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "lanewise.dev", "nodeName": NODE, "pool": pool, "devices": wires}
@@ -310,7 +313,7 @@ class World:
             found = self.plane.expect("GET", f"{PODS}/{name}")
             return found if found["spec"].get("nodeName") else None
 
-        self.pods[name] = self.plane.wait_for(bound, f"the scheduler to bind {name}", PATIENCE)
+        self.pods[name] = self.plane.wait_for(bound, f"the scheduler to bind {name}", TIMEOUT_SECONDS)
         metadata = self.claim(claim)["metadata"]
         self.claims[claim] = ClaimRef(NAMESPACE, claim, metadata["uid"])
 

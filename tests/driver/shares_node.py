@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node whose NIC is divided: a veth as the NIC, pods that are processes, and claims as the scheduler allocates them.
+"""A node with a NIC that is divided into shares: a veth as the NIC, processes in network namespaces as pods, and claims
+as the scheduler allocates them.
 
-The tests call the driver as kubelet and the hook would. `Cluster` answers its requests to an API server.
+The tests call the driver as kubelet and the hook do. A FakeCluster answers its requests to an API server.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver import folders, ipv6
-from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations, attach
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
+from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox, ip
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import (
+    NODE,
+    FakeCluster,
+    attach_with_retries,
+    sandbox_annotations,
+)
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
 from lanewise_driver.api.events import Reporter
 from lanewise_driver.base import files
@@ -33,7 +39,7 @@ from lanewise_driver.publish.inventory import Inventory
 NAMESPACE, NIC = "team-a", "card0"
 SHARE = f"net-{NIC}-share"
 MEGA = 10**6
-#: Divides 1 Gbit/s of the NIC, a veth of 10 Gbit/s.
+#: The settings' rule that divides 1 Gbit/s of the NIC, a veth of 10 Gbit/s.
 RULE: dict[str, t.Any] = {
     "select": {"interface": NIC},
     "mechanism": "macvlan",
@@ -43,8 +49,8 @@ RULE: dict[str, t.Any] = {
 }
 
 
-class SharesWorld:
-    """The node. `settings` may be replaced at any time."""
+class SharesNode:
+    """The node and the driver's folders. A test may replace `settings` at any time."""
 
     def __init__(self, folder: Path) -> None:
         ip("link", "add", NIC, "type", "veth", "peer", "name", "far")
@@ -52,18 +58,18 @@ class SharesWorld:
         ip("link", "set", NIC, "up")
         ipv6.wait(lambda words: ip(*words.split()))
         self.paths = folders.flat(folder)
-        self.cluster = Cluster()
+        self.cluster = FakeCluster()
         self._reporters: dict[int, Reporter] = {}
         self.settings = self.with_rule()
 
     @staticmethod
     def with_rule(**more: t.Any) -> Settings:
-        """Settings with this rule; keys that are None are left out."""
+        """Settings with RULE, changed by `more`. A key of `more` that is None removes the key."""
         rule = {key: value for key, value in {**RULE, **more}.items() if value is not None}
         return read({"node_name": NODE, "virtual_interfaces": [NIC], "shares": [rule]})
 
     def service(self) -> claims.Service:
-        """A driver that has just started."""
+        """The service of a driver that has just started on this node's folders."""
         made: list[claims.Service] = []
         inventory = Inventory(
             lambda: self.settings,
@@ -83,8 +89,8 @@ class SharesWorld:
         return self._reporters[id(self.cluster)]
 
     def allocate(self, name: str, bandwidth: str, device: str = SHARE, **more: t.Any) -> ClaimRef:
-        """A claim as the scheduler allocates it. `more`: namespace, share (its configuration), other fields of the
-        configuration; share_id None for a device that is allocated as a whole."""
+        """Create a claim as the scheduler allocates it. `more` has the claim's namespace and the fields of its
+        InterfaceConfig. `bandwidth` counts only if the device is a share."""
         namespace = more.pop("namespace", NAMESPACE)
         result: Object = {"request": "nic", "driver": "lanewise.dev", "pool": NODE, "device": device}
         if device.endswith("-share"):
@@ -94,12 +100,12 @@ class SharesWorld:
 
     @staticmethod
     def request(claim: ClaimRef, sandbox: Sandbox) -> AttachRequest:
-        return AttachRequest(claim.uid, sandbox.path, 0, "c", annotations(claim))
+        return AttachRequest(claim.uid, sandbox.path, 0, "c", sandbox_annotations(claim))
 
     def attach(self, service: claims.Service, claim: ClaimRef, sandbox: Sandbox) -> None:
-        """Prepare and attach."""
+        """Prepare a claim and attach it to a pod."""
         service.prepare(claim)
-        attach(service, self.request(claim, sandbox))
+        attach_with_retries(service, self.request(claim, sandbox))
 
     def files(self) -> list[str]:
         """Files of claims on disk, except unfinished files of killed writers, which the driver removes later, and those
@@ -111,22 +117,22 @@ class SharesWorld:
 
 
 def classes() -> dict[str, Class]:
-    """The classes of the NIC, by the MAC addresses that they are for."""
+    """The HTB classes of the NIC, by the MAC address of their traffic."""
     with Netlink() as connection:
         link = links.get(connection, name=NIC)
         assert link
-        return {one.mac: one for one in htb.read(connection, link.index).values()}
+        return {htb_class.mac: htb_class for htb_class in htb.read(connection, link.index).values()}
 
 
 def class_rates() -> list[tuple[float, float]]:
-    """Rate and ceiling of each class in Mbit/s, in order."""
-    return sorted((one.rate / MEGA, one.ceiling / MEGA) for one in classes().values())
+    """The rate and the ceiling of each class in Mbit/s, sorted."""
+    return sorted((htb_class.rate / MEGA, htb_class.ceiling / MEGA) for htb_class in classes().values())
 
 
 def root_qdiscs() -> list[str]:
-    """The queueing disciplines of the NIC."""
-    shown = tc("qdisc", "show", "dev", NIC)
-    return [" ".join(line.split()[:4]) for line in shown.splitlines()]
+    """The kind and handle of each qdisc of the NIC, as `tc` shows them."""
+    lines = tc("qdisc", "show", "dev", NIC).splitlines()
+    return [" ".join(line.split()[:4]) for line in lines]
 
 
 def tc(*words: str) -> str:

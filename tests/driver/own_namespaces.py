@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Tests that run in their own network, mount and process namespaces, and are selected and reported like any other.
+"""Run tests in their own network, mount and process namespaces, selected and reported like all others.
 
-A second pytest runs the selected tests of a file there, so that they share the fixtures of the file. It sends its
-reports through a pipe, and they become the results of the tests in the first pytest.
+An inner pytest runs the selected tests of a file in new namespaces, so that they share the fixtures of the file. It
+sends its reports through a pipe, and the outer pytest reports them as results of its tests.
 """
 
 from __future__ import annotations
@@ -20,44 +20,46 @@ import typing as t
 
 import pytest
 
-INSIDE = "LANEWISE_TEST_NAMESPACES"
-_PIPE = "LANEWISE_TEST_REPORTS"  # the number of the descriptor that reports are written to
+#: Set in the environment of the inner pytest.
+_INNER = "LANEWISE_TEST_NAMESPACES"
+_REPORT_PIPE = "LANEWISE_TEST_REPORTS"  # the number of the descriptor that reports are written to
 _SCRIPT = (
     "mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && "
     'exec "$0" -m pytest -p no:cacheprovider -q -o faulthandler_timeout=120 "$@"'
 )
-#: All processes inside end with the first one, which ends with the caller.
-_NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+#: All processes in the namespaces end with the first of them, which ends with the outer pytest.
+_UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def inside() -> bool:
-    return INSIDE in os.environ
+def is_inner() -> bool:
+    """Whether this is the pytest in the new namespaces."""
+    return _INNER in os.environ
 
 
-def belongs_inside(item: pytest.Item) -> bool:
-    """Whether a test needs its own namespaces: it uses the world, or is marked ``namespaces``."""
-    return "world" in getattr(item, "fixturenames", ()) or item.get_closest_marker("namespaces") is not None
+def needs_own_namespaces(item: pytest.Item) -> bool:
+    """Whether a test uses the fixture ``claims_node``, or is marked ``namespaces``."""
+    return "claims_node" in getattr(item, "fixturenames", ()) or item.get_closest_marker("namespaces") is not None
 
 
-def write(config: pytest.Config, report: pytest.TestReport) -> None:
-    """Send the report of a test from inside as one line."""
-    if _PIPE not in os.environ:
+def send_report(config: pytest.Config, report: pytest.TestReport) -> None:
+    """Send the report of a test to the outer pytest, as one line."""
+    if _REPORT_PIPE not in os.environ:
         return
     line = json.dumps(config.hook.pytest_report_to_serializable(config=config, report=report), default=str)
-    os.write(int(os.environ[_PIPE]), line.encode() + b"\n")
+    os.write(int(os.environ[_REPORT_PIPE]), line.encode() + b"\n")
 
 
-class Run:
-    """The tests of one file, run inside in the order in which the outer pytest asks for them."""
+class InnerRun:
+    """An inner pytest that runs the tests of one file, in the order in which the outer pytest asks for them."""
 
     def __init__(self, config: pytest.Config, names: t.Sequence[str]) -> None:
         self._config = config
         self._output = tempfile.TemporaryFile("w+")
         reader, writer = os.pipe()
         self._process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *_NAMESPACES, "sh", "-c", _SCRIPT, sys.executable, *names],
+            ["setpriv", "--pdeathsig", "KILL", *_UNSHARE, "sh", "-c", _SCRIPT, sys.executable, *names],
             cwd=config.rootpath,
-            env={**os.environ, INSIDE: "1", _PIPE: str(writer)},
+            env={**os.environ, _INNER: "1", _REPORT_PIPE: str(writer)},
             pass_fds=[writer],
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -68,18 +70,18 @@ class Run:
     def reports(self, item: pytest.Item) -> t.Iterator[pytest.TestReport]:
         """The reports of the setup, call and teardown of a test, as they arrive."""
         for line in self._reports:
-            given = json.loads(line)
-            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=given)
-            if isinstance(report.longrepr, list):  # of a skipped test: a tuple, which JSON does not have
+            data = json.loads(line)
+            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+            if isinstance(report.longrepr, list):  # the tuple of a skipped test, a list in JSON
                 report.longrepr = tuple(report.longrepr)
-            if report.nodeid != item.nodeid:  # one that another process of a parallel run shows
+            if report.nodeid != item.nodeid:  # of a test that another process of a parallel run reports
                 continue
             yield report
             if report.when == "teardown":
                 return
         self._process.wait()
         self._output.seek(0)
-        text = f"pytest ended inside with {self._process.returncode}:\n{self._output.read()[-4000:]}"
+        text = f"the inner pytest ended with {self._process.returncode}:\n{self._output.read()[-4000:]}"
         yield pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
 
     def close(self) -> None:
@@ -91,16 +93,16 @@ class Run:
         self._output.close()
 
 
-class Inside:
-    """A pytest plugin: hands each test that belongs inside to the run of its file."""
+class OwnNamespaces:
+    """A pytest plugin that lets inner runs execute the tests that need their own namespaces."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._run: tuple[object, Run] | None = None
+        self._run: tuple[object, InnerRun] | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        if inside() or not belongs_inside(item):
+        if is_inner() or not needs_own_namespaces(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports(item):
@@ -115,13 +117,15 @@ class Inside:
             return iter([pytest.TestReport(item.nodeid, item.location, {}, "skipped", reason, "setup")])
         if self._run is None or self._run[0] != item.path:
             self.pytest_sessionfinish()
-            names = [one.nodeid for one in item.session.items if one.path == item.path and belongs_inside(one)]
-            self._run = item.path, Run(item.config, names)
+            names = [
+                other.nodeid for other in item.session.items if other.path == item.path and needs_own_namespaces(other)
+            ]
+            self._run = item.path, InnerRun(item.config, names)
         return self._run[1].reports(item)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if inside():
-            write(self._config, report)
+        if is_inner():
+            send_report(self._config, report)
 
     def pytest_sessionfinish(self) -> None:
         if self._run is not None:

@@ -2,25 +2,27 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The answers of an API server and a container runtime about claims and pods, for tests that have neither. The lab
-copies this file to its nodes, so it imports only the driver."""
+"""A substitute for the API server, and annotations as of a container runtime, for tests that have neither.
+
+The lab copies this file to its nodes, so it imports only the driver.
+"""
 
 from __future__ import annotations
 
 import time
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.errors import Busy
+from lanewise_driver.base.objects import Object
 from lanewise_driver.claims.service import Service
 
 NODE = "node-a"
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
-class Cluster:
-    """The requests about claims and pods that the driver sends to an API server."""
+class FakeCluster:
+    """Answers the requests about claims and pods that the driver sends to an API server, from memory."""
 
     node = NODE
 
@@ -61,8 +63,8 @@ class Cluster:
         return True
 
 
-def annotations(claim: ClaimRef) -> dict[str, str]:
-    """The annotations of the sandbox of a claim's pod."""
+def sandbox_annotations(claim: ClaimRef) -> dict[str, str]:
+    """The annotations with which containerd describes the sandbox of the pod `pod-NAME` of a claim."""
     return {
         "io.kubernetes.cri.sandbox-uid": f"uid-pod-{claim.name}",
         "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",
@@ -70,9 +72,9 @@ def annotations(claim: ClaimRef) -> dict[str, str]:
     }
 
 
-def attach(service: Service, request: AttachRequest) -> None:
+def attach_with_retries(service: Service, request: AttachRequest) -> None:
     """Call attach as a hook does: retry while the driver is busy."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             return service.attach(request)

@@ -4,9 +4,9 @@
 
 """A node made of files, with an emulated kernel, systemd and programs, for features that need real cards.
 
-These are SR-IOV, drivers of PCI functions, eswitch modes, DCB and firmware. Writing a file of this tree has the effect
-of the kernel attribute; netlink messages are those of pyroute2, encoded and decoded. Tests find out what a run has
-changed by comparing all files and the emulated state of the kernel (`World.snapshot`).
+Examples are SR-IOV, drivers of PCI functions, eswitch modes, DCB and firmware. EmulatedSystem does what the kernel
+does when an attribute is written. To find what a run has changed, tests compare snapshots of all files and of the
+emulated kernel's state (`EmulatedNode.snapshot`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access import messages
-from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System, refused
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import vf
+from ansible_collections.lanewise.dra.tests.host.emulated_netlink import EmulatedSocket, round_trip
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem, NetlinkRefusal
-from ansible_collections.lanewise.dra.tests.host.world_netlink import Socket, decoded, round_trip
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
-MLX5, ICE, RAIL, GPU = "0000:16:00.0", "0000:17:00.0", "0000:1b:00.0", "0000:1a:00.0"
+#: The PCI addresses of the NICs: two with VFs, and one beside the GPU.
+MLX5, ICE, RAIL = "0000:16:00.0", "0000:17:00.0", "0000:1b:00.0"
 _MACHINE: dict[str, t.Any] = {
     "name": "faults",
     "system": {"vendor": "Dell Inc.", "product": "PowerEdge R760", "kernel": "6.8.0-60-generic", "cmdline": "quiet"},
@@ -46,8 +47,10 @@ _MACHINE: dict[str, t.Any] = {
 }
 _DEVICES = "sys/bus/pci/devices"
 _DRIVERS = "sys/bus/pci/drivers"
+#: The process ID of kubelet.
 _PID = 4242
-_NATIVE = {"15b3": "mlx5_core", "8086": "iavf"}
+#: The driver of VFs by the vendor ID of their PF.
+_VF_DRIVERS = {"15b3": "mlx5_core", "8086": "iavf"}
 #: The settings of a new VF.
 _NEW_VF = {
     "mac": "00:00:00:00:00:00",
@@ -100,17 +103,21 @@ _FILES: dict[str, str] = {
     "var/lib/kubelet/device-plugins/kubelet.sock": "",
     "sys/kernel/config/rdma_cm/.keep": "",
 }
-#: What the files of a folder of configfs contain when it has just been made.
-_DEFAULTS = ("IB/RoCE v1", "0", "")
-_LIMITED = ("unlimited            unlimited            bytes", "65536                65536                bytes")
+#: The contents of files in a new folder of configfs.
+_CONFIGFS_DEFAULTS = ("IB/RoCE v1", "0", "")
+#: The columns of /proc/PID/limits without and with a limit.
+_UNLIMITED, _LIMITED = (
+    "unlimited            unlimited            bytes",
+    "65536                65536                bytes",
+)
 
 
-class World:
+class EmulatedNode:
     """The files below `root`, and the state of the emulated kernel, systemd and cards."""
 
     def __init__(self, folder: Path) -> None:
         self.root = build(_MACHINE, folder / "node")
-        self._away = folder / "away"
+        self._removed_functions = folder / "removed_functions"
         for path, text in _FILES.items():
             self.write(path, text)
         command = ["kubelet", "--config-dir=/etc/kubernetes/kubelet.conf.d"]
@@ -119,25 +126,28 @@ class World:
             self.write(f"proc/irq/{irq}/smp_affinity_list", str(number))
             self.write(f"{self._device(RAIL)}/msi_irqs/{irq}", "msix")
         for port in (self.root / _DEVICES).glob("0000:1[89a]:*"):
-            self._redirect(port / "config")
+            self._enable_isolation(port / "config")
         self.running = {"containerd.service": True, "kubelet.service": True}
-        self.vfs = {key: {n: dict(_NEW_VF) for n in range(len(self._vfs(key)))} for key in (MLX5, ICE)}
+        self.vfs = {pf: {number: dict(_NEW_VF) for number in range(len(self._vfs(pf)))} for pf in (MLX5, ICE)}
         self.vfs[MLX5][0].update(mac="02:00:00:00:00:01", vlan=vf.Vlan(5))
-        self.modes = {MLX5: 0, ICE: 0}
+        self.eswitch_modes = {MLX5: 0, ICE: 0}
         self.firmware = {"NUM_OF_VFS": "0", "SRIOV_EN": "False(0)"}
+        #: The mask of priorities with PFC, and DSCP values with their priorities.
         self.dcb = {"pfc": 0, "apps": {(code, code >> 3) for code in range(4)}}
-        self._hidden: dict[str, str] = {}
+        #: The folders of removed functions and, of each function that was removed before, the links to it.
+        self._original_folders: dict[str, str] = {}
         self._links: dict[str, list[tuple[Path, str]]] = {}
-        self._read: dict[str, t.Any] = {}
-        self._all_vfs: list[tuple[str, str]] = [(key, name) for key in (MLX5, ICE) for name in self._vfs(key)]
+        #: Files as `snapshot` read them, each with its inode, times and size.
+        self._file_cache: dict[str, t.Any] = {}
+        self._all_vfs: list[tuple[str, str]] = [(pf, vf_address) for pf in (MLX5, ICE) for vf_address in self._vfs(pf)]
 
     @staticmethod
-    def _redirect(config: Path) -> None:
-        """Enable what kernels enable for isolation: source validation, request and completion redirect."""
+    def _enable_isolation(config: Path) -> None:
+        """Enable all ACS features of a PCI configuration space, as kernels do to isolate devices."""
         data, offset = bytearray(config.read_bytes()), 0x100
         while 0x100 <= offset < len(data) - 8:
             header = int.from_bytes(data[offset : offset + 4], "little")
-            if header & 0xFFFF == 0x000D:
+            if header & 0xFFFF == 0x000D:  # the ACS capability: its control register gets the value of its features
                 data[offset + 6 : offset + 8] = data[offset + 4 : offset + 6]
                 config.write_bytes(bytes(data))
             offset = header >> 20 & 0xFFC
@@ -145,57 +155,59 @@ class World:
     # -- files
 
     def write(self, path: str, text: str) -> None:
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text + "\n")
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
 
     def text(self, path: str) -> str:
-        place = self.root / path
-        return place.read_text().strip() if place.exists() else ""
+        file = self.root / path
+        return file.read_text().strip() if file.exists() else ""
 
-    def _device(self, key: str) -> str:
-        return f"{_DEVICES}/{key}"
+    def _device(self, address: str) -> str:
+        return f"{_DEVICES}/{address}"
 
-    def _vfs(self, key: str) -> list[str]:
-        folder = self.root / self._device(key)
-        return [os.path.basename(os.readlink(one)) for one in sorted(folder.glob("virtfn*"))]
+    def _vfs(self, pf: str) -> list[str]:
+        """The PCI addresses of a PF's VFs."""
+        folder = self.root / self._device(pf)
+        return [os.path.basename(os.readlink(link)) for link in sorted(folder.glob("virtfn*"))]
 
     def snapshot(self) -> dict[str, t.Any]:
         """Everything that a run could have changed, except folders of configfs and their default values."""
         found: dict[str, t.Any] = {}
-        for folder, _folders, names in os.walk(self.root):
+        for folder, folders, names in os.walk(self.root):
             relative = os.path.relpath(folder, self.root)
             if relative.startswith("sys/kernel/config"):
                 found.update({f"{relative}/{name}": Path(folder, name).read_text().strip() for name in names})
                 continue
             found[relative + "/"] = oct(os.stat(folder).st_mode)
-            for name in (*names, *(one for one in _folders if os.path.islink(os.path.join(folder, one)))):
-                place = os.path.join(folder, name)
-                where = os.path.join(relative, name)
-                if os.path.islink(place):
-                    found[where] = f"-> {os.readlink(place)}"
+            for name in (*names, *(linked for linked in folders if os.path.islink(os.path.join(folder, linked)))):
+                path = os.path.join(folder, name)
+                relative_path = os.path.join(relative, name)
+                if os.path.islink(path):
+                    found[relative_path] = f"-> {os.readlink(path)}"
                 else:
-                    found[where] = self._file(place)
-        found = {key: value for key, value in found.items() if value not in _DEFAULTS}
-        for name in ("running", "vfs", "modes", "firmware", "dcb"):
+                    found[relative_path] = self._mode_and_content(path)
+        found = {key: value for key, value in found.items() if value not in _CONFIGFS_DEFAULTS}
+        for name in ("running", "vfs", "eswitch_modes", "firmware", "dcb"):
             found[name] = json.dumps(getattr(self, name), default=_as_json, sort_keys=True)
         return found
 
-    def _file(self, place: str) -> tuple[str, bytes]:
-        status = os.stat(place)
+    def _mode_and_content(self, path: str) -> tuple[str, bytes]:
+        """The mode and content of a file, which is read again only if it has changed."""
+        status = os.stat(path)
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
-        if self._read.get(place, (None,))[0] != stamp:
-            self._read[place] = (stamp, (oct(status.st_mode), Path(place).read_bytes().strip()))
-        return self._read[place][1]
+        if self._file_cache.get(path, (None,))[0] != stamp:
+            self._file_cache[path] = (stamp, (oct(status.st_mode), Path(path).read_bytes().strip()))
+        return self._file_cache[path][1]
 
     # -- the kernel's attributes
 
-    def store(self, path: str, value: str) -> bool:
-        """Do what the kernel does when this attribute is written. Returns False if it only stores the value."""
+    def write_attribute(self, path: str, value: str) -> bool:
+        """Do what the kernel does when this attribute is written. Returns False if writing it has no other effect."""
         relative = path.lstrip("/")
         name = relative.rpartition("/")[2]
         if name == "sriov_numvfs":
-            self._set_vfs(relative.split("/")[-2], int(value))
+            self._set_num_vfs(relative.split("/")[-2], int(value))
         elif name == "unbind":
             driver = os.path.basename(os.path.realpath(self.root / os.path.dirname(relative)))
             self._unbind(value, driver)
@@ -203,93 +215,95 @@ class World:
             self._bind(value, relative.split("/")[-2])
         elif name == "drivers_probe":
             override = self.text(f"{self._device(value)}/driver_override")
-            self._bind(value, override if override not in ("", "(null)") else self._native(value))
+            self._bind(value, override if override not in ("", "(null)") else self._default_driver(value))
         elif name == "driver_override":
             self.write(relative, value.strip() or "(null)")
         else:
             return False
         return True
 
-    def _native(self, function: str) -> str:
-        return _NATIVE[self.text(f"{os.path.realpath(self.root / self._device(function) / 'physfn')}/vendor")[2:]]
+    def _default_driver(self, function: str) -> str:
+        return _VF_DRIVERS[self.text(f"{os.path.realpath(self.root / self._device(function) / 'physfn')}/vendor")[2:]]
 
     def _bind(self, function: str, driver: str) -> None:
-        place = self.root / self._device(function) / "driver"
-        if place.is_symlink():
+        if (self.root / self._device(function) / "driver").is_symlink():
             raise OSError(errno.EBUSY, "bound")
         (self.root / _DRIVERS / driver).mkdir(parents=True, exist_ok=True)
-        real = Path(os.path.realpath(self.root / self._device(function)))
-        target = os.path.relpath(self.root / _DRIVERS / driver, real)
-        (real / "driver").symlink_to(target)
+        folder = Path(os.path.realpath(self.root / self._device(function)))
+        target = os.path.relpath(self.root / _DRIVERS / driver, folder)
+        (folder / "driver").symlink_to(target)
 
     def _unbind(self, function: str, driver: str) -> None:
-        place = self.root / self._device(function) / "driver"
-        if not place.is_symlink() or os.path.basename(os.readlink(place)) != driver:
+        link = self.root / self._device(function) / "driver"
+        if not link.is_symlink() or os.path.basename(os.readlink(link)) != driver:
             raise OSError(errno.ENODEV, "not bound")
-        place.unlink()
+        link.unlink()
 
-    def _set_vfs(self, key: str, count: int) -> None:
-        now = self._vfs(key)
-        if count and now:
-            raise OSError(errno.EBUSY, "there are some")
-        folder = Path(os.path.realpath(self.root / self._device(key)))
-        for name in now:
-            self._hide(key, name)
-        functions = [name for pf, name in self._all_vfs if pf == key]
+    def _set_num_vfs(self, pf: str, count: int) -> None:
+        existing = self._vfs(pf)
+        if count and existing:
+            raise OSError(errno.EBUSY, "the PF already has VFs")
+        folder = Path(os.path.realpath(self.root / self._device(pf)))
+        for function in existing:
+            self._remove_function(function)
+        functions = [function for owner, function in self._all_vfs if owner == pf]
         if count > len(functions):
-            raise OSError(errno.ENOSPC, "no room")
-        for name in functions[:count]:
-            self._show(name)
-            if self.text(f"{self._device(key)}/sriov_drivers_autoprobe") != "0":
-                self._bind(name, self._native(name))
-        self.vfs[key] = {number: dict(_NEW_VF) for number in range(count)}
+            raise OSError(errno.ENOSPC, "too many VFs")
+        for function in functions[:count]:
+            self._restore_function(function)
+            if self.text(f"{self._device(pf)}/sriov_drivers_autoprobe") != "0":
+                self._bind(function, self._default_driver(function))
+        self.vfs[pf] = {number: dict(_NEW_VF) for number in range(count)}
         (folder / "sriov_numvfs").write_text(f"{count}\n")
 
-    def _hide(self, key: str, name: str) -> None:
-        real = os.path.realpath(self.root / self._device(name))
-        if name not in self._links:
-            self._links[name] = list(self._links_into(real))
-        for place, _target in self._links[name]:
-            place.unlink()
-        driver_link = Path(real, "driver")
+    def _remove_function(self, function: str) -> None:
+        folder = os.path.realpath(self.root / self._device(function))
+        if function not in self._links:
+            self._links[function] = list(self._links_into(folder))
+        for link, _target in self._links[function]:
+            link.unlink()
+        driver_link = Path(folder, "driver")
         if driver_link.is_symlink():
             driver_link.unlink()
-        Path(real, "driver_override").write_text("(null)\n")
-        self._away.mkdir(exist_ok=True)
-        shutil.move(real, self._away / name)
-        self._hidden[name] = real
+        Path(folder, "driver_override").write_text("(null)\n")
+        self._removed_functions.mkdir(exist_ok=True)
+        shutil.move(folder, self._removed_functions / function)
+        self._original_folders[function] = folder
 
-    def _links_into(self, real: str) -> t.Iterator[tuple[Path, str]]:
-        """Links from elsewhere to a function. They are removed and restored with it; no others are created here."""
+    def _links_into(self, function_folder: str) -> t.Iterator[tuple[Path, str]]:
+        """Links to a function or into it from other folders, and their targets."""
         for folder, folders, names in os.walk(self.root / "sys"):
-            if folder.startswith(real):
+            if folder.startswith(function_folder):
                 folders.clear()
                 continue
-            for one in (*folders, *names):
-                place = os.path.join(folder, one)
-                if os.path.islink(place) and os.path.realpath(place).startswith(real):
-                    yield Path(place), os.readlink(place)
+            for name in (*folders, *names):
+                path = os.path.join(folder, name)
+                if os.path.islink(path) and os.path.realpath(path).startswith(function_folder):
+                    yield Path(path), os.readlink(path)
 
-    def _show(self, name: str) -> None:
-        shutil.move(self._away / name, self._hidden.pop(name))
-        for place, target in self._links[name]:
-            place.symlink_to(target)
+    def _restore_function(self, function: str) -> None:
+        shutil.move(self._removed_functions / function, self._original_folders.pop(function))
+        for link, target in self._links[function]:
+            link.symlink_to(target)
 
     # -- programs
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
-        program, *rest = [os.path.basename(argv[0]), *argv[1:]]
+        """Emulate a program by the method of its name."""
+        program, arguments = os.path.basename(argv[0]), argv[1:]
         try:
-            answer = getattr(self, f"_{program.replace('-', '_')}")(rest)
+            output = getattr(self, f"_{program.replace('-', '_')}")(arguments)
         except OSError as error:
             return 1, "", str(error)
-        return 0, answer or "", ""
+        return 0, output or "", ""
 
     def _systemctl(self, argv: list[str]) -> str | None:
         verb, unit = argv[0], argv[1] if len(argv) > 1 else ""
         if verb == "show" and argv[1].startswith("--property=Id"):
-            blocks = [f"Id={one}\nLoadState=loaded\nMainPID={_PID if up else 0}" for one, up in self.running.items()]
-            return "\n\n".join(blocks)
+            return "\n\n".join(
+                f"Id={service}\nLoadState=loaded\nMainPID={_PID if runs else 0}"
+                for service, runs in self.running.items()
+            )
         if verb == "show" and "--property=ActiveState" in argv:
             return "active\n" if self.running.get(unit) else "inactive\n"
         if verb == "show" and "--property=LimitMEMLOCK" in argv:
@@ -297,10 +311,10 @@ class World:
         if verb == "show":
             return f"{_PID if self.running.get(unit) else 0}\n"
         if verb in ("enable", "disable"):
-            place = self.root / "etc/systemd/system/multi-user.target.wants" / unit
-            place.unlink(missing_ok=True)
+            link = self.root / "etc/systemd/system/multi-user.target.wants" / unit
+            link.unlink(missing_ok=True)
             if verb == "enable":
-                place.symlink_to(f"/etc/systemd/system/{unit}")
+                link.symlink_to(f"/etc/systemd/system/{unit}")
         if verb == "start" or (verb == "try-restart" and self.running.get(unit)):
             self.running[unit] = True
             if unit == "kubelet.service":
@@ -313,12 +327,12 @@ class World:
         text = self.text("etc/kubernetes/kubelet.conf.d/90-lanewise.conf")
         fields = json.loads(text) if text else {}
         for name, key, default in (("cpu", "cpuManagerPolicy", "none"), ("memory", "memoryManagerPolicy", "None")):
-            path, wish = f"var/lib/kubelet/{name}_manager_state", fields.get(key, default)
+            path, policy = f"var/lib/kubelet/{name}_manager_state", fields.get(key, default)
             state = self.text(path)
-            if state and json.loads(state)["policyName"] != wish:
-                self.running["kubelet.service"] = False  # kubelet does not start if a state file is of another policy
+            if state and json.loads(state)["policyName"] != policy:
+                self.running["kubelet.service"] = False  # kubelet refuses a state file of another policy
                 return
-            self.write(path, json.dumps({"policyName": wish}, separators=(",", ":")))
+            self.write(path, json.dumps({"policyName": policy}, separators=(",", ":")))
         self.write("var/lib/kubelet/device-plugins/kubelet.sock", "")
 
     def _journalctl(self, _argv: list[str]) -> str:
@@ -336,16 +350,16 @@ class World:
         return None
 
     def _update_initramfs(self, _argv: list[str]) -> None:
-        parts = [one.read_text().strip() for one in sorted((self.root / "etc/modprobe.d").glob("*.conf"))]
-        self.write("boot/initrd.img", "\n".join(one for one in parts if one))
+        options = [file.read_text().strip() for file in sorted((self.root / "etc/modprobe.d").glob("*.conf"))]
+        self.write("boot/initrd.img", "\n".join(text for text in options if text))
 
     def _update_grub(self, _argv: list[str]) -> None:
         """Like grub-mkconfig, which reads its settings as shell scripts."""
         folder = self.root / "etc/default"
-        script = f'. {folder}/grub; for one in {folder}/grub.d/*.cfg; do . "$one"; done; '
+        script = f'. {folder}/grub; for file in {folder}/grub.d/*.cfg; do . "$file"; done; '
         script += 'echo "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT"'
-        words = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split()
-        line = " ".join([_GRUB_LINE, *words])
+        arguments = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split()
+        line = " ".join([_GRUB_LINE, *arguments])
         self.write("boot/grub/grub.cfg", f"menuentry 'Debian' $menuentry_id_option 'gnulinux' {{\n\t{line}\n}}")
 
     def _containerd(self, argv: list[str]) -> str:
@@ -360,44 +374,48 @@ class World:
         rows = [f"         {name}    {value}    {value}    {value}" for name, value in self.firmware.items()]
         return "\n".join(["Configurations:    Default    Current    Next Boot", *rows])
 
-    def prlimit(self, process: int, _what: int, limits: tuple[int, int]) -> None:
-        """Replaces the system call, which would change a process of the host."""
-        text = _LIMITED[0] if limits[0] < 0 else _LIMITED[1]
-        self.write(f"proc/{process}/limits", f"Max locked memory         {text}")
+    def prlimit(self, process: int, _resource: int, limits: tuple[int, int]) -> None:
+        """Replaces resource.prlimit, which would change a process of the host."""
+        columns = _UNLIMITED if limits[0] < 0 else _LIMITED
+        self.write(f"proc/{process}/limits", f"Max locked memory         {columns}")
 
     # -- netlink
 
-    def interface(self, key: str) -> str:
-        return next((self.root / self._device(key) / "net").iterdir()).name
+    def _interface(self, address: str) -> str:
+        return next((self.root / self._device(address) / "net").iterdir()).name
 
-    def key(self, interface: str) -> str:
-        return next(key for key in (MLX5, ICE, RAIL) if self.interface(key) == interface)
+    def _address(self, interface: str) -> str:
+        return next(address for address in (MLX5, ICE, RAIL) if self._interface(address) == interface)
 
     def link(self, interface: str) -> t.Any:
-        key = self.key(interface)
+        """The kernel's message about an interface and its VFs."""
+        address = self._address(interface)
         attributes: list[t.Any] = [("IFLA_IFNAME", interface), ("IFLA_MIN_MTU", 68), ("IFLA_MAX_MTU", 9978)]
-        if key in self.vfs:
+        if address in self.vfs:
             vfs = [
                 ("vf", {"attrs": [vf.encoded(number, name, value) for name, value in state.items()]})
-                for number, state in self.vfs[key].items()
+                for number, state in self.vfs[address].items()
             ]
             attributes.append(("IFLA_VFINFO_LIST", {"attrs": vfs}))
         return round_trip(messages.Link, attributes, ifi_type=1)
 
-    def set_vf(self, one: t.Any) -> None:
-        attributes = dict(one["attrs"])
-        key = self.key(attributes["IFLA_IFNAME"])
-        for _vf, info in attributes["IFLA_VFINFO_LIST"]["attrs"]:  # the kernel answers with an address for each VF
-            names = dict(info["attrs"])
-            number = next(value["vf"] if "vf" in value else value["attrs"][0][1]["vf"] for value in names.values())
-            if number in self.vfs[key] and "mac" not in names:
-                info["attrs"].append(vf.encoded(number, "mac", self.vfs[key][number]["mac"]))
-        for number, state in vf.decoded(decoded(messages.Link, attributes)).items():
-            if number not in self.vfs[key]:
+    def set_vf(self, request: t.Any) -> None:
+        attributes = dict(request["attrs"])
+        vfs = self.vfs[self._address(attributes["IFLA_IFNAME"])]
+        # vf.decoded reads the kernel's messages, which have a MAC address for each VF
+        for _vf, info in attributes["IFLA_VFINFO_LIST"]["attrs"]:
+            settings = dict(info["attrs"])
+            number = next(value["vf"] if "vf" in value else value["attrs"][0][1]["vf"] for value in settings.values())
+            if number in vfs and "mac" not in settings:
+                info["attrs"].append(vf.encoded(number, "mac", vfs[number]["mac"]))
+        message = round_trip(messages.Link, list(attributes.items()), ifi_type=1)
+        for number, state in vf.decoded(message).items():
+            if number not in vfs:
                 raise NetlinkRefusal(errno.EINVAL)
-            self.vfs[key][number].update(state)
+            vfs[number].update(state)
 
     def dcb_message(self) -> t.Any:
+        """The kernel's message about the DCB settings."""
         pfc = {"cap": 8, "enabled": self.dcb["pfc"], "mbc": 0, "pad": 0, "delay": 0, "pad2": 0}
         pfc.update(requests=(0,) * 8, indications=(0,) * 8)
         apps = [
@@ -407,21 +425,22 @@ class World:
         parts = [("pfc", pfc), ("apps", {"attrs": apps})]
         return round_trip(messages.Dcb, [("ifname", "x"), ("ieee", {"attrs": parts})])
 
-    def set_dcb(self, one: t.Any, delete: bool) -> None:
-        for name, part in dict(one["attrs"])["ieee"]["attrs"]:
+    def set_dcb(self, request: t.Any, delete: bool) -> None:
+        for name, part in dict(request["attrs"])["ieee"]["attrs"]:
             if name == "pfc":
                 self.dcb["pfc"] = part["enabled"]
             else:
                 entries = {(app["protocol"], app["priority"]) for _app, app in part["attrs"]}
                 self.dcb["apps"] = self.dcb["apps"] - entries if delete else self.dcb["apps"] | entries
 
-    def set_mode(self, key: str, mode: int) -> None:
-        vfs = self._vfs(key)
-        drivers = [self.root / self._device(one) / "driver" for one in vfs]
-        bound = [one for one in drivers if one.is_symlink() and os.readlink(one).endswith("/mlx5_core")]
-        if vfs if key == ICE else bound:
+    def set_eswitch_mode(self, pf: str, mode: int) -> None:
+        """Set the eswitch mode. ice refuses that while there are VFs, mlx5 while VFs are bound to mlx5_core."""
+        vfs = self._vfs(pf)
+        drivers = [self.root / self._device(function) / "driver" for function in vfs]
+        bound = [link for link in drivers if link.is_symlink() and os.readlink(link).endswith("/mlx5_core")]
+        if vfs if pf == ICE else bound:
             raise NetlinkRefusal(errno.EBUSY)
-        self.modes[key] = mode
+        self.eswitch_modes[pf] = mode
 
 
 def _as_json(value: t.Any) -> t.Any:
@@ -430,17 +449,15 @@ def _as_json(value: t.Any) -> t.Any:
 
 
 class EmulatedSystem(System):
-    """Access to the node of a world."""
+    """Access to an emulated node."""
 
-    world: World
+    node: EmulatedNode
 
     def write(self, path: str, value: str, step: str, fix: str = "") -> None:
         try:
-            if self.world.store(path, value):
+            if self.node.write_attribute(path, value):
                 return
         except OSError as error:
-            from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import refused
-
             raise refused(step, error.errno or 0, path, fix) from None
         super().write(path, value.strip() + "\n", step, fix)
 
@@ -448,16 +465,16 @@ class EmulatedSystem(System):
         super().make_folder(path, step)
         match = re.fullmatch(r"/sys/kernel/config/rdma_cm/(\w+)", path)
         if match:
-            self.world.write(f"{path[1:]}/ports/1/default_roce_mode", "IB/RoCE v1")
-            self.world.write(f"{path[1:]}/ports/1/default_roce_tos", "0")
+            self.node.write(f"{path[1:]}/ports/1/default_roce_mode", "IB/RoCE v1")
+            self.node.write(f"{path[1:]}/ports/1/default_roce_tos", "0")
 
     def socket(self, name: str) -> t.Any:
-        return Socket(self.world)
+        return EmulatedSocket(self.node)
 
 
-class FailingNode(FailingSystem, EmulatedSystem):
-    """Access to the node of a world, of which one step fails."""
+class FailingEmulatedSystem(FailingSystem, EmulatedSystem):
+    """Access to an emulated node, in which one step fails."""
 
-    def __init__(self, world: World, **options: t.Any) -> None:
-        super().__init__(root=str(world.root), run=world.run, **options)
-        self.world = world
+    def __init__(self, node: EmulatedNode, **options: t.Any) -> None:
+        super().__init__(root=str(node.root), run=node.run, **options)
+        self.node = node
