@@ -65,7 +65,7 @@ class AllocatedDevice:
     path: str
     request: str
     admin: bool
-    ours: bool
+    is_own: bool
 
 
 def read(claim: Object) -> Configs:
@@ -123,7 +123,7 @@ def check(devices: t.Sequence[AllocatedDevice], configs: Configs, namespace: str
     """Check the configurations, and whether the classes permit what a claim of this namespace sets. Configurations of
     the claim are ignored if they cover no request with a device of this driver. Raises Refused."""
     held = [device for device in devices if not device.admin]
-    own_devices = [device for device in held if device.ours]
+    own_devices = [device for device in held if device.is_own]
     problems: list[Problem] = []
     size = 0
     for config in configs.policies + configs.settings:

@@ -191,8 +191,8 @@ def _allocated_devices(claim: Object) -> list[claim_configs.AllocatedDevice]:
         path = f"{_RESULTS}[{index}]"
         entry = mapping(value, path)
         admin = get(entry, "adminAccess", bool, path, False)
-        ours = get(entry, "driver", str, path) == DRIVER
-        devices.append(claim_configs.AllocatedDevice(path, get(entry, "request", str, path), admin, ours))
+        is_own = get(entry, "driver", str, path) == DRIVER
+        devices.append(claim_configs.AllocatedDevice(path, get(entry, "request", str, path), admin, is_own))
     return devices
 
 

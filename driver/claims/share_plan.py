@@ -58,7 +58,7 @@ class ShareContext:
 
 def divided(offer: Offer) -> DividedBandwidth:
     """The divided bandwidth of a NIC, according to the settings."""
-    return DividedBandwidth(offer.physical, offer.rule.factor, offer.rule.most(offer.physical))
+    return DividedBandwidth(offer.physical, offer.rule.factor, offer.rule.share_ceiling(offer.physical))
 
 
 def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
@@ -153,7 +153,7 @@ def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> Share
         asked=requested,
         consumed=consumed,
         physical=offer.physical,
-        ceiling=offer.rule.most(offer.physical),
+        ceiling=offer.rule.share_ceiling(offer.physical),
         hard=hard,
         burst=burst,
         factor=factor_text(factor),
@@ -163,7 +163,7 @@ def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> Share
 def _rounding(consumed: int, rule: ShareRule) -> int:
     """The allocated bit/s exceed the requested ones by less than this: the scheduler rounds a request up to the minimum
     or to the next step (`requestPolicy.validRange` of KEP-5075)."""
-    return rule.least if consumed == rule.least else rule.step
+    return rule.minimum if consumed == rule.minimum else rule.step
 
 
 def _consumed(request: ShareRequest) -> int:

@@ -122,10 +122,10 @@ def divide(connection: Netlink, index: int, physical: int, wanted: t.Mapping[int
 def remove(connection: Netlink, index: int) -> None:
     """Remove the driver's qdisc with all classes; another qdisc is not touched. Raises OSError."""
     try:
-        ours = exists(connection, index)
+        has_own_qdisc = exists(connection, index)
     except ForeignQdisc:
         return
-    if ours:
+    if has_own_qdisc:
         connection.drop(qdiscs.RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, MAJOR << 16, _TC_ROOT, 0))
 
 

@@ -56,10 +56,10 @@ _QUEUE_FILES_LEFT = ("tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"
 
 
 class Change(t.NamedTuple):
-    """A change that a tenant tries. `does` makes it, and returns whether the kernel accepted it."""
+    """A change that a tenant tries. `run` makes it, and returns whether the kernel accepted it."""
 
     name: str
-    does: t.Callable[[Pod], bool]
+    run: t.Callable[[Pod], bool]
 
 
 def call_in_pod(pod: Pod, function: t.Callable[..., T], *args: t.Any) -> T:
@@ -165,8 +165,8 @@ def changes(pod: Pod, name: str, specs: Path) -> list[Change]:
             for attribute in netlink_specs.attributes(ethtool, operation["attribute-set"], accepted):
                 label = f"ethtool {operation['name']} {attribute.path}"
                 for number in range(_VALUES):
-                    does = functools.partial(_ethtool, name, message_type, attribute, number)
-                    found.append(Change(f"{label} #{number}", does))
+                    run = functools.partial(_ethtool, name, message_type, attribute, number)
+                    found.append(Change(f"{label} #{number}", run))
     tc = _spec(specs, "tc")
     found += [
         Change(f"tc qdisc {kind}", functools.partial(_qdisc, name, kind))

@@ -13,21 +13,21 @@ import shutil
 import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver import nodes
-from ansible_collections.lanewise.dra.tests.driver.hostile import arena, attempts, table
+from ansible_collections.lanewise.dra.tests.driver.hostile import attempts, table, testbed
 
 PAGE = COLLECTION / "docs/security.md"
 
 
-@pytest.mark.parametrize("column", [table.BRIDGE, table.PRIVATE, table.GUARDED, table.USERS])
+@pytest.mark.parametrize("column", [table.BRIDGE, table.PRIVATE, table.WITH_ACLS, table.WITH_USER_NAMESPACES])
 def test_attempts_succeed_exactly_as_the_security_page_states(column: str) -> None:
-    guarded = column in (table.GUARDED, table.USERS)
+    guarded = column in (table.WITH_ACLS, table.WITH_USER_NAMESPACES)
     if guarded and not shutil.which("nft", path="/usr/sbin:/usr/bin:/sbin:/bin"):
         pytest.skip("needs nft")
 
     @nodes.on_a_node
     def test() -> None:
-        pods = arena.macvlan("bridge" if column == table.BRIDGE else "private")
-        pods.acls, pods.user_namespaces = guarded, column == table.USERS
+        pods = testbed.macvlan("bridge" if column == table.BRIDGE else "private")
+        pods.acls, pods.user_namespaces = guarded, column == table.WITH_USER_NAMESPACES
         outcomes, not_restored = {}, {}
         for attempt in attempts.ATTEMPTS:
             outcomes[attempt.text], not_restored[attempt.text] = attempts.outcome(pods, attempt)
@@ -40,9 +40,9 @@ def test_attempts_succeed_exactly_as_the_security_page_states(column: str) -> No
 
 @nodes.on_a_node
 def test_a_hostile_pod_cannot_become_the_router_of_a_pod_that_ignores_router_advertisements() -> None:
-    pods = arena.macvlan("bridge")
+    pods = testbed.macvlan("bridge")
     pods.config["sysctls"] = {"net.ipv6.conf.IFNAME.accept_ra": 0}
-    (attempt,) = (each for each in attempts.ATTEMPTS if each.does is attempts.becomes_the_neighbours_router)
+    (attempt,) = (each for each in attempts.ATTEMPTS if each.run is attempts.becomes_the_neighbours_router)
     assert attempts.outcome(pods, attempt) == ("stopped", [])
 
 

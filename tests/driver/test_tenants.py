@@ -72,7 +72,7 @@ class Tenants:
         changes the kernel accepted, and what then differs on the node and for the next tenant."""
         with Pod(name) as pod, Pod(f"{name}-next") as follower:
             interfaces.attach(ONE, self.host, {}, pod.pin)
-            accepted = sum(change.does(pod) for change in batch)
+            accepted = sum(change.run(pod) for change in batch)
             descriptors = tenant.attach_programs(pod, "one", generator) if generator else []
             outcome = take_back.take_back(ONE, self.host, pod.pin, {})
             wrong = [reason.text for reason in outcome.reasons] + outcome.notes

@@ -36,9 +36,9 @@ _NIC_ONLY = ("mac", "nodeGUID", "rdmaDevice", "totalVFs", "vfIndex")
 class ShareRule:
     """One entry of the setting `shares`: which NICs are divided, and how.
 
-    `factor` multiplies the bandwidth of a NIC: with a factor above 1, more is promised than the NIC has. `least` is the
-    setting `min`. `ceiling` and `bandwidth` are None for the speed of the link. `bandwidth` is the part of the NIC that
-    is divided, or the NIC's speed if the kernel driver reports none. Only the pods of `namespace` may have shares;
+    `factor` multiplies the bandwidth of a NIC: with a factor above 1, more is promised than the NIC has. `minimum` is
+    the setting `min`. `ceiling` and `bandwidth` are None for the speed of the link. `bandwidth` is the part of the NIC
+    that is divided, or the NIC's speed if the kernel driver reports none. Only the pods of `namespace` may have shares;
     with `vfs` it may be empty, which means any namespace.
     """
 
@@ -48,7 +48,7 @@ class ShareRule:
     mode: str = PRIVATE
     factor: Fraction = Fraction(1)
     step: int = 10**9
-    least: int = 10**9
+    minimum: int = 10**9
     default: int = 10**9
     ceiling: int | None = None
     bandwidth: int | None = None
@@ -60,8 +60,8 @@ class ShareRule:
         known = [rate for rate in (link, self.bandwidth) if rate]
         return min(known) if known else None
 
-    def most(self, physical: int) -> int:
-        """What one share may use while the others are idle, for a NIC with the bandwidth `physical`."""
+    def share_ceiling(self, physical: int) -> int:
+        """The bandwidth that one share may use while the others are idle, of a NIC with the bandwidth `physical`."""
         return min(physical, self.ceiling or physical)
 
 
@@ -136,7 +136,7 @@ def refusal(rule: ShareRule, physical: int | None, link_layer: str | None, vfs: 
         return "the speed of its link is unknown; set bandwidth in its entry of the setting shares"
     if rule.mechanism == VFS and not vfs:
         return "it has no VF that a share could get"
-    if rule.least + rule.step > physical * rule.factor:
+    if rule.minimum + rule.step > physical * rule.factor:
         return f"it has {quantity(physical)}bit/s, less than min and step of its entry of the setting shares"
     return ""
 
@@ -156,8 +156,8 @@ def share_device(base: Object, rule: ShareRule, physical: int, vfs: int, less: i
         attributes["shareNamespace"] = {"string": rule.namespace}
     if rule.mechanism == MACVLAN:
         attributes["rdma"] = {"bool": False}
-    whole = max(int(physical * rule.factor) - less, rule.least + rule.step)
-    span = {"min": quantity(rule.least), "step": quantity(rule.step)}
+    whole = max(int(physical * rule.factor) - less, rule.minimum + rule.step)
+    span = {"min": quantity(rule.minimum), "step": quantity(rule.step)}
     policy = {"default": quantity(rule.default), "validRange": span}
     capacity: Object = {"bandwidth": {"value": quantity(whole), "requestPolicy": policy}}
     if rule.mechanism == VFS:

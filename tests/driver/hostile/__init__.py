@@ -4,8 +4,8 @@
 
 """Attacks of a pod on another pod with a NIC of the same card, and on machines on the network.
 
-`program` runs in the pods and on the machines, `frames` builds what they send, `arena` creates pods, card and network,
-`attempts` lists the attacks, and `table` reads the table of docs/security.md. The same code runs in network namespaces
-of this machine, and in a virtual node with VFs (`python3 -m hostile`, beside the package `lanewise_driver`). It imports
-nothing else from the tests.
+`program` runs in the pods and on the machines, `frames` builds what they send, `testbed` creates pods, card and
+network, `attempts` lists the attacks, and `table` reads the table of docs/security.md. The same code runs in network
+namespaces of this machine, and in a virtual node with VFs (`python3 -m hostile`, beside the package `lanewise_driver`).
+It imports nothing else from the tests.
 """

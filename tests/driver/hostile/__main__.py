@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import sys
 
-from . import arena, attempts
+from . import attempts, testbed
 
-vfs = arena.virtual_functions(sys.argv[1])
+vfs = testbed.virtual_functions(sys.argv[1])
 vfs.config = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
 for attempt in attempts.ATTEMPTS:
     if attempt.machines == 1:

@@ -12,7 +12,7 @@ import typing as t
 from dataclasses import dataclass
 
 from . import frames
-from .arena import ADMIN, NONE, RAW, Arena, Host, Listener, sh
+from .testbed import ADMIN, NONE, RAW, Host, Listener, Testbed, sh
 
 UNUSED_MAC = "02:00:00:00:0e:01"
 #: A multicast group, its MAC address, and the number of datagrams of a flood.
@@ -29,133 +29,136 @@ class Attempt:
     machines on the network it needs."""
 
     text: str
-    does: t.Callable[[Arena], bool]
+    run: t.Callable[[Testbed], bool]
     machines: int = 1
 
 
-def outcome(arena: Arena, attempt: Attempt) -> tuple[str, list[str]]:
+def outcome(testbed: Testbed, attempt: Attempt) -> tuple[str, list[str]]:
     """The result of an attempt, and what the driver could not restore after it. The result is the weakest capability
     with which the attempt succeeded (`none`, `NET_RAW` or `NET_ADMIN`) or `stopped`, and whether the driver then
     withheld the NIC."""
     left: list[str] = []
-    arena.withheld.clear()
-    succeeded = _succeeds(arena, attempt, ADMIN, left)
-    withheld = ", withheld" if arena.withheld else ""
+    testbed.withheld.clear()
+    succeeded = _succeeds(testbed, attempt, ADMIN, left)
+    withheld = ", withheld" if testbed.withheld else ""
     if not succeeded:
         return f"stopped{withheld}", left
-    least = next((fewer for fewer in (NONE, RAW) if _succeeds(arena, attempt, fewer, left)), ADMIN)
+    least = next((fewer for fewer in (NONE, RAW) if _succeeds(testbed, attempt, fewer, left)), ADMIN)
     return (least.split()[-1].upper() if least else "none") + withheld, left
 
 
-def _succeeds(arena: Arena, attempt: Attempt, capabilities: str, left: list[str]) -> bool:
-    arena.begin(capabilities)
+def _succeeds(testbed: Testbed, attempt: Attempt, capabilities: str, left: list[str]) -> bool:
+    testbed.begin(capabilities)
     try:
-        return attempt.does(arena)
+        return attempt.run(testbed)
     finally:
-        left += arena.end_all()
+        left += testbed.end_all()
 
 
 # ---- forged senders
 
 
-def _reaches(arena: Arena, target: Host, broadcaster: Host, *sent: bytes) -> bool:
+def _reaches(testbed: Testbed, target: Host, broadcaster: Host, *sent: bytes) -> bool:
     """Whether the target receives what the hostile pod sends. `broadcaster` marks the end of the wait."""
     with Listener(target) as listener:
-        return arena.hostile.send(*sent) and any(
+        return testbed.hostile.send(*sent) and any(
             frame.text == "forged" for frame in listener.received_before_broadcast(broadcaster)
         )
 
 
-def forged_mac_to_neighbour(arena: Arena) -> bool:
-    target, hostile = arena.neighbour, arena.hostile
+def forged_mac_to_neighbour(testbed: Testbed) -> bool:
+    target, hostile = testbed.neighbour, testbed.hostile
     return _reaches(
-        arena, target, arena.router, frames.datagram(target.mac, UNUSED_MAC, target.ipv4, hostile.ipv4, "forged")
+        testbed, target, testbed.router, frames.datagram(target.mac, UNUSED_MAC, target.ipv4, hostile.ipv4, "forged")
     )
 
 
-def forged_mac_to_machine(arena: Arena) -> bool:
-    target, hostile = arena.router, arena.hostile
+def forged_mac_to_machine(testbed: Testbed) -> bool:
+    target, hostile = testbed.router, testbed.hostile
     return _reaches(
-        arena, target, arena.neighbour, frames.datagram(target.mac, UNUSED_MAC, target.ipv4, hostile.ipv4, "forged")
+        testbed, target, testbed.neighbour, frames.datagram(target.mac, UNUSED_MAC, target.ipv4, hostile.ipv4, "forged")
     )
 
 
-def forged_ip_to_neighbour(arena: Arena) -> bool:
-    target, hostile = arena.neighbour, arena.hostile
+def forged_ip_to_neighbour(testbed: Testbed) -> bool:
+    target, hostile = testbed.neighbour, testbed.hostile
     return _reaches(
-        arena, target, arena.router, frames.datagram(target.mac, hostile.mac, target.ipv4, arena.router.ipv4, "forged")
-    )
-
-
-def forged_ip_to_machine(arena: Arena) -> bool:
-    target, hostile = arena.router, arena.hostile
-    return _reaches(
-        arena,
+        testbed,
         target,
-        arena.neighbour,
-        frames.datagram(target.mac, hostile.mac, target.ipv4, arena.neighbour.ipv4, "forged"),
+        testbed.router,
+        frames.datagram(target.mac, hostile.mac, target.ipv4, testbed.router.ipv4, "forged"),
     )
 
 
-def takes_a_machines_traffic(arena: Arena) -> bool:
+def forged_ip_to_machine(testbed: Testbed) -> bool:
+    target, hostile = testbed.router, testbed.hostile
+    return _reaches(
+        testbed,
+        target,
+        testbed.neighbour,
+        frames.datagram(target.mac, hostile.mac, target.ipv4, testbed.neighbour.ipv4, "forged"),
+    )
+
+
+def takes_a_machines_traffic(testbed: Testbed) -> bool:
     """Whether the switch, after a frame with the machine's MAC address, no longer forwards frames to the machine."""
-    assert arena.other
-    frame = frames.datagram(arena.other.mac, arena.router.mac, arena.other.ipv4, arena.router.ipv4, "to-other")
-    arena.other.broadcast_end()  # the switch learns its port
-    forged = frames.datagram(frames.BROADCAST, arena.other.mac, "255.255.255.255", arena.other.ipv4, "forged")
-    with Listener(arena.other) as listener:
-        if not arena.hostile.send(forged):
+    assert testbed.other
+    frame = frames.datagram(testbed.other.mac, testbed.router.mac, testbed.other.ipv4, testbed.router.ipv4, "to-other")
+    testbed.other.broadcast_end()  # the switch learns its port
+    forged = frames.datagram(frames.BROADCAST, testbed.other.mac, "255.255.255.255", testbed.other.ipv4, "forged")
+    with Listener(testbed.other) as listener:
+        if not testbed.hostile.send(forged):
             return False
-        arena.router.send(frame)
-        return not any(frame.text == "to-other" for frame in listener.received_before_broadcast(arena.router))
+        testbed.router.send(frame)
+        return not any(frame.text == "to-other" for frame in listener.received_before_broadcast(testbed.router))
 
 
 # ---- reading other traffic
 
 
-def _receives(arena: Arena, sent: bytes, interface: str = "") -> bool:
+def _receives(testbed: Testbed, sent: bytes, interface: str = "") -> bool:
     """Whether the hostile pod receives a frame with the text "secret" that the router sends."""
-    with Listener(arena.hostile, interface, promiscuous=True) as listener:
+    with Listener(testbed.hostile, interface, promiscuous=True) as listener:
         if not listener.permitted:
             return False
-        arena.router.send(sent)
-        return any(frame.text == "secret" for frame in listener.received_before_broadcast(arena.router))
+        testbed.router.send(sent)
+        return any(frame.text == "secret" for frame in listener.received_before_broadcast(testbed.router))
 
 
-def _secret(arena: Arena) -> bytes:
+def _secret(testbed: Testbed) -> bytes:
     """A frame of the router for the neighbour."""
-    target, router = arena.neighbour, arena.router
+    target, router = testbed.neighbour, testbed.router
     return frames.datagram(target.mac, router.mac, target.ipv4, router.ipv4, "secret")
 
 
-def reads_unicast(arena: Arena) -> bool:
-    return _receives(arena, _secret(arena))
+def reads_unicast(testbed: Testbed) -> bool:
+    return _receives(testbed, _secret(testbed))
 
 
-def reads_what_the_neighbour_sends(arena: Arena) -> bool:
-    sender, router = arena.neighbour, arena.router
-    with Listener(arena.hostile, promiscuous=True) as listener:
+def reads_what_the_neighbour_sends(testbed: Testbed) -> bool:
+    sender, router = testbed.neighbour, testbed.router
+    with Listener(testbed.hostile, promiscuous=True) as listener:
         if not listener.permitted:
             return False
         sender.send(frames.datagram(router.mac, sender.mac, router.ipv4, sender.ipv4, "secret"))
-        return any(frame.text == "secret" for frame in listener.received_before_broadcast(arena.router))
+        return any(frame.text == "secret" for frame in listener.received_before_broadcast(testbed.router))
 
 
-def reads_multicast(arena: Arena) -> bool:
-    router = arena.router
-    return _receives(arena, frames.datagram(GROUP_MAC, router.mac, GROUP, router.ipv4, "secret"))
+def reads_multicast(testbed: Testbed) -> bool:
+    router = testbed.router
+    return _receives(testbed, frames.datagram(GROUP_MAC, router.mac, GROUP, router.ipv4, "secret"))
 
 
-def takes_the_neighbours_mac(arena: Arena) -> bool:
-    hostile = arena.hostile
-    changes = f"ip link set {hostile.interface} down && ip link set {hostile.interface} address {arena.neighbour.mac}"
-    return hostile.run(f"{changes} && ip link set {hostile.interface} up") and reads_unicast(arena)
+def takes_the_neighbours_mac(testbed: Testbed) -> bool:
+    hostile = testbed.hostile
+    changes = f"ip link set {hostile.interface} down && ip link set {hostile.interface} address {testbed.neighbour.mac}"
+    return hostile.run(f"{changes} && ip link set {hostile.interface} up") and reads_unicast(testbed)
 
 
 # ---- forged ARP and ND
 
 
-def _learns(arena: Arena, host: Host, address: str, mac: str, broadcaster: Host, *sent: bytes) -> bool:
+def _learns(testbed: Testbed, host: Host, address: str, mac: str, broadcaster: Host, *sent: bytes) -> bool:
     """Whether frames of the hostile pod change the neighbor entry of a host from `mac` to the hostile pod's MAC
     address."""
     sh(
@@ -164,16 +167,16 @@ def _learns(arena: Arena, host: Host, address: str, mac: str, broadcaster: Host,
         )
     )
     with Listener(host, capabilities=ADMIN) as listener:
-        if not arena.hostile.send(*sent, times=3):
+        if not testbed.hostile.send(*sent, times=3):
             return False
         listener.received_before_broadcast(broadcaster)
         entries = host.ip_json(f"neigh show to {address}")
-        return any(entry.get("lladdr") == arena.hostile.mac for entry in entries)
+        return any(entry.get("lladdr") == testbed.hostile.mac for entry in entries)
 
 
-def _arp(arena: Arena, target: Host, address: str) -> list[bytes]:
+def _arp(testbed: Testbed, target: Host, address: str) -> list[bytes]:
     """An ARP reply, a request and a gratuitous reply, each with the hostile pod's MAC address for `address`."""
-    mac = arena.hostile.mac
+    mac = testbed.hostile.mac
     return [
         frames.arp(2, target.mac, mac, (mac, address), (target.mac, target.ipv4)),
         frames.arp(1, target.mac, mac, (mac, address), ("00:00:00:00:00:00", target.ipv4)),
@@ -181,139 +184,141 @@ def _arp(arena: Arena, target: Host, address: str) -> list[bytes]:
     ]
 
 
-def arp_to_neighbour(arena: Arena) -> bool:
-    target, router = arena.neighbour, arena.router
-    return _learns(arena, target, router.ipv4, router.mac, router, *_arp(arena, target, router.ipv4))
+def arp_to_neighbour(testbed: Testbed) -> bool:
+    target, router = testbed.neighbour, testbed.router
+    return _learns(testbed, target, router.ipv4, router.mac, router, *_arp(testbed, target, router.ipv4))
 
 
-def arp_to_machine(arena: Arena) -> bool:
-    target, owner = arena.router, arena.neighbour
-    return _learns(arena, target, owner.ipv4, owner.mac, arena.neighbour, *_arp(arena, target, owner.ipv4))
+def arp_to_machine(testbed: Testbed) -> bool:
+    target, owner = testbed.router, testbed.neighbour
+    return _learns(testbed, target, owner.ipv4, owner.mac, testbed.neighbour, *_arp(testbed, target, owner.ipv4))
 
 
-def nd_to_neighbour(arena: Arena) -> bool:
-    target, router = arena.neighbour, arena.router
-    advertisement = frames.neighbor_advertisement(target.mac, arena.hostile.mac, target.ipv6, router.ipv6)
-    return _learns(arena, target, router.ipv6, router.mac, router, advertisement)
+def nd_to_neighbour(testbed: Testbed) -> bool:
+    target, router = testbed.neighbour, testbed.router
+    advertisement = frames.neighbor_advertisement(target.mac, testbed.hostile.mac, target.ipv6, router.ipv6)
+    return _learns(testbed, target, router.ipv6, router.mac, router, advertisement)
 
 
-def nd_to_machine(arena: Arena) -> bool:
-    target, owner = arena.router, arena.neighbour
-    advertisement = frames.neighbor_advertisement(target.mac, arena.hostile.mac, target.ipv6, owner.ipv6)
-    return _learns(arena, target, owner.ipv6, owner.mac, arena.neighbour, advertisement)
+def nd_to_machine(testbed: Testbed) -> bool:
+    target, owner = testbed.router, testbed.neighbour
+    advertisement = frames.neighbor_advertisement(target.mac, testbed.hostile.mac, target.ipv6, owner.ipv6)
+    return _learns(testbed, target, owner.ipv6, owner.mac, testbed.neighbour, advertisement)
 
 
-def becomes_the_neighbours_router(arena: Arena) -> bool:
-    target, hostile = arena.neighbour, arena.hostile
+def becomes_the_neighbours_router(testbed: Testbed) -> bool:
+    target, hostile = testbed.neighbour, testbed.hostile
     with Listener(target) as listener:
         if not hostile.send(frames.router_advertisement(hostile.mac), times=3):
             return False
-        listener.received_before_broadcast(arena.router)
+        listener.received_before_broadcast(testbed.router)
     return any("gateway" in route for route in target.ip_json("-6 route show default"))
 
 
 # ---- VLANs and floods
 
 
-def _tagged(arena: Arena, *vlans: int) -> bool:
-    target, hostile = arena.router, arena.hostile
+def _tagged(testbed: Testbed, *vlans: int) -> bool:
+    target, hostile = testbed.router, testbed.hostile
     frame = frames.datagram(target.mac, hostile.mac, target.ipv4, hostile.ipv4, "forged")
     with Listener(target, promiscuous=True, capabilities=ADMIN) as listener:
         sent = hostile.send(frames.tagged(frame, *vlans))
         return sent and any(
-            frame.text == "forged" and frame.vlan for frame in listener.received_before_broadcast(arena.neighbour)
+            frame.text == "forged" and frame.vlan for frame in listener.received_before_broadcast(testbed.neighbour)
         )
 
 
-def one_tag(arena: Arena) -> bool:
-    return _tagged(arena, VLAN)
+def one_tag(testbed: Testbed) -> bool:
+    return _tagged(testbed, VLAN)
 
 
-def two_tags(arena: Arena) -> bool:
-    return _tagged(arena, 1, VLAN)
+def two_tags(testbed: Testbed) -> bool:
+    return _tagged(testbed, 1, VLAN)
 
 
-def _floods(arena: Arena, target: Host, broadcaster: Host) -> bool:
-    hostile = arena.hostile
+def _floods(testbed: Testbed, target: Host, broadcaster: Host) -> bool:
+    hostile = testbed.hostile
     with Listener(target, promiscuous=True, capabilities=ADMIN) as listener:
         if not hostile.run_program("flood", hostile.ipv4, GROUP, str(FLOOD), "flood"):
             return False
         return sum(frame.text == "flood" for frame in listener.received_before_broadcast(broadcaster)) > FLOOD / 2
 
 
-def floods_the_neighbour(arena: Arena) -> bool:
-    return _floods(arena, arena.neighbour, arena.router)
+def floods_the_neighbour(testbed: Testbed) -> bool:
+    return _floods(testbed, testbed.neighbour, testbed.router)
 
 
-def floods_a_machine(arena: Arena) -> bool:
-    return _floods(arena, arena.router, arena.neighbour)
+def floods_a_machine(testbed: Testbed) -> bool:
+    return _floods(testbed, testbed.router, testbed.neighbour)
 
 
 # ---- stacked, moved and changed interfaces
 
 
-def _stacked(arena: Arena, kind: str, sent_to: str = UNUSED_MAC) -> bool:
+def _stacked(testbed: Testbed, kind: str, sent_to: str = UNUSED_MAC) -> bool:
     """Whether an interface that the pod stacks on its own receives what the router sends to a MAC address."""
-    hostile = arena.hostile
+    hostile = testbed.hostile
     if not hostile.run(
         f"ip link add link {hostile.interface} name tap address {UNUSED_MAC} type {kind} && ip link set tap up"
     ):
         return False
-    router = arena.router
-    return _receives(arena, frames.datagram(sent_to, router.mac, hostile.ipv4, router.ipv4, "secret"), "tap")
+    router = testbed.router
+    return _receives(testbed, frames.datagram(sent_to, router.mac, hostile.ipv4, router.ipv4, "secret"), "tap")
 
 
-def stacks_a_macvlan(arena: Arena) -> bool:
-    return _stacked(arena, "macvlan mode bridge")
+def stacks_a_macvlan(testbed: Testbed) -> bool:
+    return _stacked(testbed, "macvlan mode bridge")
 
 
-def stacks_a_macvlan_that_takes_all(arena: Arena) -> bool:
-    return _stacked(arena, "macvlan mode passthru", arena.neighbour.mac)
+def stacks_a_macvlan_that_takes_all(testbed: Testbed) -> bool:
+    return _stacked(testbed, "macvlan mode passthru", testbed.neighbour.mac)
 
 
-def stacks_a_macvlan_by_source(arena: Arena) -> bool:
+def stacks_a_macvlan_by_source(testbed: Testbed) -> bool:
     """A macvlan in mode source gets a copy of all that certain machines send."""
-    hostile = arena.hostile
+    hostile = testbed.hostile
     made = "ip link add link {0} name tap type macvlan mode source && ip link set tap up"
     listed = "ip link set link dev tap type macvlan macaddr add {1}"
-    if not hostile.run(f"{made} && {listed}".format(hostile.interface, arena.router.mac)):
+    if not hostile.run(f"{made} && {listed}".format(hostile.interface, testbed.router.mac)):
         return False
-    return _receives(arena, _secret(arena), "tap")
+    return _receives(testbed, _secret(testbed), "tap")
 
 
-def _keeps_sending(arena: Arena, interface: str, mac: str) -> bool:
+def _keeps_sending(testbed: Testbed, interface: str, mac: str) -> bool:
     """Whether an interface that was moved to another pod still sends after the claim has ended."""
-    hostile, target = arena.hostile, arena.router
+    hostile, target = testbed.hostile, testbed.router
     sh(f"ip netns add {_OTHER_POD}")
     try:
         if not hostile.run(f"ip link set {interface} netns /run/netns/{_OTHER_POD} name kept"):
             return False
         sh(f"ip -n {_OTHER_POD} link set kept up", check=False)
-        arena.not_restored += arena.end("hostile")
+        testbed.not_restored += testbed.end("hostile")
         kept = Host(_OTHER_POD, "kept", mac, hostile.ipv4, hostile.ipv6)
         with Listener(target) as listener:
             sent = kept.send(frames.datagram(target.mac, mac, target.ipv4, kept.ipv4, "forged"))
-            return sent and any(frame.text == "forged" for frame in listener.received_before_broadcast(arena.neighbour))
+            return sent and any(
+                frame.text == "forged" for frame in listener.received_before_broadcast(testbed.neighbour)
+            )
     finally:
         sh(f"ip netns del {_OTHER_POD}", check=False)
 
 
-def keeps_the_interface(arena: Arena) -> bool:
-    return _keeps_sending(arena, arena.hostile.interface, arena.hostile.mac)
+def keeps_the_interface(testbed: Testbed) -> bool:
+    return _keeps_sending(testbed, testbed.hostile.interface, testbed.hostile.mac)
 
 
-def keeps_the_interface_under_another_mac(arena: Arena) -> bool:
-    hostile = arena.hostile
+def keeps_the_interface_under_another_mac(testbed: Testbed) -> bool:
+    hostile = testbed.hostile
     changed = "ip link set {0} down && ip link set {0} address {1} && ip link set {0} up"
     return hostile.run(changed.format(hostile.interface, UNUSED_MAC)) and _keeps_sending(
-        arena, hostile.interface, UNUSED_MAC
+        testbed, hostile.interface, UNUSED_MAC
     )
 
 
-def keeps_a_macvlan(arena: Arena) -> bool:
-    hostile = arena.hostile
+def keeps_a_macvlan(testbed: Testbed) -> bool:
+    hostile = testbed.hostile
     made = f"ip link add link {hostile.interface} name tap address {UNUSED_MAC} type macvlan mode bridge"
-    return hostile.run(made) and _keeps_sending(arena, "tap", UNUSED_MAC)
+    return hostile.run(made) and _keeps_sending(testbed, "tap", UNUSED_MAC)
 
 
 #: Commands by which the hostile pod changes its NIC.
@@ -331,21 +336,21 @@ CHANGES = (
 _VOLATILE = ("ifindex", "link_index", "link_netnsid", "stats64", "valid_life_time", "preferred_life_time")
 
 
-def leaves_settings(arena: Arena) -> bool:
+def leaves_settings(testbed: Testbed) -> bool:
     """Whether the next pod with the NIC, or the node, sees what the hostile pod changed."""
-    first = _pod_view(arena)
-    changed = [command for command in CHANGES if arena.hostile.run(command)]
+    first = _pod_view(testbed)
+    changed = [command for command in CHANGES if testbed.hostile.run(command)]
     if not changed:
         return False
-    left = arena.end("hostile")
-    arena.not_restored += left
-    arena.pods["hostile"] = arena.attach("hostile", arena.hostile_nic, 2)
-    return bool(left) or _pod_view(arena) != first
+    left = testbed.end("hostile")
+    testbed.not_restored += left
+    testbed.pods["hostile"] = testbed.attach("hostile", testbed.hostile_nic, 2)
+    return bool(left) or _pod_view(testbed) != first
 
 
-def _pod_view(arena: Arena) -> t.Any:
+def _pod_view(testbed: Testbed) -> t.Any:
     """What the hostile pod sees of its NIC, with placeholders for its MAC and link-local addresses."""
-    host = arena.hostile
+    host = testbed.hostile
     end = time.monotonic() + 20
     while True:  # until the link is up, and IPv6 has its addresses
         found = [

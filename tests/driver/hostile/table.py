@@ -10,9 +10,9 @@ from pathlib import Path
 
 #: The heads of the columns: the attempts, then the kinds of NICs and networks. The lab runs those of VFs.
 ATTEMPT = "a hostile pod"
-BRIDGE, PRIVATE, GUARDED, USERS = "macvlan", "mode `private`", "and ACLs", "and user namespaces"
+BRIDGE, PRIVATE, WITH_ACLS, WITH_USER_NAMESPACES = "macvlan", "mode `private`", "and ACLs", "and user namespaces"
 VF, OPEN_VF = "VF", "VF, no `spoofchk`, `trust`"
-COLUMNS = (BRIDGE, PRIVATE, GUARDED, USERS, VF, OPEN_VF)
+COLUMNS = (BRIDGE, PRIVATE, WITH_ACLS, WITH_USER_NAMESPACES, VF, OPEN_VF)
 NOT_RUN = "not run"
 
 

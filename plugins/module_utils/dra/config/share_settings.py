@@ -126,4 +126,4 @@ def _set_default_rates(reader: Reader, fields: Object, path: str) -> None:
     if bandwidth is not None and bandwidth < minimum + step:
         rule = f"must be at least min plus step ({minimum + step})"
         reader.problem(child(path, "bandwidth"), f"{rule}, not {bandwidth}", "out-of-range")
-    fields["least"] = fields.pop("min")
+    fields["minimum"] = fields.pop("min")

@@ -18,7 +18,7 @@ from .diagnosis import Diagnosis
 from .node_cache import NodeCache
 from .search import Search
 from .search_devices import attribute
-from .search_requests import CONSTRAINTS, asked, class_selectors, expressions
+from .search_requests import CONSTRAINTS, all_requests, class_selectors, expressions
 from .search_selection import Engine
 
 __all__ = ("BUDGET", "SCHEDULER_BUDGET", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
@@ -80,7 +80,7 @@ def answer_of(
     if answer.kind in ("class", "limit", "budget") or not explain:
         return answer
     for index, claim in enumerate(claims):
-        for path, request, _base in asked(claim, index):
+        for path, request, _name in all_requests(claim, index):
             texts = expressions([*class_selectors(classes, request), *(request.get("selectors") or ())])
             for driver in sorted(uncertain):
                 if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):

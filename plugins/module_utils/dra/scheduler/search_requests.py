@@ -129,7 +129,7 @@ class Constraint:
         return True
 
 
-def asked(claim: ObjectView, index: int) -> t.Iterator[tuple[str, ObjectView, str]]:
+def all_requests(claim: ObjectView, index: int) -> t.Iterator[tuple[str, ObjectView, str]]:
     """Every request and alternative of a claim: its path, its body, and the name of the request."""
     for number, request in enumerate(claim["devices"].get("requests") or ()):
         path = f"claims[{index}].spec.devices.requests[{number}]"

@@ -138,7 +138,7 @@ def _rates_above_link(rule: ShareRule, link: int, path: str) -> list[Problem]:
         ("ceiling", rule.ceiling, link, speed),
         ("bandwidth", rule.bandwidth, link, speed),
         ("default", rule.default, capacity, promised),
-        ("min", rule.least, capacity - rule.step, f"{promised}, minus one step"),
+        ("min", rule.minimum, capacity - rule.step, f"{promised}, minus one step"),
     ]
     return [
         Problem(child(path, key), f"{quantity(rate)}bit/s is above {limit}", "out-of-range", "lower it or remove it")
@@ -161,7 +161,7 @@ def divided_nics(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[st
         divided = publication.shared.get(device["name"])
         if divided is not None:
             factor, physical = factor_text(divided.rule.factor), _physical(divided, device)
-            ceiling = divided.rule.most(physical) if physical else None
+            ceiling = divided.rule.share_ceiling(physical) if physical else None
             nics.append(DividedNic(node, device["name"], factor, device["capacity"][BANDWIDTH], ceiling, physical))
     reasons = [f"{name}: {reason}" for name, reason in publication.withheld.items() if name.endswith(SUFFIX)]
     return nics, reasons

@@ -105,7 +105,7 @@ def _absent_nic_shares(
         rule = rule_for(rules, values_of(nic, facts))
         if rule is None or name not in publication.away or share_name(name) in publication.shared:
             continue
-        device = share_device(bases[name], rule, rule.least + rule.step, 1)
+        device = share_device(bases[name], rule, rule.minimum + rule.step, 1)
         del device["capacity"]
         unknown = {driver.qualified(attribute) for attribute in (*_INTERFACE_ATTRIBUTES, "vfs")}
         found.append(

@@ -31,8 +31,8 @@ def test_the_minimum_and_the_default_rate_follow_from_the_step() -> None:
     (rule,), problems = read([{"select": PF}])
     assert problems == [] and rule == ShareRule(Selector(type=("pf",)))
     (rule,), problems = read([{"select": PF, "step": "500M", "factor": 1.5, "ceiling": "50G"}])
-    assert (rule.least, rule.default, rule.step, rule.factor) == (5 * 10**8, 5 * 10**8, 5 * 10**8, Fraction(3, 2))
-    assert (rule.most(100 * 10**9), rule.most(10**9)) == (50 * 10**9, 10**9)
+    assert (rule.minimum, rule.default, rule.step, rule.factor) == (5 * 10**8, 5 * 10**8, 5 * 10**8, Fraction(3, 2))
+    assert (rule.share_ceiling(100 * 10**9), rule.share_ceiling(10**9)) == (50 * 10**9, 10**9)
     (rule,), problems = read([{"select": PF, "mechanism": "macvlan", "namespace": "a", "mode": "vepa"}])
     assert problems == [] and (rule.mechanism, rule.namespace, rule.mode) == ("macvlan", "a", "vepa")
 

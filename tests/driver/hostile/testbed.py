@@ -154,7 +154,7 @@ class Listener:
 
 
 @dataclass
-class Arena:
+class Testbed:
     """Two pods and the network. `config` is the InterfaceConfig of both pods, and `hostile_nic` and `neighbour_nic` are
     their NICs. `router` is a machine on the network, and `other` a second machine, if there is one."""
 
@@ -290,7 +290,7 @@ def set_port_acls(pods: t.Iterable[Host]) -> None:
     subprocess.run(["ip", "netns", "exec", "switch", "nft", "-f", "-"], input=table, text=True, check=True)
 
 
-def macvlan(mode: str) -> Arena:
+def macvlan(mode: str) -> Testbed:
     """Pods with macvlan children of a card. The card is a veth whose peer is a port of a switch (a bridge), with two
     machines at other ports. Call this in new namespaces."""
     sh("sysctl -qw net.ipv6.conf.default.accept_dad=0")
@@ -309,10 +309,10 @@ def macvlan(mode: str) -> Arena:
         sh(f"ip -n {name} addr add {host.ipv4}/16 dev eth0; ip -n {name} addr add {host.ipv6}/64 dev eth0 nodad")
         machines.append(host)
     card = Identity(None, None, "card")
-    return Arena(card, card, {"child": {"type": "macvlan", "mode": mode}}, machines[0], machines[1])
+    return Testbed(card, card, {"child": {"type": "macvlan", "mode": mode}}, machines[0], machines[1])
 
 
-def virtual_functions(card: str) -> Arena:
+def virtual_functions(card: str) -> Testbed:
     """Pods with VFs of a card, whose PF is the machine on the network."""
     device = Path("/sys/class/net", card, "device")
     found = []
@@ -323,4 +323,4 @@ def virtual_functions(card: str) -> Arena:
     mac = Path("/sys/class/net", card, "address").read_text(encoding="ascii").strip()
     router = Host(None, card, mac, "10.100.255.1", "fd00:100::ffff:1")
     sh(f"ip addr replace {router.ipv4}/16 dev {card}; ip addr replace {router.ipv6}/64 dev {card} nodad")
-    return Arena(found[0], found[1], {}, router)
+    return Testbed(found[0], found[1], {}, router)
