@@ -42,7 +42,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "expected"),
+    ("left", "right", "expected"),
     [
         # the two ports of one card
         (
@@ -56,7 +56,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
         (function(GPU_PATH, 0), function(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", 0), "PIX"),
         # two devices below one port
         (function("pci0000:17/0000:17:01.0/0000:18:00.0"), function("pci0000:17/0000:17:01.0/0000:18:01.0"), "PIX"),
-        # a switch below a port of the first device's switch
+        # a switch below a port of the left device's switch
         (function(GPU_PATH, 0), function(f"{SWITCH}/0000:19:01.0/0000:1b:00.0/0000:1c:00.0/0000:1d:00.0", 0), "PXB"),
         # two root ports of one root complex
         (function(GPU_PATH, 0), function("pci0000:17/0000:17:02.0/0000:1f:00.0", 0), "PHB"),
@@ -108,8 +108,8 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw1"), "UNKNOWN"),
     ],
 )
-def test_the_level_of_two_functions_follows_from_their_nearest_common_part(first, second, expected):
-    assert [level(first, second), level(second, first)] == [expected, expected]
+def test_the_level_of_two_functions_follows_from_their_nearest_common_part(left, right, expected):
+    assert [level(left, right), level(right, left)] == [expected, expected]
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def functions(draw):
 
 
 @given(functions(), functions())
-def test_the_level_is_symmetric_and_near_only_if_a_common_part_is_known(first, second):
-    found = level(first, second)
-    assert found == level(second, first)
+def test_the_level_is_symmetric_and_near_only_if_a_common_part_is_known(left, right):
+    found = level(left, right)
+    assert found == level(right, left)
     if found == "NODE":
-        assert first.numa_node is not None and first.numa_node == second.numa_node
+        assert left.numa_node is not None and left.numa_node == right.numa_node
     if found in ("PIX", "PXB"):
-        assert set(first.bridges) & set(second.bridges)
+        assert set(left.bridges) & set(right.bridges)
     if found == "PHB":
-        assert first.root_complex is not None and first.root_complex == second.root_complex
+        assert left.root_complex is not None and left.root_complex == right.root_complex
 
 
 @given(st.lists(functions(), min_size=2, max_size=12, unique_by=lambda drawn: drawn.address))

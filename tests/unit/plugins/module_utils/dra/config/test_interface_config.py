@@ -197,7 +197,7 @@ def test_a_generated_interface_is_valid_in_an_inventory_and_as_a_complete_config
 
 
 @settings(max_examples=100, deadline=None)
-@given(claims_strategies.configs(bad=30))
+@given(claims_strategies.configs(invalid_percent=30))
 def test_no_config_breaks_the_check(config: object) -> None:
     for problem in validate(config, "c"):
         assert problem.path.startswith("c")
