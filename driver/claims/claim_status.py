@@ -52,10 +52,10 @@ MAX_ADDRESSES = 16
 _ALLOCATION = "status.allocation"
 _BLANKS = (
     "the opaque configuration of the claim, or of its DeviceClass, was stored with blanks between the JSON tokens, so "
-    "the API server rejects every change of the claim's status; the pod still gets its devices"
+    "the API server rejects every change of the claim's status; this does not affect the pod's devices"
 )
 _FIX_BLANKS = "To get a status, write claims, templates and classes with 'kubectl apply --server-side'."
-_FIX_REJECTED = "The pod still has its devices; 'lanewise-driver status' on the node shows them."
+_FIX_REJECTED = "This does not affect the pod's devices; 'lanewise-driver status' on the node shows their state."
 
 
 class Api(t.Protocol):

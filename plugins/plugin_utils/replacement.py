@@ -71,7 +71,7 @@ def inventory_lines(
     lines = []
     for number, rule in enumerate(rules):
         name = rule.get("name") or f"fabric_nics[{number}]"
-        selected = _selected(rule.get("select") or {}, nics, facts)
+        selected = _selected(rule.get("select") or {}, nics, facts, vfs_need_a_type=True)
         if selected:
             lines.append(f"fabric_nics: {name} selects {selected}")
     for kind in ("include", "exclude"):
@@ -85,14 +85,15 @@ def inventory_lines(
     return lines
 
 
-def _selected(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts) -> str:
-    """The functions that a selector matches, and by which keys; empty if it matches none."""
+def _selected(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts, vfs_need_a_type: bool = False) -> str:
+    """The functions that a selector matches, and by which keys; empty if it matches none. With `vfs_need_a_type`, as in
+    fabric_nics, it matches VFs only if it has a type or an address."""
     try:
         parsed = selector(select)
     except Unfit:
         return ""  # reported where the selector is used
     addresses = [nic["address"] for nic in nics if parsed.matches(values_of(nic, facts))]
-    if not parsed.type and not parsed.address:
+    if vfs_need_a_type and not parsed.type and not parsed.address:
         addresses = [
             address for address in addresses if not any(nic["address"] == address and nic["physfn"] for nic in nics)
         ]
@@ -107,10 +108,11 @@ def _identifier_patterns(card: Card) -> dict[str, list[str]]:
         pairs = [digits[start : start + 2] for start in range(0, len(digits), 2)]
         return "(?<![0-9a-f])" + "[:.-]?".join(pairs) + "(?![0-9a-f])"
 
+    serial = card["serial"] or ""  # some cards report only zeros
     return {
         "MAC address": [pattern_for(mac) for mac in macs(card)],
         "GUID": [pattern_for(guid) for guid in guids(card)],
-        "serial number": [rf"\b{re.escape(card['serial'])}\b"] if card["serial"] else [],
+        "serial number": [rf"\b{re.escape(serial)}\b"] if len(set(serial)) > 1 else [],
         "PCI address": [re.escape(address) + "(?![0-9a-f])" for address in sorted(function_addresses(card))],
     }
 
@@ -171,7 +173,8 @@ def replacement_problems(old: Card, new: Card, other_model: bool = False) -> lis
     allow = "insert the same model, or allow another model: -e replace_nic_other_model=true"
     problems = []
     if not other_model:
-        new_model, old_model = (_model(card) for card in (new, old))
+        with_subsystems = not (new["part_number"] and old["part_number"])
+        new_model, old_model = (_model(card, with_subsystems) for card in (new, old))
         if new["part_number"] and old["part_number"] and new["part_number"] != old["part_number"]:
             problems.append(f"the new card is {_model_name(new)}, the old one was {_model_name(old)} ({allow})")
         elif new_model != old_model:
@@ -184,11 +187,11 @@ def replacement_problems(old: Card, new: Card, other_model: bool = False) -> lis
     return problems
 
 
-def _model(card: Card) -> list[str]:
-    """The IDs of a card's functions, with the subsystem IDs if there is no part number."""
+def _model(card: Card, with_subsystems: bool) -> list[str]:
+    """The IDs of a card's functions."""
     return sorted(
         {
-            function["id"] if card["part_number"] else f"{function['id']} {function['subsystem']}"
+            f"{function['id']} {function['subsystem']}" if with_subsystems else function["id"]
             for function in card["functions"]
         }
     )
@@ -243,15 +246,17 @@ def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card 
     known = {device.address: device for device in view_before.devices}
     for device in view_after.devices:
         device_before = known.get(device.address)
-        # without notes, a pod may be using the interface, so its state is unknown
-        if device_before and not (device.notes and device_before.notes):
+        # without notes, or in a pod, the state of the interface is unknown
+        in_pod = device_before and "in a container" in (*device.notes, *device_before.notes)
+        if device_before and (in_pod or not (device.notes and device_before.notes)):
             device.notes = device_before.notes = []
     lines = differences(view_after, view_before)
     cards_before = {card["functions"][0]["address"]: card for card in cards(before)}
     for card in cards(after):
         other_card = cards_before.get(card["functions"][0]["address"])
         if other_card and not function_addresses(card) & of_cards and same_card(card, other_card) is False:
-            serials = f": serial {card['serial']} instead of {other_card['serial']}" if card["serial"] else ""
+            before_serial = other_card["serial"] or "unknown"
+            serials = f": serial {card['serial']} instead of {before_serial}" if card["serial"] else ""
             lines.append(f"{location(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
     for drive in after["nvme"]:

@@ -29,7 +29,7 @@ def faults(args: Variables) -> list[str]:
     if isinstance(nics, (list, tuple)):
         for index, rule in enumerate(nics):
             name = rule.get("name") if isinstance(rule, dict) else None
-            errors += _mapping_faults(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
+            errors += _entry_faults(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
     elif nics is not None:
         errors.append(f"nics: {_shortened(nics)} is not a list of rules")
     errors += _mapping_faults("node", args.get("node"), NODE)
@@ -40,6 +40,11 @@ def faults(args: Variables) -> list[str]:
     elif profiles is not None:
         errors.append(f"profiles: {_shortened(profiles)} is not a mapping of names to settings")
     return errors
+
+
+def _entry_faults(path: str, value: object, spec: Spec) -> list[str]:
+    """As `_mapping_faults`, for an entry of a list, which null does not leave unset."""
+    return [f"{path}: null is not a mapping"] if value is None else _mapping_faults(path, value, spec)
 
 
 def _mapping_faults(path: str, value: object, spec: Spec) -> list[str]:
@@ -66,7 +71,7 @@ def _value_faults(path: str, name: str, value: object, option: Option) -> list[s
     if inner:
         if not isinstance(value, (list, tuple)):
             return [f"{path}: {_shortened(value)} is not a list of mappings with {', '.join(sorted(inner))}"]
-        return [text for index, item in enumerate(value) for text in _mapping_faults(f"{path}[{index}]", item, inner)]
+        return [text for index, item in enumerate(value) for text in _entry_faults(f"{path}[{index}]", item, inner)]
     if _is_plain(value, option):
         return []
     plain = {key: constraint for key, constraint in option.items() if key in ("type", "elements", "choices")}

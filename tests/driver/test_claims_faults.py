@@ -276,7 +276,7 @@ def test_a_status_that_the_server_refuses_is_reported_by_an_event_and_a_metric(n
     reporter.stop(10)
     (event,) = events_about(node, "ResourceClaim", "leased")
     assert event["reason"] == "StatusRefused"
-    assert "interfaceName" in event["note"] and "The pod still has its devices" in event["note"]
+    assert "interfaceName" in event["note"] and "This does not affect the pod's devices" in event["note"]
     assert b'lanewise_errors_total{part="status"} 2.0' in metrics.text()
     node.service(writer).unprepare(claim)
     assert writer.wait(10) and device_statuses(node, "leased") == []

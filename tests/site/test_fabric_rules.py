@@ -58,6 +58,8 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
             "nics[1] (rails).mtu: 'big' is not a whole number",
         ),
         ({"nics": [{"mtu": 9000}]}, "nics[0]: select is missing"),
+        ({"nics": [None]}, "nics[0]: null is not a mapping"),
+        ({"node": {"hugepages": [None]}}, "node.hugepages[0]: null is not a mapping"),
         (
             {"nics": [{"select": {"near_gpu": "PIC"}}]},
             "nics[0].select.near_gpu: 'PIC' is not one of PIX, PXB, PHB, NODE",

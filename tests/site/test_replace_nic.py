@@ -275,6 +275,20 @@ def test_a_card_that_is_unchanged_or_missing_is_refused(site):
     assert site.record()["state"] == "done"
 
 
+def test_cards_are_compared_by_the_ids_that_both_have(site):
+    card = find(cards(facts(site.tree)), address=RAIL)
+    assert replacement.replacement_problems(card, {**card, "part_number": None}) == []
+
+
+def test_a_pod_that_takes_another_nic_is_no_change_of_the_node(site):
+    before, now = facts(site.tree), facts(site.tree)
+    card = find(cards(before), address=RAIL)
+    (nic,) = (nic for nic in now["nics"] if nic["address"] == OTHER_RAIL)
+    nic.update(elsewhere=["interface"], interfaces=[], up=None, speed_mbps=None)
+    assert replacement.other_differences(before, now, card, card) == []
+    assert replacement.other_differences(now, before, card, card) == []
+
+
 def test_a_replacement_reports_other_changes(site):
     site.before(slot=f"address={RAIL}")
     before, old = site.record()["facts"], site.record()["card"]
