@@ -114,7 +114,11 @@ class LeaseRenewer:
                 self._workers.submit(self._work, key, self._leases[key])
 
     def _work(self, key: str, renewal: _Renewal) -> None:
+        with self._lock:
+            stopped = self._leases.get(key) is not renewal  # while it waited for a worker
         try:
+            if stopped:
+                return
             unreported_loss = renewal.unreported and renewal.lease.get("lost")
             if not unreported_loss and (not renewal.unreported or addresses.boottime() >= _due(renewal.lease)):
                 self._renew(key, renewal)
@@ -122,7 +126,7 @@ class LeaseRenewer:
         except (DriverError, OSError) as error:
             self._reschedule(renewal, str(error))
         except Exception as error:
-            # an error with one lease must not end the renewal of the others
+            # otherwise the error would be lost, and the lease renewed again immediately
             log.exception("unexpected error: this is a bug in the driver")
             self._reschedule(renewal, repr(error))
         finally:

@@ -288,6 +288,26 @@ def test_a_silent_server_delays_no_other_lease() -> None:
 
 
 @on_a_node
+def test_a_lease_that_is_stopped_while_all_workers_are_busy_is_not_renewed() -> None:
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    changed: list[str] = []
+    renewer = LeaseRenewer(lambda key, _lease: changed.append(key))
+    with Pod() as pod, server():
+        (lease,) = attach(host, config, pod.pin).leases
+        silent = older({**lease, "server": "10.1.0.99"}, lease["renew"])
+        for number in range(8):
+            renewer.start(f"silent {number}", pod.pin, silent, config)
+        time.sleep(0.2)
+        renewer.start("stopped", pod.pin, older(lease, lease["renew"]), config)
+        time.sleep(0.2)
+        assert renewer.stop("stopped", release_lease=False)
+        assert changed == []
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
 def test_the_client_receives_only_whole_datagrams_to_its_port() -> None:
     node()
     run("ip addr add 10.1.0.2/24 dev one; ip link set one up; ip link set one-far up")
