@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A substitute for the API server, and annotations as of a container runtime, for tests that have neither.
+"""A substitute for the API server, annotations as of a container runtime, and the service of a driver with these.
 
 The lab copies this file to its nodes, so it imports only the driver.
 """
@@ -15,7 +15,11 @@ import typing as t
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.objects import Object
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.base.settings import Settings
+from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.service import Service
+from lanewise_driver.publish.inventory import Inventory
 
 NODE = "node-a"
 TIMEOUT_SECONDS = 60
@@ -82,3 +86,23 @@ def attach_with_retries(service: Service, request: AttachRequest) -> None:
             if time.monotonic() > end:
                 raise
         time.sleep(0.01)
+
+
+def start_service(
+    paths: Paths,
+    settings: t.Callable[[], Settings],
+    cluster: t.Any,
+    inventory: Inventory | None = None,
+    writer: Writer | None = None,
+    **more: t.Any,
+) -> Service:
+    """The service of a driver that has just started with these folders and `settings`. With an inventory, it has
+    already read the node. `more` are other arguments of Service."""
+    services: list[Service] = []
+    inventory = inventory or Inventory(
+        settings,
+        lambda: services[0].held() if services else [],
+        held_shares=lambda: services[0].shares.held() if services else {},
+    )
+    services.append(Service(paths, cluster, inventory, writer or Writer(cluster), **more))
+    return services[0]

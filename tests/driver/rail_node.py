@@ -22,14 +22,18 @@ from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver import folders
-from ansible_collections.lanewise.dra.tests.driver.fake_cluster import NODE, FakeCluster, sandbox_annotations
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import (
+    NODE,
+    FakeCluster,
+    sandbox_annotations,
+    start_service,
+)
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from lanewise_driver import cli
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.settings import read
 from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.service import Service
-from lanewise_driver.publish.inventory import Inventory
 
 NICS = ("nic0", "nic1")
 
@@ -51,14 +55,7 @@ class RailNode:
 
     def start(self) -> Service:
         """The service of a driver that has just started with these folders."""
-        made: list[Service] = []
-        inventory = Inventory(
-            lambda: self.settings,
-            lambda: made[0].held() if made else [],
-            held_shares=lambda: made[0].shares.held() if made else {},
-        )
-        made.append(Service(self.paths, self.cluster, inventory, self.status))
-        return made[0]
+        return start_service(self.paths, lambda: self.settings, self.cluster, writer=self.status)
 
     def allocate(self, name: str, devices: t.Mapping[str, str], *configs: Object, **more: t.Any) -> ClaimRef:
         """Create a claim with these devices by request, and these configurations. `more` is added to each result."""

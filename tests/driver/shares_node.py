@@ -23,6 +23,7 @@ from ansible_collections.lanewise.dra.tests.driver.fake_cluster import (
     FakeCluster,
     attach_with_retries,
     sandbox_annotations,
+    start_service,
 )
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
 from lanewise_driver.api.events import Reporter
@@ -30,11 +31,9 @@ from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.claims import service as claims
-from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.kernel import htb, links
 from lanewise_driver.kernel.htb import Class
 from lanewise_driver.kernel.netlink import Netlink
-from lanewise_driver.publish.inventory import Inventory
 
 NAMESPACE, NIC = "team-a", "card0"
 SHARE = f"net-{NIC}-share"
@@ -70,15 +69,7 @@ class SharesNode:
 
     def service(self) -> claims.Service:
         """The service of a driver that has just started on this node's folders."""
-        made: list[claims.Service] = []
-        inventory = Inventory(
-            lambda: self.settings,
-            lambda: made[0].held() if made else [],
-            held_shares=lambda: made[0].shares.held() if made else {},
-        )
-        writer, reporter = Writer(self.cluster), self._reporter()
-        made.append(claims.Service(self.paths, self.cluster, inventory, writer, reporter=reporter))
-        return made[0]
+        return start_service(self.paths, lambda: self.settings, self.cluster, reporter=self._reporter())
 
     def _reporter(self) -> Reporter:
         """One reporter for all drivers: the thread of each reporter never ends, and the driver looks for interfaces in

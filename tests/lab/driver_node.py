@@ -13,14 +13,18 @@ import sys
 import typing as t
 from pathlib import Path
 
-from fake_cluster import NODE, FakeCluster, attach_with_retries, sandbox_annotations  # copied beside this file
+from fake_cluster import (  # copied beside this file
+    NODE,
+    FakeCluster,
+    attach_with_retries,
+    sandbox_annotations,
+    start_service,
+)
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.objects import Object
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import read
 from lanewise_driver.claims import service as claims
-from lanewise_driver.claims.claim_status import Writer
-from lanewise_driver.publish.inventory import Inventory
 
 NAMESPACE = "team-a"
 
@@ -53,16 +57,7 @@ class DriverNode:
 
     def service(self) -> claims.Service:
         """A newly started driver."""
-        made: list[claims.Service] = []
-        inventory = Inventory(
-            lambda: self.settings,
-            lambda: made[0].held() if made else [],
-            held_shares=lambda: made[0].shares.held() if made else {},
-        )
-        made.append(
-            claims.Service(self.paths, t.cast(t.Any, self.cluster), inventory, Writer(t.cast(t.Any, self.cluster)))
-        )
-        return made[0]
+        return start_service(self.paths, lambda: self.settings, self.cluster)
 
     def allocate(self, name: str, results: t.Sequence[Object], configs: t.Mapping[str, Object]) -> ClaimRef:
         """A claim with these allocation results, and with configurations by request."""

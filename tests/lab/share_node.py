@@ -20,7 +20,7 @@ import typing as t
 from pathlib import Path
 
 import driver_changes  # this module and the next two are copied beside this file
-from fake_cluster import NODE, FakeCluster, attach_with_retries, sandbox_annotations
+from fake_cluster import NODE, FakeCluster, attach_with_retries, sandbox_annotations, start_service
 from killed import killed_at
 from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
@@ -29,7 +29,6 @@ from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.claims import service as claims
 from lanewise_driver.claims import share_report
-from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.records import ATTACHED, PREPARED
 from lanewise_driver.kernel import vf
 from lanewise_driver.publish.inventory import Inventory
@@ -66,16 +65,7 @@ class ShareNode:
 
     def service(self, inventory: Inventory | None = None) -> claims.Service:
         """A newly started driver. With an inventory, it has already read the node."""
-        made: list[claims.Service] = []
-        inventory = inventory or Inventory(
-            lambda: self.settings,
-            lambda: made[0].held() if made else [],
-            held_shares=lambda: made[0].shares.held() if made else {},
-        )
-        made.append(
-            claims.Service(self.paths, t.cast(t.Any, self.cluster), inventory, Writer(t.cast(t.Any, self.cluster)))
-        )
-        return made[0]
+        return start_service(self.paths, lambda: self.settings, self.cluster, inventory)
 
     @property
     def device(self) -> str:

@@ -58,46 +58,30 @@ def _succeeds(testbed: Testbed, attempt: Attempt, capabilities: str, left: list[
 # ---- forged senders
 
 
-def _reaches(testbed: Testbed, target: Host, broadcaster: Host, *sent: bytes) -> bool:
-    """Whether the target receives what the hostile pod sends. `broadcaster` marks the end of the wait."""
+def _reaches(testbed: Testbed, target: Host, broadcaster: Host, mac: str, ipv4: str) -> bool:
+    """Whether the target receives what the hostile pod sends from these addresses. `broadcaster` marks the end of the
+    wait."""
+    frame = frames.datagram(target.mac, mac, target.ipv4, ipv4, "forged")
     with Listener(target) as listener:
-        return testbed.hostile.send(*sent) and any(
-            frame.text == "forged" for frame in listener.received_before_broadcast(broadcaster)
+        return testbed.hostile.send(frame) and any(
+            received.text == "forged" for received in listener.received_before_broadcast(broadcaster)
         )
 
 
 def forged_mac_to_neighbour(testbed: Testbed) -> bool:
-    target, hostile = testbed.neighbour, testbed.hostile
-    return _reaches(
-        testbed, target, testbed.router, frames.datagram(target.mac, UNUSED_MAC, target.ipv4, hostile.ipv4, "forged")
-    )
+    return _reaches(testbed, testbed.neighbour, testbed.router, UNUSED_MAC, testbed.hostile.ipv4)
 
 
 def forged_mac_to_machine(testbed: Testbed) -> bool:
-    target, hostile = testbed.router, testbed.hostile
-    return _reaches(
-        testbed, target, testbed.neighbour, frames.datagram(target.mac, UNUSED_MAC, target.ipv4, hostile.ipv4, "forged")
-    )
+    return _reaches(testbed, testbed.router, testbed.neighbour, UNUSED_MAC, testbed.hostile.ipv4)
 
 
 def forged_ip_to_neighbour(testbed: Testbed) -> bool:
-    target, hostile = testbed.neighbour, testbed.hostile
-    return _reaches(
-        testbed,
-        target,
-        testbed.router,
-        frames.datagram(target.mac, hostile.mac, target.ipv4, testbed.router.ipv4, "forged"),
-    )
+    return _reaches(testbed, testbed.neighbour, testbed.router, testbed.hostile.mac, testbed.router.ipv4)
 
 
 def forged_ip_to_machine(testbed: Testbed) -> bool:
-    target, hostile = testbed.router, testbed.hostile
-    return _reaches(
-        testbed,
-        target,
-        testbed.neighbour,
-        frames.datagram(target.mac, hostile.mac, target.ipv4, testbed.neighbour.ipv4, "forged"),
-    )
+    return _reaches(testbed, testbed.router, testbed.neighbour, testbed.hostile.mac, testbed.neighbour.ipv4)
 
 
 def takes_a_machines_traffic(testbed: Testbed) -> bool:
