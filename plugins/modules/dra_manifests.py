@@ -280,6 +280,18 @@ def needs_reach(module: AnsibleModule) -> bool:
     return by_facts or by_slices
 
 
+def cel_engine(module: AnsibleModule) -> Engine | None:
+    """The engine for CEL expressions; None if nothing needs it."""
+    params = module.params
+    if not params["cel"] and not needs_reach(module):
+        return None
+    try:
+        check_gates(params["feature_gates"])
+        return engine_for(params["kubernetes_version"], params["feature_gates"])
+    except (EngineMissing, ValueError) as error:
+        module.fail_json(msg=str(error))
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -295,15 +307,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    params = module.params
-    engine = None
-    if params["cel"] or needs_reach(module):
-        try:
-            check_gates(params["feature_gates"])
-            engine = engine_for(params["kubernetes_version"], params["feature_gates"])
-        except (EngineMissing, ValueError) as error:
-            module.fail_json(msg=str(error))
-
+    params, engine = module.params, cel_engine(module)
     result = {"changed": False, "checked": {}, "unchecked": {}, "problems": [], "notes": []}
     problems, valid, notes = [], [], []
     for source, item in objects_of(module):

@@ -244,19 +244,19 @@ def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card 
     of_cards = function_addresses(old) | (function_addresses(new) if new else set())
     view_after, view_before = _rest(after, function_addresses(new or old)), _rest(before, function_addresses(old))
     known = {device.address: device for device in view_before.devices}
+    in_pods = {nic.address for view in (view_before, view_after) for nic in view.topology.nics if nic.elsewhere}
     for device in view_after.devices:
         device_before = known.get(device.address)
-        # without notes, or in a pod, the state of the interface is unknown
-        in_pod = device_before and "in a container" in (*device.notes, *device_before.notes)
-        if device_before and (in_pod or not (device.notes and device_before.notes)):
+        # the state of an interface in a pod is unknown, as is that of a device without notes
+        if device_before and (device.address in in_pods or not (device.notes and device_before.notes)):
             device.notes = device_before.notes = []
     lines = differences(view_after, view_before)
     cards_before = {card["functions"][0]["address"]: card for card in cards(before)}
     for card in cards(after):
         other_card = cards_before.get(card["functions"][0]["address"])
         if other_card and not function_addresses(card) & of_cards and same_card(card, other_card) is False:
-            before_serial = other_card["serial"] or "unknown"
-            serials = f": serial {card['serial']} instead of {before_serial}" if card["serial"] else ""
+            old_serial = other_card["serial"] or "unknown"
+            serials = f": serial {card['serial']} instead of {old_serial}" if card["serial"] else ""
             lines.append(f"{location(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
     for drive in after["nvme"]:
