@@ -217,8 +217,8 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
     if missing and not build:
         minutes = sum(BUILD_SECONDS.get(name, 60) for name in missing) / 60
         raise Missing(
-            f"{', '.join(missing)} of Kubernetes {minor} not built: 'python3 tools/cluster.py --kubernetes {minor}' "
-            f"builds them in {minutes:.0f} minutes or less on two cores"
+            f"{', '.join(missing)} for Kubernetes {minor} not built: 'python3 tools/cluster.py --kubernetes {minor} "
+            f"{' '.join(missing)}' builds this in {minutes:.0f} minutes or less on two cores"
         )
     for number, name in enumerate(missing, 1):
         _build(module(name, minor), name, f"{number} of {len(missing)}")
