@@ -21,7 +21,7 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
 from .cluster_lists import REQUEST_TIMEOUT_SECONDS, minor, read_all
 from .dra.holds import serving
-from .dra.holds.changes import Changes, Refused, changes_to_make, changes_to_release
+from .dra.holds.changes import Changes, Overtaken, Refused, changes_to_make, changes_to_release
 from .dra.holds.hold import Hold, holds
 from .dra.kube.bounded_json import loads_pruned
 from .dra.kube.objects import Object, ObjectView
@@ -91,7 +91,7 @@ class Rules:
                     self.delete(rule)
             raise
         if not check:
-            self._confirm(desired)
+            self.confirm(desired)
         return changes
 
     def release(self, name: str, owner: str = "", check: bool = False) -> Changes:
@@ -164,13 +164,13 @@ class Rules:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
 
-    def _confirm(self, desired: Hold) -> None:
-        """Raises Refused if the rules of the hold no longer exist, because another run has changed them."""
+    def confirm(self, desired: Hold) -> None:
+        """Raises Overtaken if a rule of the hold no longer exists, because another run has changed it."""
         for hold in holds(self.list()):
-            if hold.name == desired.name and set(desired.devices) <= set(hold.devices):
+            if (hold.name, hold.owner) == (desired.name, desired.owner) and {*desired.devices} <= {*hold.devices}:
                 return
         if desired.devices:
-            raise Refused(f"another run changed hold {desired.name} at the same time: run this again")
+            raise Overtaken(f"another run changed hold {desired.name} at the same time: run this again")
 
     def _request(self, method: t.Callable[..., t.Any], *arguments: t.Any, **options: t.Any) -> Object:
         answer = method(

@@ -19,7 +19,7 @@ from .cluster_holds import Rules
 from .cluster_lists import REQUEST_TIMEOUT_SECONDS
 from .cluster_objects import listed, reduced, version_of
 from .dra.holds import swap
-from .dra.holds.changes import Refused, changes_to_make, check_owner
+from .dra.holds.changes import Overtaken, Refused, changes_to_make, check_owner
 from .dra.holds.hold import SWAP, DeviceId, Hold, holds
 from .dra.kube.bounded_json import loads_pruned
 from .dra.kube.objects import Object, ObjectView
@@ -34,6 +34,8 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.25
 COUNT_TIMEOUT_SECONDS = 60.0
 #: How long to wait until the claims of evicted pods are deleted.
 CLAIM_TIMEOUT_SECONDS = 60.0
+#: How often a run that waits for pods to end checks that its hold still exists.
+HOLD_CHECK_SECONDS = 5.0
 #: The maximum number of concurrent requests.
 MAX_CONCURRENT_REQUESTS = 4
 #: The maximum number of rounds of evictions in one run. After each round, the users of the devices are read again, as a
@@ -41,6 +43,7 @@ MAX_CONCURRENT_REQUESTS = 4
 MAX_ROUNDS = 5
 #: How often a change is tried while the controller or other runs change the same rules.
 _ATTEMPTS = 5
+_REMOVED = "another run has removed rules of swap {0}. Look at that run, and run this again if needed"
 #: The kinds that are read to choose devices, besides rules and `_USER_KINDS`.
 _FLEET_KINDS = ("Node", "ResourceSlice", "ResourceClaimTemplate", "DeviceClass")
 #: The kinds that show which pods use which devices, and whether these pods may be evicted.
@@ -48,7 +51,10 @@ _USER_KINDS = ("Pod", "ResourceClaim", "PodDisruptionBudget")
 
 
 class Unfinished(Exception):
-    """A swap has begun to evict pods, and is not complete. Its hold and rules stay, so a later run can continue it."""
+    """A swap is not complete, and has begun to evict pods or was changed by another run.
+
+    Its hold and rules stay unless the other run has removed them, so a later run can continue it.
+    """
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,8 @@ class Swaps:
 
         `seconds` is how long to wait after the longest grace period of the pods. If an error occurs before the swap
         has begun to evict pods, this run's changes are undone; the error is Refused if the swap is not possible. Raises
-        Unfinished if the swap has begun to evict pods, in this run or an earlier one, and cannot be completed.
+        Unfinished if the swap has begun to evict pods, in this run or an earlier one, and cannot be completed, or if
+        another run has returned the devices.
         """
         holds_before, swap_rules = self.holds_and_swap_rules()
         existing = swap_rules.get(hold.name, ())  # of an interrupted run
@@ -162,6 +169,8 @@ class Swaps:
                 effects = self._effects_after_cleanup(hold.name, evict, claims)
                 if not effects.evicted and not effects.refused:
                     self._remove_swap_rules(hold.name)
+                    if evicted:
+                        self.rules.confirm(hold)
                     return SwapResult(changed or bool(existing) or bool(evicted), tuple(evicted.values()), counted)
                 blockers = [*effects.refused, *([] if ignore_budgets or begun else effects.budgets)]
                 if blockers:
@@ -169,17 +178,23 @@ class Swaps:
                 devices = list(dict.fromkeys(device for pod in effects.evicted for device in pod.devices))
                 self._set_rules(hold, devices, swap.COUNT)
                 counted = self._checked_count(hold, devices, effects) if counted is None else counted
+                # after the rules exist: a run that has returned the devices meanwhile may not have seen them
+                self.rules.confirm(hold)
                 begun = True
-                self._set_rules(hold, devices, swap.EVICT)
                 evicted.update({pod.uid: pod for pod in effects.evicted})
+                self._set_rules(hold, devices, swap.EVICT)
                 longest_grace = max((pod.grace for pod in effects.evicted), default=0)
                 self._wait_for_pods(hold, effects.evicted, longest_grace + seconds)
             raise Unfinished(f"new pods keep getting devices of swap {hold.name}: their claims tolerate its hold")
+        except Overtaken as error:
+            if hold.name not in self.holds_and_swap_rules()[0]:  # otherwise the other run removes the rules
+                self._remove_swap_rules(hold.name)
+            raise Unfinished(f"{error}. At most {len(evicted)} pod(s) were evicted in this run") from error
         except Refused as error:
             if begun:
                 raise Unfinished(
-                    f"{error}. Swap {hold.name} is not complete, and its hold and rules stay. Pods evicted in this "
-                    f"run: {len(evicted)}"
+                    f"{error}. Swap {hold.name} is not complete, and its hold and rules stay. At most {len(evicted)} "
+                    "pod(s) were evicted in this run"
                 ) from error
             self._undo(hold, holds_before)
             raise
@@ -192,7 +207,7 @@ class Swaps:
         """Remove the rules that evict pods, then the hold of a swap. Returns whether there was anything to remove.
 
         With `check`, all requests are dry runs. Raises Refused if the hold belongs to another owner or is not of a
-        swap.
+        swap. A run that makes this swap at the same time evicts no pod afterwards.
         """
         existing_holds, swap_rules = self.holds_and_swap_rules()
         old = existing_holds.get(name)
@@ -201,7 +216,10 @@ class Swaps:
             if old.purpose != SWAP:
                 raise Refused(f"{old.title()} has the purpose {old.purpose}: it is not a swap")
         _for_each(lambda rule: self.rules.delete(rule, check), swap_rules.get(name, ()))
-        return bool(self.rules.release(name, owner, check)) or bool(swap_rules.get(name))
+        released = bool(self.rules.release(name, owner, check))
+        if not check:
+            self._remove_swap_rules(name)  # those that another run has created before the hold was released
+        return released or bool(swap_rules.get(name))
 
     # parts of the steps
 
@@ -220,7 +238,9 @@ class Swaps:
     def _set_rules(self, hold: Hold, devices: t.Sequence[DeviceId], effect: str) -> None:
         """Give each device its rule with this effect, and remove the swap's rules of other devices.
 
-        A rule that already evicts pods is not changed. Raises Refused if a device has a rule of another swap.
+        A rule that already evicts pods is not changed. A rule that evicts pods replaces one that counts them: if that
+        one no longer exists, another run has removed it. Raises Overtaken then, and Refused if a device has a rule of
+        another swap.
         """
         desired = {swap.rule_name(device): swap.rule(hold, device, effect, self.api_version) for device in devices}
         for _attempt in range(_ATTEMPTS):
@@ -228,6 +248,8 @@ class Swaps:
                 str(rule["metadata"]["name"]): rule for rule in self.rules.list() if swap.swap_of(rule) is not None
             }
             swap.check_no_other_swap(hold, devices, current.values())
+            if effect == swap.EVICT and not desired.keys() <= current.keys():
+                raise Overtaken(_REMOVED.format(hold.name))
             obsolete = [
                 rule for name, rule in current.items() if name not in desired and swap.swap_of(rule) == hold.name
             ]
@@ -257,21 +279,24 @@ class Swaps:
     def _wait_for_counts(self, hold: Hold, devices: t.Sequence[DeviceId]) -> dict[str, int]:
         """The number of pods that the controller would evict, by the name of each rule that only counts.
 
-        Raises Refused if the controller does not count them in time.
+        Raises Refused if the controller does not count them in time, and Overtaken if another run has removed a rule.
         """
         names = {swap.rule_name(device) for device in devices}
         deadline = time.monotonic() + COUNT_TIMEOUT_SECONDS
         pauses = _pauses()
         while True:
-            counts, missing = {}, set(names)
+            counts, missing, removed = {}, set(names), set(names)
             for rule in self.rules.list():
                 name = str(rule["metadata"]["name"])
                 if name in names and swap.swap_of(rule) == hold.name:
+                    removed.discard(name)
                     count = swap.counted_pods(rule)
                     if count is not None:
                         counts[name] = count
                     if count is not None or rule["spec"]["taint"].get("effect") == swap.EVICT:
                         missing.discard(name)
+            if removed:
+                raise Overtaken(_REMOVED.format(hold.name))
             if not missing:
                 return counts
             if time.monotonic() > deadline:
@@ -299,16 +324,24 @@ class Swaps:
         return sum(counts.values())
 
     def _wait_for_pods(self, hold: Hold, evicted: t.Iterable[EvictedPod], seconds: int) -> None:
-        """Wait until no evicted pod is active. Raises Unfinished after so many seconds."""
+        """Wait until no evicted pod is active.
+
+        Raises Unfinished after so many seconds, and Overtaken if another run has returned the devices.
+        """
         active = list(evicted)
         self._report(f"{hold.name}: {len(active)} pod(s) are being evicted; waiting for up to {seconds} s")
         deadline = time.monotonic() + seconds
+        next_check = time.monotonic() + HOLD_CHECK_SECONDS
         pauses = _pauses()
         while active:
             if not self._is_active(active[0]):
                 active.pop(0)
                 continue
-            if time.monotonic() > deadline:
+            expired = time.monotonic() > deadline
+            if expired or time.monotonic() > next_check:
+                self.rules.confirm(hold)
+                next_check = time.monotonic() + HOLD_CHECK_SECONDS
+            if expired:
                 active = [pod for pod in active if self._is_active(pod)]
                 names = ", ".join(f"{pod.pod} on {pod.node}" for pod in active[:8])
                 raise Unfinished(

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import typing as t
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.holding import ANSIBLE_PLAYBOOK, DRIVER, RESOURCE, Fleet, Playbooks
+from ansible_collections.lanewise.dra.tests.common.process_tree import kill_tree
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("ansible", reason="needs ansible-core")
@@ -71,7 +70,7 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     try:
         fleet.plane.wait_for(lambda: set(before) - set(fleet.uids()), "the first eviction", 300)
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
+        kill_tree(running.pid)
         running.communicate()
     (held,) = holds(fleet.rules())
     assert held.owner == "team a" and held.purpose == "defragment" and held.expires and len(held.devices) == 4

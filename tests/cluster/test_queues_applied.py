@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import typing as t
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from ansible_collections.lanewise.dra.tests.claims.test_queues_playbook import E
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import CONFIG_KEY, CONFIG_MAP, KUEUE, NAMESPACE, Queueing
+from ansible_collections.lanewise.dra.tests.common.process_tree import kill_tree
 
 pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
@@ -215,8 +214,7 @@ def _check_recovery_from_faults(queueing: Queueing, folder: Folder, variables: O
     try:
         plane.wait_for(lambda: _nominal(plane, "red") == "3" or running.poll() is not None, "the first queue", 300)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+        kill_tree(running.pid)
         running.communicate()
     lines = [line for one in ("red", "blue") for line in _loans(plane, one)]
     assert "red lends blue 2 gpus until 2036-12-01T00:00:00Z (demo)" in lines, lines  # recorded before the quota moves

@@ -8,13 +8,13 @@ from pods of lower tiers, also after an interrupted run, and all other pods keep
 from __future__ import annotations
 
 import json
-import os
-import signal
 import typing as t
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import call_on_cluster
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_swaps import Swaps, Unfinished
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import swap
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import SWAP, Hold, holds
@@ -32,6 +32,7 @@ from ansible_collections.lanewise.dra.tests.cluster.holding import (
     claim_spec,
 )
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import DRIVERS, machine, path_of
+from ansible_collections.lanewise.dra.tests.common.process_tree import kill_tree
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytestmark = pytest.mark.skipif(not ANSIBLE_PLAYBOOK.exists(), reason="needs ansible-core beside this Python")
@@ -222,7 +223,7 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
 
         fleet.plane.wait_for(evicting, "the rules that evict pods", 300)
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
+        kill_tree(running.pid)
         running.communicate()
     (hold,) = holds(fleet.rules())
     assert hold.owner == "team a" and hold.reason == "release" and hold.purpose == "swap" and len(hold.devices) == 4
@@ -245,7 +246,7 @@ def test_the_devices_of_a_killed_run_are_returned(fleet: Fleet, playbooks: Playb
     try:
         fleet.plane.wait_for(fleet.rules, "the first rule", 300)
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
+        kill_tree(running.pid)
         running.communicate()
     playbooks.run("swap", **RETURN)
     assert untouched(fleet, before)
@@ -273,6 +274,51 @@ def test_two_simultaneous_tiers_never_get_the_same_devices(
     playbooks.run("swap", **REQUEST, swap_devices=gpus("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
     assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 6
+
+
+@pytest.mark.parametrize("step", ["before the rules", "after the count", "while pods end"])
+def test_a_run_evicts_no_pods_after_its_devices_are_returned(
+    fleet: Fleet, newest: ControlPlane, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Another process returns the devices just before or after a step of the run. The run fails, and no rule stays."""
+    before = fill(fleet, "slow" if step == "while pods end" else "low")
+    kubeconfig = str(newest.write_kubeconfig("system:admin", "system:masters"))
+    devices = tuple((DRIVER, "swap-0", f"gpu-{number}") for number in range(2))
+    hold = Hold("gold", "team a", "release", datetime.now(timezone.utc) + timedelta(hours=1), devices, SWAP)
+    returned: list[bool] = []
+
+    def make(api: t.Any, kubernetes: str) -> Object:
+        def return_devices(*_messages: str) -> None:
+            other = Swaps(api, RESOURCE[6:], kubernetes, lambda _message: None)
+            returned.append(other.return_devices("gold", "team a", check=False))
+
+        swaps = Swaps(
+            api, RESOURCE[6:], kubernetes, return_devices if step == "while pods end" else lambda _message: None
+        )
+        set_rules, checked_count = swaps._set_rules, swaps._checked_count
+
+        def returned_before(*arguments: t.Any) -> None:
+            if not returned:
+                return_devices()
+            set_rules(*arguments)
+
+        def returned_after(*arguments: t.Any) -> int:
+            count = checked_count(*arguments)
+            return_devices()
+            return count
+
+        if step == "before the rules":
+            monkeypatch.setattr(swaps, "_set_rules", returned_before)
+        elif step == "after the count":
+            monkeypatch.setattr(swaps, "_checked_count", returned_after)
+        with pytest.raises(Unfinished) as failure:
+            swaps.make(hold, devices, False, 60)
+        return {"message": str(failure.value)}
+
+    message = call_on_cluster(kubeconfig, None, "", make)["message"]
+    assert returned == [True] and untouched(fleet, before), message
+    evicted = 2 if step == "while pods end" else 0
+    assert "another run changed hold gold" in message and f"At most {evicted} pod(s) were evicted" in message
 
 
 def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Fleet, playbooks: Playbooks) -> None:
@@ -303,7 +349,7 @@ def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Flee
         (after,) = fleet.rules(swap.KEY)
         assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
+        kill_tree(running.pid)
         running.communicate()
     assert not ended(fleet, before)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
+from ansible_collections.lanewise.dra.tests.common.process_tree import kill_tree
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
 
 #: The kernel refuses so small a receive buffer, which only shows when it is set.
@@ -153,7 +153,7 @@ def test_the_rollout_of_a_killed_controller_is_finished_by_the_next(site: Site) 
         deadline = time.monotonic() + 300
         while site.vfs()[1] == NONE:
             assert run.poll() is None and time.monotonic() < deadline
-        os.killpg(run.pid, signal.SIGKILL)
+        kill_tree(run.pid)
         run.wait()
     status, output = site.play()
     assert status == 0, output

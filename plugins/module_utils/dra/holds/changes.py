@@ -21,6 +21,10 @@ class Refused(ValueError):
     """
 
 
+class Overtaken(Refused):
+    """Another run has removed or replaced rules of this hold or swap since this run read or created them."""
+
+
 @dataclass(frozen=True)
 class Changes:
     """The differences between the existing rules and the desired ones.
