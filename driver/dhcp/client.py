@@ -25,36 +25,37 @@ log = logging.getLogger(__name__)
 
 def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
     """Request a lease for an interface that is up, without configuring the lease. Raises NoLease after `timeout`
-    seconds, and KernelError."""
-    end = time.monotonic() + timeout
-    with step(f"request an {family} lease on {name}"):
+    seconds, Refusal, and KernelError."""
+    deadline = time.monotonic() + timeout
+    with step(action := f"request an {family} lease on {name}"):
         if family == "ipv6":
-            with Client6(netns, name, end) as client6:
-                return client6.acquire(end)
-        with Client4(netns, name) as client4:
-            return client4.acquire(end)
+            with Client6(netns, name, action, deadline) as client6:
+                return client6.acquire(deadline)
+        with Client4(netns, name, action) as client4:
+            return client4.acquire(deadline)
 
 
 def renew(netns: Path, lease: Lease, rebind: bool, timeout: float) -> Lease:
     """Renew a lease with the server that granted it, or with `rebind` with any server. Raises Refusal if a server
-    revoked the lease, NoLease after `timeout` seconds, and KernelError."""
-    end = time.monotonic() + timeout
-    with step(f"renew the {lease['family']} lease of {lease['interface']}"):
+    refused to renew the lease or revoked it, NoLease after `timeout` seconds, and KernelError."""
+    deadline = time.monotonic() + timeout
+    with step(action := f"renew the {lease['family']} lease of {lease['interface']}"):
         if lease["family"] == "ipv6":
-            with Client6(netns, lease["interface"], end) as client6:
-                return client6.renew(lease, rebind, end)
-        with Client4(netns, lease["interface"]) as client4:
-            return client4.renew(lease, rebind, end)
+            with Client6(netns, lease["interface"], action, deadline) as client6:
+                return client6.renew(lease, rebind, deadline)
+        with Client4(netns, lease["interface"], action) as client4:
+            return client4.renew(lease, rebind, deadline)
 
 
 def release(netns: Path, lease: Lease) -> None:
     """Release a lease, if possible; a failure is only logged. Call this before the interface leaves the pod."""
+    action = f"release the {lease['family']} lease of {lease['interface']}"
     try:
         if lease["family"] == "ipv6":
-            with Client6(netns, lease["interface"], time.monotonic()) as client6:
+            with Client6(netns, lease["interface"], action, time.monotonic()) as client6:
                 client6.release(lease)
         else:
-            with Client4(netns, lease["interface"]) as client4:
+            with Client4(netns, lease["interface"], action) as client4:
                 client4.release(lease)
     except (OSError, DriverError) as error:
         log.info("could not release the lease of %s, which expires by itself: %s", lease["interface"], error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import ipaddress
 import secrets
 import socket
@@ -24,7 +25,7 @@ from ..base.objects import Object
 from ..kernel import links
 from ..kernel import netns as namespaces
 from ..kernel.netlink import Netlink
-from .exchange import NoLease, Refusal, datagram, new_lease, send_repeatedly
+from .exchange import Refusal, datagram, new_lease, no_lease, send_repeatedly
 from .lease import FOREVER, Lease
 
 _ETH_P_IP = 0x0800
@@ -33,16 +34,17 @@ _ANY, _ALL = "0.0.0.0", "255.255.255.255"
 _SERVER_PORT, _CLIENT_PORT = 67, 68
 _MAGIC_COOKIE = b"\x63\x82\x53\x63"
 _BOOTP = struct.Struct("!BBBBIHH4s4s4s4s16s64s128s")
-_MASK, _MTU, _REQUESTED, _LEASE_TIME, _TYPE, _SERVER, _PARAMETERS = 1, 26, 50, 51, 53, 54, 55
-_RENEW_TIME, _REBIND_TIME, _CLIENT_ID, _CLASSLESS, _END = 58, 59, 61, 121, 255
-_DISCOVER, _OFFER, _REQUEST, _ACK, _NAK, _RELEASE = 1, 2, 3, 5, 6, 7
+_OPT_MASK, _OPT_MTU, _OPT_ADDRESS, _OPT_LEASE_TIME, _OPT_TYPE, _OPT_SERVER, _OPT_PARAMETERS = 1, 26, 50, 51, 53, 54, 55
+_OPT_RENEW_TIME, _OPT_REBIND_TIME, _OPT_CLIENT_ID, _OPT_ROUTES, _OPT_END = 58, 59, 61, 121, 255
+_MSG_DISCOVER, _MSG_OFFER, _MSG_REQUEST, _MSG_ACK, _MSG_NAK, _MSG_RELEASE = 1, 2, 3, 5, 6, 7
 
 
 class Client4:
-    """DHCPv4 on one interface, through a packet socket, which works before the interface has an address."""
+    """DHCPv4 on one interface, through a packet socket, which works before the interface has an address. `action`
+    starts the messages of errors."""
 
-    def __init__(self, netns: Path, name: str) -> None:
-        self._netns, self._name = netns, name
+    def __init__(self, netns: Path, name: str, action: str) -> None:
+        self._netns, self._name, self._action = netns, name, action
         with Netlink(netns) as connection:
             link = links.get(connection, name=name)
         if link is None:
@@ -64,26 +66,33 @@ class Client4:
     def __exit__(self, *_unused: object) -> None:
         self._socket.close()
 
-    def acquire(self, end: float) -> Lease:
-        number = secrets.randbits(32)
-        offer = self._request(number, {_TYPE: bytes([_DISCOVER])}, _OFFER, end)
-        options = {_TYPE: bytes([_REQUEST]), _REQUESTED: offer.address, _SERVER: offer.options[_SERVER]}
-        return self._lease(self._request(number, options, _ACK, end))
+    def acquire(self, deadline: float) -> Lease:
+        """Request a lease until `deadline` (time.monotonic). Raises NoLease, Refusal and OSError."""
+        transaction_id = secrets.randbits(32)
+        offer = self._request(transaction_id, {_OPT_TYPE: bytes([_MSG_DISCOVER])}, _MSG_OFFER, deadline)
+        options = {
+            _OPT_TYPE: bytes([_MSG_REQUEST]),
+            _OPT_ADDRESS: offer.address,
+            _OPT_SERVER: offer.options[_OPT_SERVER],
+        }
+        return self._lease(self._request(transaction_id, options, _MSG_ACK, deadline))
 
-    def renew(self, lease: Lease, rebind: bool, end: float) -> Lease:
+    def renew(self, lease: Lease, rebind: bool, deadline: float) -> Lease:
+        """Renew a lease, with `rebind` at any server. Raises NoLease after `deadline`, Refusal and OSError."""
         client_address = socket.inet_aton(lease["address"].split("/")[0])
-        message = self._message(number := secrets.randbits(32), {_TYPE: bytes([_REQUEST])}, client_address)
+        transaction_id = secrets.randbits(32)
+        message = self._message(transaction_id, {_OPT_TYPE: bytes([_MSG_REQUEST])}, client_address)
         if rebind:
-            reply = self._exchange(number, lambda: self._broadcast(message), _ACK, end, self._receive_packet)
-            return self._lease(reply)
+            broadcast = functools.partial(self._broadcast, message)
+            return self._lease(self._exchange(transaction_id, broadcast, _MSG_ACK, deadline, self._receive_packet))
         with self._server_socket(lease) as server:
-            return self._lease(
-                self._exchange(number, lambda: server.send(message), _ACK, end, lambda left: datagram(server, left))
-            )
+            send, receive = functools.partial(server.send, message), functools.partial(datagram, server)
+            return self._lease(self._exchange(transaction_id, send, _MSG_ACK, deadline, receive))
 
     def release(self, lease: Lease) -> None:
+        """Release a lease; a server does not reply to that. Raises OSError."""
         client_address = socket.inet_aton(lease["address"].split("/")[0])
-        options = {_TYPE: bytes([_RELEASE]), _SERVER: socket.inet_aton(lease["server"])}
+        options = {_OPT_TYPE: bytes([_MSG_RELEASE]), _OPT_SERVER: socket.inet_aton(lease["server"])}
         with self._server_socket(lease) as server:
             server.send(self._message(secrets.randbits(32), options, client_address))
 
@@ -100,40 +109,45 @@ class Client4:
             raise
         return connection
 
-    def _request(self, number: int, options: dict[int, bytes], wanted: int, end: float) -> _Reply:
+    def _request(self, transaction_id: int, options: dict[int, bytes], wanted: int, deadline: float) -> _Reply:
         """Broadcast a request, and return the reply of the type `wanted`."""
-        message = self._message(number, options)
-        return self._exchange(number, lambda: self._broadcast(message), wanted, end, self._receive_packet)
+        broadcast = functools.partial(self._broadcast, self._message(transaction_id, options))
+        return self._exchange(transaction_id, broadcast, wanted, deadline, self._receive_packet)
 
     def _exchange(
         self,
-        number: int,
+        transaction_id: int,
         send: t.Callable[[], object],
         wanted: int,
-        end: float,
+        deadline: float,
         receive: t.Callable[[float], bytes | None],
     ) -> _Reply:
-        """Call `send` repeatedly until `receive` returns a reply of the type `wanted` to the transaction `number`.
+        """Call `send` repeatedly until `receive` returns a reply of the type `wanted` with a lease time other than 0.
 
-        Raises Refusal if a server refuses the request, and NoLease at the time `end`."""
-        for again in send_repeatedly(send, end):
-            while (left := again - time.monotonic()) > 0:
-                data = receive(left)
-                reply = _parse_reply(data, number, self._mac) if data else None
-                if reply and reply.kind == _NAK:
-                    raise Refusal(f"request a lease on {self._name}", 0, "the server refused it")
+        Raises Refusal if a server refuses the request, and NoLease after `deadline`."""
+        reason = ""
+        for retry_at in send_repeatedly(lambda _elapsed: send(), deadline):
+            while (timeout := retry_at - time.monotonic()) > 0:
+                data = receive(timeout)
+                reply = _parse_reply(data, transaction_id, self._mac) if data else None
+                if reply and reply.kind == _MSG_NAK:
+                    raise Refusal(self._action, 0, "the server refused it")
                 if reply and reply.kind == wanted:
-                    return reply
-        raise NoLease(f"request a lease on {self._name}", errno.ETIMEDOUT, "no DHCP server answered in time")
+                    if reply.lease_time:
+                        return reply
+                    reason = f"the server {socket.inet_ntoa(reply.options[_OPT_SERVER])} grants a lease of 0 seconds"
+        raise no_lease(self._action, "DHCP", reason)
 
-    def _message(self, number: int, options: dict[int, bytes], client_address: bytes = bytes(4)) -> bytes:
-        head = _BOOTP.pack(1, 1, 6, 0, number, 0, 0, client_address, bytes(4), bytes(4), bytes(4), self._mac, b"", b"")
-        parameters = bytes((_MASK, _MTU, _LEASE_TIME, _RENEW_TIME, _REBIND_TIME, _CLASSLESS))
-        all_options = {**options, _CLIENT_ID: b"\x01" + self._mac}
-        if options[_TYPE] != bytes([_RELEASE]):
-            all_options[_PARAMETERS] = parameters
+    def _message(self, transaction_id: int, options: dict[int, bytes], client_address: bytes = bytes(4)) -> bytes:
+        head = _BOOTP.pack(
+            1, 1, 6, 0, transaction_id, 0, 0, client_address, bytes(4), bytes(4), bytes(4), self._mac, b"", b""
+        )
+        parameters = (_OPT_MASK, _OPT_MTU, _OPT_LEASE_TIME, _OPT_RENEW_TIME, _OPT_REBIND_TIME, _OPT_ROUTES)
+        all_options = {**options, _OPT_CLIENT_ID: b"\x01" + self._mac}
+        if options[_OPT_TYPE] != bytes([_MSG_RELEASE]):
+            all_options[_OPT_PARAMETERS] = bytes(parameters)
         body = b"".join(bytes((kind, len(value))) + value for kind, value in all_options.items() if value)
-        return (head + _MAGIC_COOKIE + body + bytes((_END,))).ljust(300, b"\0")
+        return (head + _MAGIC_COOKIE + body + bytes((_OPT_END,))).ljust(300, b"\0")
 
     def _broadcast(self, message: bytes) -> None:
         source, target = socket.inet_aton(_ANY), socket.inet_aton(_ALL)
@@ -145,10 +159,10 @@ class Client4:
         head = head[:10] + struct.pack("!H", _checksum(head)) + head[12:]
         self._socket.sendto(head + udp + message, (self._name, _ETH_P_IP, 0, 0, _BROADCAST))
 
-    def _receive_packet(self, left: float) -> bytes | None:
+    def _receive_packet(self, timeout: float) -> bytes | None:
         """The payload of the next packet to the client's port. Checksums are not verified: with checksum offload they
         may not be filled in yet."""
-        data = datagram(self._socket, left)
+        data = datagram(self._socket, timeout)
         if not data or len(data) < 28 or data[0] >> 4 != 4 or data[9] != socket.IPPROTO_UDP:
             return None
         start = (data[0] & 15) * 4
@@ -159,35 +173,42 @@ class Client4:
 
     def _lease(self, reply: _Reply) -> Lease:
         options = reply.options
-        mask = options.get(_MASK, b"")
+        mask = options.get(_OPT_MASK, b"")
         prefix = bin(int.from_bytes(mask if len(mask) == 4 else b"\xff" * 4, "big")).count("1")
-        lifetime = _seconds(options.get(_LEASE_TIME), FOREVER)
-        times = lifetime, _seconds(options.get(_RENEW_TIME), 0), _seconds(options.get(_REBIND_TIME), 0)
-        lease = new_lease("ipv4", self._name, f"{socket.inet_ntoa(reply.address)}/{prefix}", *times)
-        lease["server"] = socket.inet_ntoa(options[_SERVER])
-        lease["routes"] = list(_classless_routes(options.get(_CLASSLESS, b"")))
-        if len(options.get(_MTU, b"")) == 2:
-            lease["mtu"] = struct.unpack("!H", options[_MTU])[0]
+        times = _seconds(options.get(_OPT_RENEW_TIME), 0), _seconds(options.get(_OPT_REBIND_TIME), 0)
+        address = f"{socket.inet_ntoa(reply.address)}/{prefix}"
+        lease = new_lease("ipv4", self._name, address, reply.lease_time, *times)
+        lease["server"] = socket.inet_ntoa(options[_OPT_SERVER])
+        lease["routes"] = list(_classless_routes(options.get(_OPT_ROUTES, b"")))
+        if len(options.get(_OPT_MTU, b"")) == 2:
+            lease["mtu"] = struct.unpack("!H", options[_OPT_MTU])[0]
         return lease
 
 
 @dataclass(frozen=True)
 class _Reply:
+    """A server's reply. `kind` is its message type, and `address` the address that it assigns (yiaddr)."""
+
     kind: int
     address: bytes
     options: dict[int, bytes]
 
+    @property
+    def lease_time(self) -> int:
+        """The lease's lifetime in seconds; FOREVER if the server sends none."""
+        return _seconds(self.options.get(_OPT_LEASE_TIME), FOREVER)
 
-def _parse_reply(data: bytes, number: int, mac: bytes) -> _Reply | None:
-    """A server's reply to the transaction `number`; None for any other packet."""
+
+def _parse_reply(data: bytes, transaction_id: int, mac: bytes) -> _Reply | None:
+    """A server's reply to the transaction `transaction_id`; None for any other packet."""
     if len(data) < _BOOTP.size + 4 or data[0] != 2 or data[_BOOTP.size : _BOOTP.size + 4] != _MAGIC_COOKIE:
         return None
     fields = _BOOTP.unpack_from(data)
-    if fields[4] != number or fields[11][:6] != mac:
+    if fields[4] != transaction_id or fields[11][:6] != mac:
         return None
     options: dict[int, bytes] = {}
     offset = _BOOTP.size + 4
-    while offset < len(data) and data[offset] != _END:
+    while offset < len(data) and data[offset] != _OPT_END:
         if not data[offset]:
             offset += 1
             continue
@@ -197,8 +218,8 @@ def _parse_reply(data: bytes, number: int, mac: bytes) -> _Reply | None:
         # an option longer than 255 bytes is split into several (RFC 3396)
         options[data[offset]] = options.get(data[offset], b"") + value
         offset += 2 + len(value)
-    kind = options.get(_TYPE, b"")
-    if len(kind) != 1 or len(options.get(_SERVER, b"")) != 4:  # each reply must identify the server
+    kind = options.get(_OPT_TYPE, b"")
+    if len(kind) != 1 or len(options.get(_OPT_SERVER, b"")) != 4:  # each reply must identify the server
         return None
     return _Reply(kind[0], fields[8], options)
 

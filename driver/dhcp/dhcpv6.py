@@ -2,7 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Addresses of DHCPv6 (RFC 8415). Routes and prefixes come from router advertisements."""
+"""Addresses of DHCPv6 (RFC 8415). Routes and prefixes come from router advertisements.
+
+The client asks for one address in one IA_NA. If a server assigns several addresses, the client uses one of them: the
+requested one if it is usable, and otherwise the first usable one. It never uses or renews the others.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +16,35 @@ import socket
 import struct
 import time
 import typing as t
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..kernel import addresses, links
 from ..kernel import netns as namespaces
 from ..kernel.netlink import Netlink
-from .exchange import NoLease, Refusal, datagram, new_lease, send_repeatedly
+from .exchange import Refusal, datagram, new_lease, no_lease, send_repeatedly
 from .lease import Lease
 
 _SERVERS = "ff02::1:2"
 _SERVER_PORT, _CLIENT_PORT = 547, 546
-_SOLICIT, _ADVERTISE, _REQUEST, _RENEW, _REBIND, _REPLY, _RELEASE = 1, 2, 3, 5, 6, 7, 8
-_O_CLIENT, _O_SERVER, _O_IA, _O_ADDRESS, _O_ELAPSED, _O_STATUS = 1, 2, 3, 5, 8, 13
+_MSG_SOLICIT, _MSG_ADVERTISE, _MSG_REQUEST, _MSG_RENEW, _MSG_REBIND, _MSG_REPLY, _MSG_RELEASE = 1, 2, 3, 5, 6, 7, 8
+_OPT_CLIENT_ID, _OPT_SERVER_ID, _OPT_IA_NA, _OPT_IA_ADDRESS, _OPT_ELAPSED_TIME, _OPT_STATUS_CODE = 1, 2, 3, 5, 8, 13
+_STATUS_NAMES = {1: "UnspecFail", 2: "NoAddrsAvail", 3: "NoBinding", 4: "NotOnLink", 5: "UseMulticast"}
 _IAID = 1
-_IA_TIMES = struct.Struct("!II")
+#: The start of an IA_NA: IAID, T1, T2. Of an IA address: address, preferred and valid lifetime.
+_IA_NA, _IA_ADDRESS = struct.Struct("!III"), struct.Struct("!16sII")
 
 
 class Client6:
-    """DHCPv6 for one address of one interface, from its link-local address."""
+    """DHCPv6 for one address of one interface, from its link-local address. `action` starts the messages of errors."""
 
-    def __init__(self, netns: Path, name: str, end: float) -> None:
-        self._name = name
+    def __init__(self, netns: Path, name: str, action: str, deadline: float) -> None:
+        self._name, self._action = name, action
         with Netlink(netns) as connection:
             link = links.get(connection, name=name)
             if link is None:
                 raise OSError(errno.ENODEV, f"the pod has no interface {name}")
-            client_address = self._link_local(connection, link.index, end)
+            client_address = self._link_local(connection, link.index, deadline)
         self._duid = struct.pack("!HH", 3, 1 if len(links.mac_bytes(link.mac)) == 6 else 32) + links.mac_bytes(link.mac)
         self._target = (_SERVERS, _SERVER_PORT, 0, link.index)
         self._socket = namespaces.run(netns, socket.socket, socket.AF_INET6, socket.SOCK_DGRAM)
@@ -49,13 +56,13 @@ class Client6:
             raise
 
     @staticmethod
-    def _link_local(connection: Netlink, index: int, end: float) -> str:
+    def _link_local(connection: Netlink, index: int, deadline: float) -> str:
         """The link-local address after DAD, which takes one to two seconds."""
         while True:
             for entry, flags in addresses.listed(connection, index):
                 if entry["address"].startswith("fe80:") and not flags & addresses.TENTATIVE:
                     return str(entry["address"].split("/")[0])
-            if time.monotonic() >= end:
+            if time.monotonic() >= deadline:
                 raise OSError(errno.EADDRNOTAVAIL, "the interface has no link-local address yet")
             time.sleep(0.02)
 
@@ -65,75 +72,143 @@ class Client6:
     def __exit__(self, *_unused: object) -> None:
         self._socket.close()
 
-    def acquire(self, end: float) -> Lease:
-        offered = self._request(_SOLICIT, b"", b"", _ADVERTISE, end)
-        return self._lease(self._request(_REQUEST, offered[_O_SERVER], offered[_O_IA], _REPLY, end))
+    def acquire(self, deadline: float) -> Lease:
+        """Request a lease until `deadline` (time.monotonic). Raises NoLease, Refusal and OSError."""
+        offer = self._exchange(_MSG_SOLICIT, b"", b"", deadline)
+        return self._lease(self._exchange(_MSG_REQUEST, offer.server, offer.address, deadline))
 
-    def renew(self, lease: Lease, rebind: bool, end: float) -> Lease:
-        server = b"" if rebind else bytes.fromhex(lease["serverDuid"])
-        ia = struct.pack("!III", _IAID, 0, 0) + self._address(lease)
-        return self._lease(self._request(_REBIND if rebind else _RENEW, server, ia, _REPLY, end))
+    def renew(self, lease: Lease, rebind: bool, deadline: float) -> Lease:
+        """Renew a lease, with `rebind` at any server. Raises NoLease after `deadline`, Refusal and OSError."""
+        if rebind:
+            return self._lease(self._exchange(_MSG_REBIND, b"", _packed_address(lease), deadline))
+        server = bytes.fromhex(lease["serverDuid"])
+        return self._lease(self._exchange(_MSG_RENEW, server, _packed_address(lease), deadline))
 
     def release(self, lease: Lease) -> None:
-        ia = struct.pack("!III", _IAID, 0, 0) + self._address(lease)
-        number = secrets.token_bytes(3)
-        message = self._message(_RELEASE, number, bytes.fromhex(lease["serverDuid"]), ia)
-        self._socket.sendto(message, self._target)
+        """Release a lease, without waiting for the server's reply. Raises OSError."""
+        server, address = bytes.fromhex(lease["serverDuid"]), _packed_address(lease)
+        self._socket.sendto(self._message(_MSG_RELEASE, secrets.token_bytes(3), server, address, 0.0), self._target)
 
-    @staticmethod
-    def _address(lease: Lease) -> bytes:
-        packed = socket.inet_pton(socket.AF_INET6, lease["address"].split("/")[0])
-        return option(_O_ADDRESS, packed + struct.pack("!II", 0, 0))
+    def _message(self, kind: int, transaction_id: bytes, server: bytes, address: bytes, elapsed: float) -> bytes:
+        """A message about `address`, or about any address if it is empty. `elapsed` is in seconds."""
+        ia = _IA_NA.pack(_IAID, 0, 0)
+        if address:
+            ia += option(_OPT_IA_ADDRESS, _IA_ADDRESS.pack(address, 0, 0))
+        body = option(_OPT_CLIENT_ID, self._duid) + (option(_OPT_SERVER_ID, server) if server else b"")
+        hundredths = min(int(elapsed * 100), 0xFFFF)  # RFC 8415, section 21.9
+        body += option(_OPT_ELAPSED_TIME, struct.pack("!H", hundredths)) + option(_OPT_IA_NA, ia)
+        return bytes((kind,)) + transaction_id + body
 
-    def _message(self, kind: int, number: bytes, server: bytes, ia: bytes) -> bytes:
-        body = option(_O_CLIENT, self._duid) + (option(_O_SERVER, server) if server else b"")
-        body += option(_O_ELAPSED, bytes(2)) + option(_O_IA, ia or struct.pack("!III", _IAID, 0, 0))
-        return bytes((kind,)) + number + body
+    def _exchange(self, kind: int, server: bytes, address: bytes, deadline: float) -> _Reply:
+        """Send a request repeatedly, and return the first reply that assigns an address.
 
-    def _request(self, kind: int, server: bytes, ia: bytes, wanted: int, end: float) -> dict[int, bytes]:
-        """Send a request repeatedly, and return the options of the reply of the type `wanted`. Raises Refusal if the
-        server refuses the request, and NoLease at the time `end`."""
-        number = secrets.token_bytes(3)
-        message = self._message(kind, number, server, ia)
-        for again in send_repeatedly(lambda: self._socket.sendto(message, self._target), end):
-            while (left := again - time.monotonic()) > 0:
-                data = datagram(self._socket, left)
-                if not data or len(data) < 4 or data[0] != wanted or data[1:4] != number:
+        An Advertise without a usable address is ignored (RFC 8415, section 18.2.9). So is a Reply without one, unless
+        it refuses the request or revokes the address. Raises Refusal for these, and NoLease after `deadline`."""
+        transaction_id = secrets.token_bytes(3)
+        wanted = _MSG_ADVERTISE if kind == _MSG_SOLICIT else _MSG_REPLY
+
+        def send(elapsed: float) -> None:
+            self._socket.sendto(self._message(kind, transaction_id, server, address, elapsed), self._target)
+
+        reason = ""
+        for retry_at in send_repeatedly(send, deadline):
+            while (timeout := retry_at - time.monotonic()) > 0:
+                data = datagram(self._socket, timeout)
+                if not data or data[:4] != bytes((wanted,)) + transaction_id:
                     continue
-                options = dict(parse_options(data[4:]))
-                if options.get(_O_CLIENT) != self._duid or _O_SERVER not in options:
+                if _first(data[4:], _OPT_CLIENT_ID) != self._duid or not _first(data[4:], _OPT_SERVER_ID):
                     continue
-                for part in (
-                    options.get(_O_STATUS, b""),
-                    dict(parse_options(options.get(_O_IA, b"")[12:])).get(_O_STATUS, b""),
-                ):
-                    if len(part) >= 2 and struct.unpack_from("!H", part)[0]:
-                        reason = part[2:].decode(errors="replace")
-                        raise Refusal(f"request a lease on {self._name}", 0, f"the server refused it: {reason}")
-                address = dict(parse_options(options.get(_O_IA, b"")[12:])).get(_O_ADDRESS, b"")
-                if len(address) >= 16 + _IA_TIMES.size:
-                    return options
-        raise NoLease(f"request a lease on {self._name}", errno.ETIMEDOUT, "no DHCPv6 server answered in time")
+                reply = _parse_reply(data[4:], address)
+                if reply.address:
+                    return reply
+                if reply.refusal and wanted == _MSG_REPLY:
+                    raise Refusal(self._action, 0, reply.refusal)
+                reason = reply.refusal or "the server assigned no usable address"
+        raise no_lease(self._action, "DHCPv6", reason)
 
-    def _lease(self, options: dict[int, bytes]) -> Lease:
-        ia = options[_O_IA]
-        _unused, renew_time, rebind_time = struct.unpack_from("!III", ia)
-        value = dict(parse_options(ia[12:]))[_O_ADDRESS]
-        preferred, valid = _IA_TIMES.unpack_from(value, 16)
-        if not valid:
-            raise Refusal(f"request a lease on {self._name}", 0, "the server revoked it")
-        address = f"{socket.inet_ntop(socket.AF_INET6, value[:16])}/128"
-        lease = new_lease("ipv6", self._name, address, valid, renew_time, rebind_time)
-        lease["serverDuid"] = options[_O_SERVER].hex()
-        lease["preferred"] = min(preferred, valid)
+    def _lease(self, reply: _Reply) -> Lease:
+        address = f"{socket.inet_ntop(socket.AF_INET6, reply.address)}/128"
+        times = reply.valid, reply.renew_time, reply.rebind_time
+        lease = new_lease("ipv6", self._name, address, *times, preferred=reply.preferred)
+        lease["serverDuid"] = reply.server.hex()
+        lease["preferred"] = reply.preferred
         return lease
 
 
+@dataclass(frozen=True)
+class _Reply:
+    """What a server says about the IA_NA of this client. `server` is its DUID.
+
+    `address` (16 bytes) is the one to use, and empty if there is none. Then `refusal` says how the server refused the
+    request or revoked its addresses; empty if it did neither. Lifetimes and times are in seconds.
+    """
+
+    server: bytes
+    refusal: str = ""
+    address: bytes = b""
+    preferred: int = 0
+    valid: int = 0
+    renew_time: int = 0
+    rebind_time: int = 0
+
+
+def _parse_reply(options: bytes, requested: bytes) -> _Reply:
+    """The content of a reply to a request for the address `requested`, which is empty if any will do."""
+    server = _first(options, _OPT_SERVER_ID)
+    ia = next((value for kind, value in parse_options(options) if kind == _OPT_IA_NA and _is_valid_ia(value)), b"")
+    failure = _failure(options) or _failure(ia[_IA_NA.size :])
+    if failure:
+        return _Reply(server, f"the server refused it: {failure}")
+    revoked = False
+    usable = []
+    for kind, value in parse_options(ia[_IA_NA.size :]):
+        if kind != _OPT_IA_ADDRESS or len(value) < _IA_ADDRESS.size:
+            continue
+        address, preferred, valid = _IA_ADDRESS.unpack_from(value)
+        revoked = revoked or (not valid and requested in (b"", address))
+        # RFC 8415, section 21.6: a client discards an address that is preferred for longer than it is valid
+        if valid and preferred <= valid:
+            usable.append((address, preferred, valid))
+    if not usable:
+        return _Reply(server, "the server revoked it" if revoked else "")
+    chosen = next((entry for entry in usable if entry[0] == requested), usable[0])
+    return _Reply(server, "", *chosen, *_IA_NA.unpack_from(ia)[1:])
+
+
+def _is_valid_ia(value: bytes) -> bool:
+    """Whether an IA_NA is the client's, with T1 and T2 in order: others are ignored (RFC 8415, section 21.4)."""
+    if len(value) < _IA_NA.size:
+        return False
+    iaid, renew_time, rebind_time = _IA_NA.unpack_from(value)
+    return iaid == _IAID and not 0 < rebind_time < renew_time
+
+
+def _failure(options: bytes) -> str:
+    """The name and the message of the status code among options; empty for success (RFC 8415, section 21.13)."""
+    value = _first(options, _OPT_STATUS_CODE)
+    code = struct.unpack_from("!H", value)[0] if len(value) >= 2 else 0
+    if not code:
+        return ""
+    text = value[2:].decode(errors="replace")
+    return _STATUS_NAMES.get(code, f"status {code}") + (f" ({text})" if text else "")
+
+
+def _packed_address(lease: Lease) -> bytes:
+    return socket.inet_pton(socket.AF_INET6, lease["address"].split("/")[0])
+
+
+def _first(options: bytes, wanted: int) -> bytes:
+    """The value of the first option of a kind; empty if there is none."""
+    return next((value for kind, value in parse_options(options) if kind == wanted), b"")
+
+
 def option(kind: int, value: bytes) -> bytes:
+    """An option of DHCPv6 with its header (RFC 8415, section 21.1). Raises struct.error if it is over 65535 bytes."""
     return struct.pack("!HH", kind, len(value)) + value
 
 
 def parse_options(data: bytes) -> t.Iterator[tuple[int, bytes]]:
+    """The codes and values of options. Ends silently at an option that is cut off."""
     offset = 0
     while offset + 4 <= len(data):
         kind, size = struct.unpack_from("!HH", data, offset)

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import select
 import socket
 import time
@@ -22,16 +24,24 @@ _RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)
 
 
 class NoLease(KernelError):
-    """No server offered a lease in time."""
+    """No server granted a usable lease before the deadline. A later attempt may succeed."""
 
 
 class Refusal(NoLease):
-    """The server revoked or refused a lease."""
+    """A server refused a request (DHCPNAK, or a status code of DHCPv6), or revoked the lease that was to be renewed:
+    the address of that lease must not be used any more."""
 
 
-def datagram(connection: socket.socket, left: float) -> bytes | None:
-    """The next packet; None if there is none within `left` seconds."""
-    ready = select.select([connection], [], [], max(0.0, left))[0]
+def no_lease(action: str, protocol: str, reason: str) -> NoLease:
+    """The error after the deadline. `reason` is why the last reply of a server could not be used; empty if no server
+    answered."""
+    detail = f"no {protocol} server granted a usable lease in time: {reason}" if reason else ""
+    return NoLease(action, errno.ETIMEDOUT, detail or f"no {protocol} server answered in time")
+
+
+def datagram(connection: socket.socket, timeout: float) -> bytes | None:
+    """The next packet; None if there is none within `timeout` seconds. Raises OSError."""
+    ready = select.select([connection], [], [], max(0.0, timeout))[0]
     if not ready:
         return None
     try:
@@ -40,22 +50,42 @@ def datagram(connection: socket.socket, left: float) -> bytes | None:
         return None
 
 
-def send_repeatedly(send: t.Callable[[], object], end: float) -> t.Iterator[float]:
-    """Send repeatedly until the time `end`. After each attempt, yields the time until which to wait for a reply."""
-    for attempt in range(1000):
-        now = time.monotonic()
-        if attempt and now >= end:
+def send_repeatedly(send: t.Callable[[float], object], deadline: float) -> t.Iterator[float]:
+    """Call `send`, at least once, until the time `deadline` (time.monotonic). Its argument is the time in seconds since
+    the first call. After each call, yields the time until which to wait for a reply."""
+    start = time.monotonic()
+    elapsed = 0.0
+    for pause in itertools.chain(_RETRY_SECONDS, itertools.repeat(_RETRY_SECONDS[-1])):
+        send(elapsed)
+        retry_at = min(deadline, start + elapsed + pause)
+        yield retry_at
+        if time.monotonic() >= deadline:
             return
-        send()
-        yield min(end, now + _RETRY_SECONDS[min(attempt, len(_RETRY_SECONDS) - 1)])
+        elapsed = time.monotonic() - start
 
 
-def new_lease(family: str, name: str, address: str, lifetime: int, renew_time: int, rebind_time: int) -> Lease:
-    """A lease that was obtained now. The renewal times are the server's if they are in the right order, and otherwise
-    the fractions of the lifetime that the RFCs recommend. No lease is renewed immediately, whatever the server says."""
-    if not 0 < renew_time < rebind_time < lifetime:
-        fraction = 7 / 8 if family == "ipv4" else 4 / 5
-        renew_time, rebind_time = lifetime // 2, int(lifetime * fraction)
+def new_lease(
+    family: str,
+    name: str,
+    address: str,
+    lifetime: int,
+    renew_time: int,
+    rebind_time: int,
+    preferred: int | None = None,
+) -> Lease:
+    """A lease that was obtained now. All times are in seconds; `renew_time` (T1) and `rebind_time` (T2) are the
+    server's, or 0 if it leaves them to the client.
+
+    By default, T1 and T2 are 0.5 and 0.875 of the lifetime for DHCPv4 (RFC 2131, section 4.4.5), and 0.5 and 0.8 of the
+    preferred lifetime for DHCPv6 (RFC 8415, section 21.4; of the valid lifetime if the preferred one is 0). Both
+    defaults also replace times in the wrong order. No lease is renewed immediately, whatever the server says.
+    """
+    base = preferred or lifetime
+    default_renew, default_rebind = base // 2, int(base * (7 / 8 if family == "ipv4" else 4 / 5))
+    rebind_time = rebind_time or max(default_rebind, renew_time)
+    renew_time = renew_time or min(default_renew, rebind_time)
+    if not renew_time <= rebind_time < lifetime:
+        renew_time, rebind_time = default_renew, default_rebind
     return {
         "family": family,
         "interface": name,
