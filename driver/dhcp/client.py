@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import typing as t
 from pathlib import Path
 
 from ..base.errors import DriverError
@@ -68,9 +69,12 @@ def age(lease: Lease) -> float:
     return time.time() - float(lease["obtained"])
 
 
-def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView) -> None:
+def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView, previous: Lease | None = None) -> None:
     """Configure the lease's address, MTU and routes on the interface `index`. May be called again with a renewed lease.
-    Raises KernelError."""
+
+    `previous` is the lease that this one replaces: its routes that neither this lease nor the configuration has are
+    removed, if they are still as they were added. Raises KernelError.
+    """
     name = lease["interface"]
     with step(f"add the leased address {lease['address']} to {name}"):
         entry: addresses.AddressState = {"address": lease["address"]}
@@ -85,8 +89,36 @@ def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView) -> 
             with step(f"set the leased MTU {lease['mtu']} of {name}"):
                 if lease["mtu"] != link.mtu:
                     links.change(connection, index, netlink.u32(links.IFLA_MTU, lease["mtu"]))
-    table = config.get("vrf", {}).get("table", routes.TABLE_MAIN)
-    wanted: list[routes.Route] = [{**routes.configured(route), "table": table} for route in lease.get("routes", ())]
+    wanted = _routes(lease, config)
     for route, error in routes.add_all(connection, index, wanted):
         with step(f"add the leased route to {route['destination']} on {name}"):
             raise error
+    if previous:
+        configured = _in_table(map(routes.configured, config.get("routes", ())), config)
+        for route in _routes(previous, config):
+            if route not in wanted and route not in configured:
+                with step(f"remove the route to {route['destination']} of the previous lease of {name}"):
+                    _remove_route(connection, index, route)
+
+
+def _routes(lease: Lease, config: ObjectView) -> list[routes.Route]:
+    """The routes of a lease, as they are added for an interface with this configuration."""
+    return _in_table(map(routes.configured, lease.get("routes", ())), config)
+
+
+def _in_table(entries: t.Iterable[routes.Route], config: ObjectView) -> list[routes.Route]:
+    """The routes with their table: instead of the main table, that of the VRF to which the interface belongs."""
+    table = config.get("vrf", {}).get("table", routes.TABLE_MAIN)
+    main = routes.TABLE_MAIN
+    return [{**route, "table": table if route.get("table", main) == main else route["table"]} for route in entries]
+
+
+def _remove_route(connection: Netlink, index: int, route: routes.Route) -> None:
+    """Remove a leased route, unless the kernel would remove another one, such as the pod's own. Raises OSError.
+
+    The kernel's request does not say that a route has no metric, source and so on: it removes the first route with the
+    same destination, table, protocol, scope and gateway."""
+    added: routes.Route = {**route, "type": routes.RTN_UNICAST, "protocol": routes.RTPROT_STATIC}
+    candidates = (entry for entry in routes.listed(connection, index) if added.items() <= entry.items())
+    if next(candidates, None) == added:
+        routes.remove(connection, index, route)

@@ -151,7 +151,7 @@ class LeaseRenewer:
         with Netlink(renewal.netns) as connection:
             link = links.get(connection, name=new["interface"])
             if link is not None:
-                dhcp.apply(connection, link.index, new, renewal.config)
+                dhcp.apply(connection, link.index, new, renewal.config, previous=lease)
         renewal.lease, renewal.failures = new, 0
 
     @staticmethod

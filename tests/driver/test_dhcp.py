@@ -34,10 +34,11 @@ from lanewise_driver.kernel.netlink import Netlink
 ONE = Identity(None, None, "one")
 #: Options of dnsmasq; `lease` is the lifetime of leases.
 RANGE_IPV6 = "--dhcp-range=fd00::1000,fd00::1fff,64,{lease}"
+ROUTES_IPV4 = "--dhcp-option=121,10.50.0.0/16,10.1.0.1,10.51.0.0/17,0.0.0.0,0.0.0.0/0,10.1.0.1"
 OPTIONS = (
     "--dhcp-range=10.1.0.50,10.1.0.60,255.255.255.0,{lease}",
     RANGE_IPV6,
-    "--dhcp-option=121,10.50.0.0/16,10.1.0.1,10.51.0.0/17,0.0.0.0,0.0.0.0/0,10.1.0.1",
+    ROUTES_IPV4,
     "--dhcp-option=26,1400",
     "--dhcp-authoritative",
 )
@@ -185,6 +186,38 @@ def test_a_recorded_lease_is_renewed_and_replaced_if_the_server_refuses_it() -> 
             assert "10.1.0.77/24" in shown and lease["address"] not in shown
             renewer.stop("claim/one")
             until(lambda: "DHCPRELEASE" in server_log())
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_a_renewal_removes_only_the_routes_that_the_lease_no_longer_has() -> None:
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"], "routes": [{"destination": "10.51.0.0/17", "scope": "link"}]}
+    renewer, changes = recording_renewer()
+    before = "--dhcp-option=121,10.50.0.0/16,10.1.0.1,10.51.0.0/17,0.0.0.0,10.52.0.0/16,0.0.0.0,10.53.0.0/16,10.1.0.1"
+    after = "--dhcp-option=121,10.53.0.0/16,10.1.0.1,10.55.0.0/16,10.1.0.1"
+    with Pod() as pod:
+        with server("2m", before, without=ROUTES_IPV4):
+            (lease,) = attach(host, config, pod.pin).leases
+        added = pod.run("ip route")
+        assert "10.50.0.0/16 via" in added and "10.52.0.0/16 dev" in added and "10.53.0.0/16 via" in added
+        # the pod's own routes, some of which differ from leased ones only in their metric
+        pod.run("""ip route add 10.54.0.0/16 via 10.1.0.1 dev net1
+        ip route append 10.50.0.0/16 via 10.1.0.1 dev net1 proto static metric 5
+        ip route del 10.52.0.0/16 dev net1; ip route add 10.52.0.0/16 dev net1 proto static metric 7""")
+        with server("2m", after, without=ROUTES_IPV4):
+            renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
+            until(lambda: changes)
+        shown = [line.strip() for line in pod.run("ip route").splitlines() if "kernel" not in line]
+        assert sorted(shown) == [
+            "10.50.0.0/16 via 10.1.0.1 dev net1 proto static metric 5",
+            "10.51.0.0/17 dev net1 proto static scope link",
+            "10.52.0.0/16 dev net1 proto static scope link metric 7",
+            "10.53.0.0/16 via 10.1.0.1 dev net1 proto static",
+            "10.54.0.0/16 via 10.1.0.1 dev net1",
+            "10.55.0.0/16 via 10.1.0.1 dev net1 proto static",
+        ]
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
