@@ -9,7 +9,6 @@ All times are CLOCK_BOOTTIME, because the wall clock may be set while a lease is
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import typing as t
@@ -38,36 +37,39 @@ _MAX_RENEWALS = 8
 
 @dataclass
 class _Renewal:
+    """A lease that is renewed. `next_attempt` is in seconds of CLOCK_BOOTTIME. `unreported` means that `on_update` is
+    still to be called for `lease`. `failures` counts the failed requests for a new lease since it was lost."""
+
     netns: Path
     lease: Lease
     config: ObjectView
-    next: float  # CLOCK_BOOTTIME
+    next_attempt: float
     unreported: bool = False
     failures: int = 0
 
 
 class LeaseRenewer:
-    """Renews all leases, and configures what has changed.
+    """Renews leases in threads, and configures the renewed ones on their interfaces.
 
-    After each renewal, `on_change` is called with the key and the new lease, to update the record and, if the address
-    has changed, the claim's status. The address of a lease with `lost` must not be used any more. If `on_change` raises
-    Busy, it is called again a second later.
+    `on_update` is called in these threads, with a lease's key and the lease, after each renewal and when the lease is
+    lost. It updates the record and, if the address has changed, the claim's status. The address of a lease with `lost`
+    must not be used any more. If `on_update` raises Busy, it is called again a second later.
     """
 
-    def __init__(self, on_change: t.Callable[[str, Lease], None]) -> None:
-        self._on_change = on_change
-        self._leases: dict[str, _Renewal] = {}
+    def __init__(self, on_update: t.Callable[[str, Lease], None]) -> None:
+        self._on_update = on_update
+        self._renewals: dict[str, _Renewal] = {}
         self._lock = threading.Condition()
-        self._busy: set[str] = set()
+        self._in_progress: set[str] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
         self._workers = ThreadPoolExecutor(_MAX_RENEWALS, thread_name_prefix="dhcp")
 
     def start(self, key: str, netns: Path, lease: Lease, config: ObjectView) -> None:
-        """Start renewing a lease. It may have been obtained before the driver restarted: it is renewed when it is
-        due."""
+        """Start renewing a lease, or replace the lease with the same key. If its renewal time has passed, for example
+        while the driver restarted, it is renewed immediately."""
         with self._lock:
-            self._leases[key] = _Renewal(netns, lease, config, _due(lease))
+            self._renewals[key] = _Renewal(netns, lease, config, _due_time(lease))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._schedule, name="dhcp", daemon=True)
                 self._thread.start()
@@ -77,10 +79,10 @@ class LeaseRenewer:
         """Stop renewing a lease, and release it if `release_lease` is set. Call this before detach.
 
         First waits until no thread uses the lease any more, for at most the duration of two renewals. Returns whether
-        the lease was being renewed."""
+        `start` had been called for the lease."""
         with self._lock:
-            renewal = self._leases.pop(key, None)
-            self._lock.wait_for(lambda: key not in self._busy, timeout=2 * _RENEWAL_SECONDS + 1)
+            renewal = self._renewals.pop(key, None)
+            self._lock.wait_for(lambda: key not in self._in_progress, timeout=2 * _RENEWAL_SECONDS + 1)
         if renewal and release_lease:
             self.release(renewal.netns, renewal.lease)
         return renewal is not None
@@ -104,23 +106,29 @@ class LeaseRenewer:
     def _schedule(self) -> None:
         with self._lock:
             while not self._closed:
-                waiting = [(renewal.next, key) for key, renewal in self._leases.items() if key not in self._busy]
-                due, key = min(waiting, default=(float("inf"), ""))
-                left = due - addresses.boottime()
-                if left > 0:  # the condition's clock stops during suspend
-                    self._lock.wait(min(left, 60.0))
+                waiting = [
+                    (renewal.next_attempt, key)
+                    for key, renewal in self._renewals.items()
+                    if key not in self._in_progress
+                ]
+                next_attempt, key = min(waiting, default=(float("inf"), ""))
+                timeout = next_attempt - addresses.boottime()
+                if timeout > 0:
+                    # at most a minute, because the condition's clock stops during suspend
+                    self._lock.wait(min(timeout, 60.0))
                     continue
-                self._busy.add(key)
-                self._workers.submit(self._work, key, self._leases[key])
+                self._in_progress.add(key)
+                self._workers.submit(self._process, key, self._renewals[key])
 
-    def _work(self, key: str, renewal: _Renewal) -> None:
+    def _process(self, key: str, renewal: _Renewal) -> None:
         with self._lock:
-            stopped = self._leases.get(key) is not renewal  # while it waited for a worker
+            # it may have been stopped or replaced while it waited for a worker
+            stopped = self._renewals.get(key) is not renewal
         try:
             if stopped:
                 return
             unreported_loss = renewal.unreported and renewal.lease.get("lost")
-            if not unreported_loss and (not renewal.unreported or addresses.boottime() >= _due(renewal.lease)):
+            if not unreported_loss and (not renewal.unreported or addresses.boottime() >= _due_time(renewal.lease)):
                 self._renew(key, renewal)
             self._report(key, renewal)
         except (DriverError, OSError) as error:
@@ -131,73 +139,70 @@ class LeaseRenewer:
             self._reschedule(renewal, repr(error))
         finally:
             with self._lock:
-                self._busy.discard(key)
+                self._in_progress.discard(key)
                 self._lock.notify_all()
 
     def _renew(self, key: str, renewal: _Renewal) -> None:
         """Renew a lease, or request a new one if it is lost, and configure it. Raises DriverError and OSError if that
         fails."""
         lease = renewal.lease
-        if not lease.get("lost"):
+        age = dhcp.age(lease)
+        if not lease.get("lost") and age >= lease["lifetime"]:
+            self._mark_lost(key, renewal, "it has expired")
+        elif not lease.get("lost"):
             try:
-                new = self._renewed(lease, renewal.netns)
+                new = dhcp.renew(renewal.netns, lease, age >= lease["rebind"], _RENEWAL_SECONDS)
             except Refusal as error:
-                log.warning("the lease of %s was lost, requesting a new one: %s", lease["interface"], error.message)
-                self._lose(key, renewal)
+                self._mark_lost(key, renewal, error.message)
         if renewal.lease.get("lost"):
             new = dhcp.acquire(renewal.netns, lease["interface"], lease["family"], _RENEWAL_SECONDS)
         if new["address"] != lease["address"]:
-            _remove(renewal.netns, lease)
+            _remove_address(renewal.netns, lease)
         with Netlink(renewal.netns) as connection:
             link = links.get(connection, name=new["interface"])
             if link is not None:
                 dhcp.apply(connection, link.index, new, renewal.config, previous=lease)
         renewal.lease, renewal.failures = new, 0
 
-    @staticmethod
-    def _renewed(lease: Lease, netns: Path) -> Lease:
-        age = dhcp.age(lease)
-        if age >= lease["lifetime"]:
-            raise Refusal(f"renew the lease of {lease['interface']}", errno.ETIMEDOUT, "it has expired")
-        return dhcp.renew(netns, lease, age >= lease["rebind"], _RENEWAL_SECONDS)
-
-    def _lose(self, key: str, renewal: _Renewal) -> None:
+    def _mark_lost(self, key: str, renewal: _Renewal, reason: str) -> None:
         """Remove the address from the interface and from the claim's status, because the pod must not use it any more
-        (RFC 2131, section 4.4.5)."""
-        _remove(renewal.netns, renewal.lease)
+        (RFC 2131, section 4.4.5; RFC 8415, section 18.2.10.1)."""
+        log.warning("the lease of %s is lost, requesting a new one: %s", renewal.lease["interface"], reason)
+        _remove_address(renewal.netns, renewal.lease)
         renewal.lease, renewal.failures = {**renewal.lease, "lost": True}, 0
         try:
-            self._on_change(key, renewal.lease)
+            self._on_update(key, renewal.lease)
         except Busy as error:
             renewal.unreported = True  # reported again a second later, unless a new lease follows immediately
             log.info("the loss of the lease of %s is not recorded yet: %s", renewal.lease["interface"], error.message)
 
     def _report(self, key: str, renewal: _Renewal) -> None:
         """Report the current lease, and schedule its renewal."""
-        renewal.unreported, renewal.next = False, _due(renewal.lease)
+        renewal.unreported, renewal.next_attempt = False, _due_time(renewal.lease)
         try:
-            self._on_change(key, renewal.lease)
+            self._on_update(key, renewal.lease)
         except Busy as error:  # for example when the driver starts and many leases are due
             log.info("the renewed lease of %s is not recorded yet: %s", renewal.lease["interface"], error.message)
-            renewal.unreported, renewal.next = True, min(renewal.next, addresses.boottime() + 1)
+            renewal.unreported, renewal.next_attempt = True, min(renewal.next_attempt, addresses.boottime() + 1)
 
     def _reschedule(self, renewal: _Renewal, reason: str) -> None:
-        """Schedule the next attempt: after half the time until the lease is rebound or expires, as the RFCs say, but
-        not too soon. For a lost lease, the pauses grow."""
+        """Schedule the next attempt: after half the time that remains until T2, or, after T2, half the lifetime that
+        remains; but not within a minute unless less time remains (RFC 2131, section 4.4.5; also used for DHCPv6). For
+        a lost lease, the pause doubles with each failed request, up to a minute."""
         lease, now = renewal.lease, addresses.boottime()
         if lease.get("lost"):
             pause = min(_MIN_LOST_RETRY_SECONDS * 2 ** min(renewal.failures, 10), _MAX_LOST_RETRY_SECONDS)
-            renewal.next = now + (1.0 if renewal.unreported else pause)
+            renewal.next_attempt = now + (1.0 if renewal.unreported else pause)
             renewal.failures += 1
         else:
             age = dhcp.age(lease)
-            left = min((end - age for end in (lease["rebind"], lease["lifetime"]) if end > age), default=0.0)
-            renewal.next = now + max(left / 2, min(_RETRY_SECONDS, max(left, 1.0)))
-        wait = renewal.next - now
-        log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], wait, reason)
+            remaining = min((limit - age for limit in (lease["rebind"], lease["lifetime"]) if limit > age), default=0.0)
+            renewal.next_attempt = now + max(remaining / 2, min(_RETRY_SECONDS, max(remaining, 1.0)))
+        pause = renewal.next_attempt - now
+        log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], pause, reason)
 
 
-def _due(lease: Lease) -> float:
+def _due_time(lease: Lease) -> float:
     """When a lease is due for renewal, in seconds of CLOCK_BOOTTIME."""
     if lease.get("lost"):
         return addresses.boottime()
@@ -206,7 +211,7 @@ def _due(lease: Lease) -> float:
     return addresses.boottime() - dhcp.age(lease) + float(lease["renew"])
 
 
-def _remove(netns: Path, lease: Lease) -> None:
+def _remove_address(netns: Path, lease: Lease) -> None:
     """Remove the leased address from its interface, if that still exists."""
     with Netlink(netns) as connection:
         link = links.get(connection, name=lease["interface"])
