@@ -94,11 +94,22 @@ def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView, pre
         with step(f"add the leased route to {route['destination']} on {name}"):
             raise error
     if previous:
-        configured = _in_table(map(routes.configured, config.get("routes", ())), config)
         for route in _routes(previous, config):
-            if route not in wanted and route not in configured:
+            if route not in wanted and route not in _configured_routes(config):
                 with step(f"remove the route to {route['destination']} of the previous lease of {name}"):
                     _remove_route(connection, index, route)
+
+
+def add_configured_routes(connection: Netlink, index: int, name: str, config: ObjectView) -> None:
+    """Add the routes of the configuration again, after an address of the interface was removed: with the last IPv4
+    address of an interface, the kernel removes its IPv4 routes. Logs those that cannot be added."""
+    for route, error in routes.add_all(connection, index, _configured_routes(config)):
+        log.warning("could not add the route to %s through %s again: %s", route["destination"], name, error)
+
+
+def _configured_routes(config: ObjectView) -> list[routes.Route]:
+    """The routes of the configuration itself, as they are added for its interface."""
+    return _in_table(map(routes.configured, config.get("routes", ())), config)
 
 
 def _routes(lease: Lease, config: ObjectView) -> list[routes.Route]:

@@ -162,6 +162,8 @@ class LeaseRenewer:
             link = links.get(connection, name=new["interface"])
             if link is not None:
                 dhcp.apply(connection, link.index, new, renewal.config, previous=lease)
+                if renewal.lease.get("lost") or new["address"] != lease["address"]:
+                    dhcp.add_configured_routes(connection, link.index, new["interface"], renewal.config)
         renewal.lease, renewal.failures = new, 0
 
     def _mark_lost(self, key: str, renewal: _Renewal, reason: str) -> None:

@@ -165,7 +165,7 @@ def test_an_ipv4_lease_is_released_if_no_server_grants_an_ipv6_lease() -> None:
 @on_a_node
 def test_a_recorded_lease_is_renewed_and_replaced_if_the_server_refuses_it() -> None:
     host = node()
-    config = {"name": "net1", "dhcp": ["ipv4"]}
+    config = {"name": "net1", "dhcp": ["ipv4"], "routes": [{"destination": "10.60.0.0/16", "scope": "link"}]}
     renewer, changes = recording_renewer()
     with Pod() as pod:
         with server():
@@ -184,6 +184,7 @@ def test_a_recorded_lease_is_renewed_and_replaced_if_the_server_refuses_it() -> 
             until(lambda: changes[-1]["address"] == "10.1.0.77/24")
             shown = pod.run("ip -4 addr show net1")
             assert "10.1.0.77/24" in shown and lease["address"] not in shown
+            assert "10.60.0.0/16 dev net1" in pod.run("ip route")  # the kernel had removed it with the old address
             renewer.stop("claim/one")
             until(lambda: "DHCPRELEASE" in server_log())
         renewer.close()
