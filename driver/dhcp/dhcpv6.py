@@ -29,7 +29,8 @@ _SERVERS = "ff02::1:2"
 _SERVER_PORT, _CLIENT_PORT = 547, 546
 _MSG_SOLICIT, _MSG_ADVERTISE, _MSG_REQUEST, _MSG_RENEW, _MSG_REBIND, _MSG_REPLY, _MSG_RELEASE = 1, 2, 3, 5, 6, 7, 8
 _OPT_CLIENT_ID, _OPT_SERVER_ID, _OPT_IA_NA, _OPT_IA_ADDRESS, _OPT_ELAPSED_TIME, _OPT_STATUS_CODE = 1, 2, 3, 5, 8, 13
-_STATUS_NAMES = {1: "UnspecFail", 2: "NoAddrsAvail", 3: "NoBinding", 4: "NotOnLink", 5: "UseMulticast"}
+_UNSPEC_FAIL = 1
+_STATUS_NAMES = {_UNSPEC_FAIL: "UnspecFail", 2: "NoAddrsAvail", 3: "NoBinding", 4: "NotOnLink", 5: "UseMulticast"}
 _IAID = 1
 #: The start of an IA_NA: IAID, T1, T2. Of an IA address: address, preferred and valid lifetime.
 _IA_NA, _IA_ADDRESS = struct.Struct("!III"), struct.Struct("!16sII")
@@ -103,7 +104,8 @@ class Client6:
         """Send a request repeatedly, and return the first reply that assigns an address.
 
         An Advertise without a usable address is ignored (RFC 8415, section 18.2.9). So is a Reply without one, unless
-        it refuses the request or revokes the address. Raises Refusal for these, and NoLease after `deadline`."""
+        it refuses the request or revokes the address. After UnspecFail the request is repeated (section 18.2.10).
+        Raises Refusal for a refusal or revocation, and NoLease after `deadline`."""
         transaction_id = secrets.token_bytes(3)
         wanted = _MSG_ADVERTISE if kind == _MSG_SOLICIT else _MSG_REPLY
 
@@ -121,7 +123,7 @@ class Client6:
                 reply = _parse_reply(data[4:], address)
                 if reply.address:
                     return reply
-                if reply.refusal and wanted == _MSG_REPLY:
+                if reply.refusal and not reply.temporary and wanted == _MSG_REPLY:
                     raise Refusal(self._action, 0, reply.refusal)
                 reason = reply.refusal or "the server assigned no usable address"
         raise no_lease(self._action, "DHCPv6", reason)
@@ -140,7 +142,8 @@ class _Reply:
     """What a server says about the IA_NA of this client. `server` is its DUID.
 
     `address` (16 bytes) is the one to use, and empty if there is none. Then `refusal` says how the server refused the
-    request or revoked its addresses; empty if it did neither. Lifetimes and times are in seconds.
+    request or revoked its addresses; empty if it did neither. It is `temporary` if the server could not process the
+    request for an unspecified reason. Lifetimes and times are in seconds.
     """
 
     server: bytes
@@ -150,15 +153,19 @@ class _Reply:
     valid: int = 0
     renew_time: int = 0
     rebind_time: int = 0
+    temporary: bool = False
 
 
 def _parse_reply(options: bytes, requested: bytes) -> _Reply:
     """The content of a reply to a request for the address `requested`, which is empty if any will do."""
     server = _first(options, _OPT_SERVER_ID)
     ia = next((value for kind, value in parse_options(options) if kind == _OPT_IA_NA and _is_valid_ia(value)), b"")
-    failure = _failure(options) or _failure(ia[_IA_NA.size :])
-    if failure:
-        return _Reply(server, f"the server refused it: {failure}")
+    code = _status(options) or _status(ia[_IA_NA.size :])
+    if code:
+        text = _status_text(options) or _status_text(ia[_IA_NA.size :])
+        name = _STATUS_NAMES.get(code, f"status {code}")
+        refusal = f"the server refused it: {name}{f' ({text})' if text else ''}"
+        return _Reply(server, refusal, temporary=code == _UNSPEC_FAIL)
     revoked = False
     usable = []
     for kind, value in parse_options(ia[_IA_NA.size :]):
@@ -183,14 +190,15 @@ def _is_valid_ia(value: bytes) -> bool:
     return iaid == _IAID and not 0 < rebind_time < renew_time
 
 
-def _failure(options: bytes) -> str:
-    """The name and the message of the status code among options; empty for success (RFC 8415, section 21.13)."""
+def _status(options: bytes) -> int:
+    """The status code among options; 0 for success (RFC 8415, section 21.13)."""
     value = _first(options, _OPT_STATUS_CODE)
-    code = struct.unpack_from("!H", value)[0] if len(value) >= 2 else 0
-    if not code:
-        return ""
-    text = value[2:].decode(errors="replace")
-    return _STATUS_NAMES.get(code, f"status {code}") + (f" ({text})" if text else "")
+    return int.from_bytes(value[:2], "big") if len(value) >= 2 else 0
+
+
+def _status_text(options: bytes) -> str:
+    """The message of the status code among options; empty for success."""
+    return _first(options, _OPT_STATUS_CODE)[2:].decode(errors="replace") if _status(options) else ""
 
 
 def _packed_address(lease: Lease) -> bytes:

@@ -240,6 +240,19 @@ def test_a_refused_renewal_says_so(reply: bytes, reason: str) -> None:
 
 
 @on_a_node
+@pytest.mark.parametrize("rebind", [False, True], ids=["renew", "rebind"])
+def test_a_renewal_is_repeated_after_an_unspecified_failure(rebind: bool) -> None:
+    granted = association(assigned(1, 100, 1000))
+    failed = association(dhcpv6.option(13, b"\0\1busy"))
+    reached(granted, granted, failed, granted, failed)
+    lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
+    assert dhcp.renew(NODE_NETNS, lease, rebind, 3)["address"] == lease["address"]
+    with pytest.raises(NoLease, match=r"the server refused it: UnspecFail \(busy\)") as caught:
+        dhcp.renew(NODE_NETNS, lease, rebind, 0.3)
+    assert not isinstance(caught.value, Refusal)
+
+
+@on_a_node
 def test_dhcpv6_requests_say_how_long_the_exchange_has_taken() -> None:
     granted = association(assigned(1, 100, 1000))
     running = reached(None, None, granted, None, granted)
