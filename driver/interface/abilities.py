@@ -10,8 +10,7 @@ from ..base.objects import ObjectView
 from ..dra.kube.problems import Problem
 from ..dra.kube.reader import child as below
 from ..kernel import dad, links, sysctls, vf
-from ..kernel import ethtool as driver_settings
-from ..kernel.ethtool import Ethtool
+from ..kernel.ethtool import Ethtool, resolve
 from ..kernel.netlink import Netlink
 
 #: RFC 791: every IPv4 link carries packets of 68 bytes.
@@ -61,12 +60,11 @@ def _check_link(link: links.Link, config: ObjectView, path: str, problems: list[
 def _check_ethtool(name: str, config: ObjectView, path: str, problems: list[Problem]) -> None:
     with Ethtool() as tool:
         wanted = config.get("features", {})
-        missing = driver_settings.resolve(wanted, tool.features(name), tool.fixed_features(name))[1] if wanted else []
+        unchangeable = resolve(wanted, tool.feature_states(name))[1] if wanted else {}
         flags = tool.private_flags(name)
         _sizes, max_sizes = tool.rings(name)
-    for feature in missing:
-        at = below(below(path, "features"), feature)
-        problems.append(Problem(at, "this interface has no such feature that can be changed", "unsupported"))
+    for feature, reason in unchangeable.items():
+        problems.append(Problem(below(below(path, "features"), feature), reason, "unsupported"))
     for flag in config.get("privateFlags", {}):
         if flag not in flags:
             message = f"this interface has {', '.join(sorted(flags)) or 'no private flags'}"

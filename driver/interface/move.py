@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ..base.errors import Refused
 from ..base.objects import ObjectView
-from ..kernel import ethtool as driver_settings
 from ..kernel import links, netlink, stacked, vf
 from ..kernel.ethtool import Ethtool
 from ..kernel.links import step
@@ -141,9 +140,4 @@ def set_ethtool(name: str, netns: Path | None, config: ObjectView) -> None:
             tool.set_private_flags(name, settings.get("privateFlags", {}))
         with step(f"set features of {name}"):
             if settings.get("features"):
-                known, fixed = tool.features(name), tool.fixed_features(name)
-                features, unknown = driver_settings.resolve(settings["features"], known, fixed)
-                if unknown:
-                    raise OSError(errno.EOPNOTSUPP, f"{', '.join(unknown)}: no such feature, or it cannot be changed")
-                if features:
-                    tool.set_features(name, features)
+                tool.set_features(name, settings["features"])

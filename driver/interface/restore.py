@@ -16,7 +16,7 @@ import typing as t
 
 from ..base.objects import ObjectView
 from ..kernel import addresses, link_dump, links, netlink, programs, qdiscs, routes, sysctls, vf
-from ..kernel.ethtool import Ethtool, EthtoolState
+from ..kernel.ethtool import Ethtool, EthtoolState, recorded_flow_rules
 from ..kernel.ethtool_netlink import EthtoolNetlink
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
@@ -175,14 +175,14 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
             "channels": tool.set_channels,
             "rings": tool.set_rings,
             "privateFlags": tool.set_private_flags,
-            "features": tool.set_features,
+            "features": tool.request_features,  # some may not have been active on the node either
         }
         for key, write in writers.items():
             changed = {setting: value for setting, value in wanted[key].items() if now[key].get(setting) != value}
             if changed:
                 _try(notes, f"ethtool {key}", write, name, changed)
         if "flowRules" in state:  # not in records of older drivers
-            _try(notes, "ethtool flowRules", tool.set_flow_rules, name, state["flowRules"])
+            _try(notes, "ethtool flowRules", tool.set_flow_rules, name, recorded_flow_rules(state))
             _try(notes, "ethtool RSS", tool.set_rss, name, state["spreading"])
 
 

@@ -10,6 +10,7 @@ Commands and structures are those of linux/ethtool.h.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -20,23 +21,32 @@ import typing as t
 
 from . import netns as namespaces
 
+# the names of linux/sockios.h and linux/ethtool.h
 _SIOCETHTOOL = 0x8946
-_GDRVINFO, _GRINGPARAM, _SRINGPARAM, _GSTRINGS, _GPERMADDR = 0x03, 0x10, 0x11, 0x1B, 0x20
-_GPFLAGS, _SPFLAGS, _GSSET_INFO, _GFEATURES, _SFEATURES = 0x27, 0x28, 0x37, 0x3A, 0x3B
-_GCHANNELS, _SCHANNELS = 0x3C, 0x3D
-_RULE_COUNT, _GET_RULE, _ALL_RULES, _DELETE_RULE, _INSERT_RULE = 0x2E, 0x2F, 0x30, 0x31, 0x32
-_GRSSH, _SRSSH = 0x46, 0x47
-#: struct ethtool_rxnfc: its size, the offset and size of the rule, and the offset of the rule's location
-_RXNFC, _RULE, _RULE_BYTES, _LOCATION, _COUNT = 192, 16, 168, 160, 184
+_ETHTOOL_GDRVINFO, _ETHTOOL_GRINGPARAM, _ETHTOOL_SRINGPARAM = 0x03, 0x10, 0x11
+_ETHTOOL_GSTRINGS, _ETHTOOL_GPERMADDR = 0x1B, 0x20
+_ETHTOOL_GPFLAGS, _ETHTOOL_SPFLAGS, _ETHTOOL_GSSET_INFO = 0x27, 0x28, 0x37
+_ETHTOOL_GRXCLSRLCNT, _ETHTOOL_GRXCLSRULE, _ETHTOOL_GRXCLSRLALL = 0x2E, 0x2F, 0x30
+_ETHTOOL_SRXCLSRLDEL, _ETHTOOL_SRXCLSRLINS = 0x31, 0x32
+_ETHTOOL_GFEATURES, _ETHTOOL_SFEATURES = 0x3A, 0x3B
+_ETHTOOL_GCHANNELS, _ETHTOOL_SCHANNELS = 0x3C, 0x3D
+_ETHTOOL_GRSSH, _ETHTOOL_SRSSH = 0x46, 0x47
+_ETH_SS_PRIV_FLAGS, _ETH_SS_FEATURES = 2, 4
+_ETH_GSTRING_LEN = 32
+#: The bit in the flow type of a rule that spreads its packets over the queues of an RSS context.
+_FLOW_RSS = 0x20000000
+#: struct ethtool_rxnfc: its size; the offset and size of `fs`, which is the rule; the offset of the rule's `location`
+#: in `fs`; and the offset of the union of `rule_cnt` and `rss_context`.
+_RXNFC_BYTES, _FS, _FS_BYTES, _FS_LOCATION, _RULE_CNT = 192, 16, 168, 160, 184
 #: struct ethtool_rxfh
 _RXFH = struct.Struct("=IIIIBB2xI")
-_SS_PRIVATE_FLAGS, _SS_FEATURES = 2, 4
-_STRING = 32
 _IFREQ = struct.Struct("@16sP16x")
 #: The fields of struct ethtool_ringparam and ethtool_channels, in order. After the command, the structures contain the
 #: maximum of each field, then the current value of each.
 _RINGS = ("rx", "rxMini", "rxJumbo", "tx")
 _CHANNELS = ("rx", "tx", "other", "combined")
+#: Error numbers with which drivers report that they do not support something.
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
 
 #: The kernel's feature names for each name of `ethtool -K`; a trailing * matches any suffix.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -54,22 +64,67 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 _SHORT = ("rx", "tx", "sg", "tso", "gso", "gro", "lro", "rxvlan", "txvlan", "ntuple", "rxhash")
 ALIASES.update(dict(zip(_SHORT, list(ALIASES.values()))))
+#: Features of these names that only extend others of the same name: if the others are off, TSO is off.
+_EXTENSIONS = (
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp-accecn-segmentation",
+    "tx-scatter-gather-fraglist",
+    "tx-checksum-fcoe-crc",
+    "tx-checksum-sctp",
+)
 
 
 class EthtoolState(t.TypedDict, total=False):
-    """The settings of an interface in a host state. `flowRules` are hexadecimal, by location. `spreading` is the RSS
-    configuration (`Ethtool.rss`). Host states of old releases contain neither."""
+    """The settings of an interface in a host state.
+
+    `features` are the requested states. `flowRules` are struct ethtool_rx_flow_spec in hexadecimal, and
+    `flowRuleContexts` the RSS contexts of those that have one, both by location. `spreading` is the RSS configuration
+    (`Ethtool.rss`). Records contain these keys, so they are never renamed; those of old releases lack the last three.
+    """
 
     features: dict[str, bool]
     privateFlags: dict[str, bool]
     rings: dict[str, int]
     channels: dict[str, int]
     flowRules: dict[str, str]
+    flowRuleContexts: dict[str, int]
     spreading: str
 
 
+class Feature(t.NamedTuple):
+    """A feature of a device: its number, and its bits in struct ethtool_get_features_block.
+
+    The kernel keeps the `requested` state even while the feature cannot have it, because the driver refuses it or
+    because of another feature. `active` is the state that the feature has.
+    """
+
+    bit: int
+    available: bool
+    requested: bool
+    active: bool
+    never_changed: bool
+
+    @property
+    def changeable(self) -> bool:
+        """Whether it can be turned on and off; `ethtool -k` shows the others as fixed."""
+        return self.available and not self.never_changed
+
+
+class FlowRule(t.NamedTuple):
+    """A rule by which a device steers or drops packets: struct ethtool_rx_flow_spec in hexadecimal, and its RSS
+    context. The context is None if the rule has none (no FLOW_RSS), or if an old record does not contain it."""
+
+    spec: str
+    rss_context: int | None = None
+
+
 class Ethtool:
-    """The driver settings of interfaces in one network namespace, as a context manager. Errors are OSError."""
+    """The settings of interfaces in one network namespace, as a context manager. `name` is always an interface's name.
+
+    Errors are OSError, with the number that net/ethtool/ioctl.c or the interface's driver returns. Getters return
+    nothing (an empty mapping or string) for what the driver does not support.
+    """
 
     def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
         self._socket = namespaces.run(netns, socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
@@ -83,7 +138,7 @@ class Ethtool:
     def bus(self, name: str) -> str:
         """The device's name on its bus, such as a PCI address; empty if the driver does not report it."""
         try:
-            reply = self._call(name, struct.pack("=I192x", _GDRVINFO))
+            reply = self._call(name, struct.pack("=I192x", _ETHTOOL_GDRVINFO))
         except OSError:
             return ""
         return reply[100:132].split(b"\0", 1)[0].decode(errors="replace")
@@ -91,55 +146,81 @@ class Ethtool:
     def permanent_mac(self, name: str) -> str:
         """The permanent MAC address; empty if the interface has none."""
         try:
-            reply = self._call(name, struct.pack("=II32x", _GPERMADDR, 32))
+            reply = self._call(name, struct.pack("=II32x", _ETHTOOL_GPERMADDR, 32))
         except OSError:
             return ""
         address = reply[8 : 8 + struct.unpack_from("=I", reply, 4)[0]]
         return address.hex(":") if any(address) else ""
 
-    def features(self, name: str) -> dict[str, bool]:
-        """The requested state of each feature that can be changed."""
-        names, blocks = self._features(name)
+    def feature_states(self, name: str) -> dict[str, Feature]:
+        """All features that this kernel knows, by its names."""
+        names = self._strings(name, _ETH_SS_FEATURES)
+        size = (len(names) + 31) // 32
+        reply = self._call(name, struct.pack("=II", _ETHTOOL_GFEATURES, size) + bytes(16 * size))
+        blocks = [struct.unpack_from("=4I", reply, 8 + 16 * block) for block in range(size)]
         return {
-            feature: bool(blocks[bit // 32][1] >> bit % 32 & 1)
+            feature: Feature(bit, *(bool(mask >> bit % 32 & 1) for mask in blocks[bit // 32]))
             for bit, feature in enumerate(names)
-            if feature and blocks[bit // 32][0] >> bit % 32 & 1
+            if feature
         }
 
-    def fixed_features(self, name: str) -> dict[str, bool]:
-        """The features that cannot be changed, and whether they are on."""
-        names, blocks = self._features(name)
-        changeable = self.features(name)
-        return {
-            feature: bool(blocks[bit // 32][2] >> bit % 32 & 1)
-            for bit, feature in enumerate(names)
-            if feature and feature not in changeable
-        }
+    def features(self, name: str) -> dict[str, bool]:
+        """The requested state of each feature that the driver can change."""
+        return {feature: state.requested for feature, state in self.feature_states(name).items() if state.available}
 
     def set_features(self, name: str, wanted: t.Mapping[str, bool]) -> None:
-        """Set features by the kernel's names. Raises OSError (EOPNOTSUPP) if the driver did not apply one as
-        requested."""
-        names, blocks = self._features(name)
-        request = [[0, 0] for _unused in blocks]
-        for feature, on in wanted.items():
-            if feature not in names:
+        """Turn features on or off, by the names of the kernel or of `ethtool -K`.
+
+        Raises OSError (EOPNOTSUPP) if a feature cannot be changed, or does not have the wanted state afterwards
+        (ETHTOOL_F_WISH in linux/ethtool.h). In both cases the requested states are those from before the call.
+        """
+        before = self.feature_states(name)
+        resolved, unchangeable = resolve(wanted, before)
+        if unchangeable:
+            reasons = "; ".join(f"{feature}: {reason}" for feature, reason in unchangeable.items())
+            raise OSError(errno.EOPNOTSUPP, reasons)
+        if not resolved:
+            return
+        self._request_features(name, before, resolved)
+        refused = _refused(wanted, resolved, self.feature_states(name))
+        if refused:
+            # if this fails, detach restores the features
+            with contextlib.suppress(OSError):
+                self._request_features(name, before, {feature: before[feature].requested for feature in resolved})
+            states = [f"{feature} of {name} is still {'off' if on else 'on'}" for feature, on in refused.items()]
+            cause = "its driver refuses the change, or another feature or setting prevents it"
+            raise OSError(errno.EOPNOTSUPP, f"{', '.join(states)}: {cause}")
+
+    def request_features(self, name: str, wanted: t.Mapping[str, bool]) -> None:
+        """Set the requested states of features, by the kernel's names. Whether they become active depends on the
+        driver and on other features. Raises OSError (EOPNOTSUPP) if this kernel does not know a feature, or after the
+        request, if the driver cannot change one."""
+        states = self.feature_states(name)
+        for feature in wanted:
+            if feature not in states:
                 raise OSError(errno.EOPNOTSUPP, f"unknown feature {feature}")
-            bit = names.index(feature)
-            request[bit // 32][0] |= 1 << bit % 32
-            request[bit // 32][1] |= on << bit % 32
-        self._call(
-            name, struct.pack("=II", _SFEATURES, len(blocks)) + b"".join(struct.pack("=II", *r) for r in request)
-        )
-        after = self.features(name)
+        self._request_features(name, states, wanted)
         for feature, on in wanted.items():
-            if after.get(feature) is not on:
-                raise OSError(errno.EOPNOTSUPP, f"feature {feature} could not be turned {'on' if on else 'off'}")
+            if not states[feature].available:  # the kernel ignores it (ETHTOOL_F_UNSUPPORTED)
+                raise OSError(errno.EOPNOTSUPP, f"feature {feature} cannot be turned {'on' if on else 'off'}")
+
+    def _request_features(self, name: str, states: t.Mapping[str, Feature], wanted: t.Mapping[str, bool]) -> None:
+        valid = [0] * (max(state.bit for state in states.values()) // 32 + 1)
+        requested = list(valid)
+        for feature, on in wanted.items():
+            block, bit = divmod(states[feature].bit, 32)
+            valid[block] |= 1 << bit
+            requested[block] |= on << bit
+        blocks = b"".join(struct.pack("=II", *block) for block in zip(valid, requested))
+        self._call(name, struct.pack("=II", _ETHTOOL_SFEATURES, len(valid)) + blocks)
 
     def private_flags(self, name: str) -> dict[str, bool]:
         """The driver's private flags; empty if it has none."""
         try:
-            names = self._strings(name, _SS_PRIVATE_FLAGS)
-            value = struct.unpack_from("=II", self._call(name, struct.pack("=II", _GPFLAGS, 0)))[1] if names else 0
+            names = self._strings(name, _ETH_SS_PRIV_FLAGS)
+            if not names:
+                return {}
+            value = struct.unpack_from("=II", self._call(name, struct.pack("=II", _ETHTOOL_GPFLAGS, 0)))[1]
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 return {}
@@ -148,100 +229,112 @@ class Ethtool:
 
     def set_private_flags(self, name: str, wanted: t.Mapping[str, bool]) -> None:
         """Set the flags one by one, so that an error can name the flag."""
-        names = self._strings(name, _SS_PRIVATE_FLAGS)
+        names = self._strings(name, _ETH_SS_PRIV_FLAGS)
         for flag, on in wanted.items():
             if flag not in names:
                 raise OSError(errno.EOPNOTSUPP, f"unknown private flag {flag}")
-            value = struct.unpack_from("=II", self._call(name, struct.pack("=II", _GPFLAGS, 0)))[1]
+            value = struct.unpack_from("=II", self._call(name, struct.pack("=II", _ETHTOOL_GPFLAGS, 0)))[1]
             bit = 1 << names.index(flag)
             if bool(value & bit) is not on:
                 try:
-                    self._call(name, struct.pack("=II", _SPFLAGS, value & ~bit | (bit if on else 0)))
+                    self._call(name, struct.pack("=II", _ETHTOOL_SPFLAGS, value & ~bit | (bit if on else 0)))
                 except OSError as error:
                     raise OSError(error.errno, f"private flag {flag}") from error
 
     def rings(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Current and maximum ring sizes, without rings that the device does not have."""
-        return self._numbers(name, _GRINGPARAM, _RINGS)
+        """Current and maximum ring sizes in descriptors, without rings that the device does not have."""
+        return self._numbers(name, _ETHTOOL_GRINGPARAM, _RINGS)
 
     def set_rings(self, name: str, wanted: t.Mapping[str, int]) -> None:
-        self._set_numbers(name, _GRINGPARAM, _SRINGPARAM, _RINGS, wanted)
+        """Set ring sizes in descriptors; the others stay."""
+        self._set_numbers(name, _ETHTOOL_GRINGPARAM, _ETHTOOL_SRINGPARAM, _RINGS, wanted)
 
     def channels(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
         """Current and maximum numbers of queues, without kinds that the device does not have."""
-        return self._numbers(name, _GCHANNELS, _CHANNELS)
+        return self._numbers(name, _ETHTOOL_GCHANNELS, _CHANNELS)
 
     def set_channels(self, name: str, wanted: t.Mapping[str, int]) -> None:
-        self._set_numbers(name, _GCHANNELS, _SCHANNELS, _CHANNELS, wanted)
+        """Set numbers of queues; the others stay."""
+        self._set_numbers(name, _ETHTOOL_GCHANNELS, _ETHTOOL_SCHANNELS, _CHANNELS, wanted)
 
-    def flow_rules(self, name: str) -> dict[str, str]:
-        """The rules by which the device steers or drops packets, by location, in hexadecimal."""
+    def flow_rules(self, name: str) -> dict[str, FlowRule]:
+        """The flow rules, by location."""
         try:
-            reply = self._call(name, self._rule_request(_RULE_COUNT))
-            count = struct.unpack_from("=I", reply, _COUNT)[0]
+            reply = self._call(name, _rule_request(_ETHTOOL_GRXCLSRLCNT))
+            count = struct.unpack_from("=I", reply, _RULE_CNT)[0]
             if not count:
                 return {}
-            request = self._rule_request(_ALL_RULES, count=count)[: _COUNT + 4] + bytes(4 * count)
-            locations = struct.unpack_from(f"={count}I", self._call(name, request.ljust(_RXNFC, b"\0")), _COUNT + 4)
+            request = _rule_request(_ETHTOOL_GRXCLSRLALL, last=count)[: _RULE_CNT + 4] + bytes(4 * count)
+            reply = self._call(name, request.ljust(_RXNFC_BYTES, b"\0"))
+            locations = struct.unpack_from(f"={count}I", reply, _RULE_CNT + 4)
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 return {}
             raise
         found = {}
         for location in locations:
-            reply = self._call(name, self._rule_request(_GET_RULE, location))
-            found[str(location)] = reply[_RULE : _RULE + _RULE_BYTES].hex()
+            reply = self._call(name, _rule_request(_ETHTOOL_GRXCLSRULE, location))
+            (flow_type,) = struct.unpack_from("=I", reply, _FS)
+            context = struct.unpack_from("=I", reply, _RULE_CNT)[0] if flow_type & _FLOW_RSS else None
+            found[str(location)] = FlowRule(reply[_FS : _FS + _FS_BYTES].hex(), context)
         return found
 
-    def set_flow_rules(self, name: str, wanted: t.Mapping[str, str]) -> None:
-        """Remove the rules that are not wanted, then add the missing ones."""
+    def set_flow_rules(self, name: str, wanted: t.Mapping[str, FlowRule]) -> None:
+        """Remove the rules that are not wanted, then add the missing ones. If a context is None, the rule is kept
+        whatever its context is; if it must be added and has FLOW_RSS, it gets context 0 (see `rss`)."""
         now = self.flow_rules(name)
-        for location, rule in now.items():
-            if wanted.get(location) != rule:
-                self._call(name, self._rule_request(_DELETE_RULE, int(location)))
+        kept = {
+            location
+            for location, rule in wanted.items()
+            if location in now
+            and rule.spec == now[location].spec
+            and rule.rss_context in (None, now[location].rss_context)
+        }
+        for location in now:
+            if location not in kept:
+                self._call(name, _rule_request(_ETHTOOL_SRXCLSRLDEL, int(location)))
         for location, rule in wanted.items():
-            if now.get(location) != rule:
-                request = bytearray(self._rule_request(_INSERT_RULE))
-                request[_RULE : _RULE + _RULE_BYTES] = bytes.fromhex(rule)
+            if location not in kept:
+                request = bytearray(_rule_request(_ETHTOOL_SRXCLSRLINS, last=rule.rss_context or 0))
+                request[_FS : _FS + _FS_BYTES] = bytes.fromhex(rule.spec)
                 self._call(name, bytes(request))
 
-    @staticmethod
-    def _rule_request(command: int, location: int = 0, count: int = 0) -> bytes:
-        request = bytearray(_RXNFC)
-        struct.pack_into("=I", request, 0, command)
-        struct.pack_into("=I", request, _RULE + _LOCATION, location)
-        struct.pack_into("=I", request, _COUNT, count)
-        return bytes(request)
-
     def rss(self, name: str) -> str:
-        """The RSS configuration (indirection table, key and hash function) as the kernel returns it, in hexadecimal;
-        empty if there is none."""
+        """The RSS configuration (indirection table, key and hash function) of RSS context 0, which is for packets that
+        no flow rule matches: struct ethtool_rxfh in hexadecimal; empty if there is none."""
         try:
-            sizes = self._call(name, _RXFH.pack(_GRSSH, 0, 0, 0, 0, 0, 0))
-            _unused, _unused, table, key, _unused, _unused, _unused = _RXFH.unpack_from(sizes)
-            if not table and not key:
+            reply = self._call(name, _RXFH.pack(_ETHTOOL_GRSSH, 0, 0, 0, 0, 0, 0))
+            indir_size, key_size = _RXFH.unpack_from(reply)[2:4]
+            if not indir_size and not key_size:
                 return ""
-            return self._call(name, _RXFH.pack(_GRSSH, 0, table, key, 0, 0, 0) + bytes(4 * table + key)).hex()
+            request = _RXFH.pack(_ETHTOOL_GRSSH, 0, indir_size, key_size, 0, 0, 0) + bytes(4 * indir_size + key_size)
+            return self._call(name, request).hex()
         except OSError as error:
             if error.errno in _UNSUPPORTED:
                 return ""
             raise
 
     def set_rss(self, name: str, wanted: str) -> None:
+        """Set the RSS configuration to what `rss` has returned. An empty one changes nothing."""
         if wanted and wanted != self.rss(name):
             reply = bytes.fromhex(wanted)
-            self._call(name, struct.pack("=I", _SRSSH) + reply[4:])
+            self._call(name, struct.pack("=I", _ETHTOOL_SRSSH) + reply[4:])
 
     def read(self, name: str) -> EthtoolState:
         """All settings, as part of the host state."""
-        return {
+        rules = self.flow_rules(name)
+        state: EthtoolState = {
             "features": self.features(name),
             "privateFlags": self.private_flags(name),
             "rings": self.rings(name)[0],
             "channels": self.channels(name)[0],
-            "flowRules": self.flow_rules(name),
+            "flowRules": {location: rule.spec for location, rule in rules.items()},
             "spreading": self.rss(name),
         }
+        contexts = {location: rule.rss_context for location, rule in rules.items() if rule.rss_context is not None}
+        if contexts:  # otherwise absent: releases that do not know this key would report a difference
+            state["flowRuleContexts"] = contexts
+        return state
 
     def _numbers(self, name: str, command: int, fields: t.Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
         try:
@@ -262,19 +355,15 @@ class Ethtool:
             reply[0] = put
             self._call(name, struct.pack("=9I", *reply))
 
-    def _features(self, name: str) -> tuple[list[str], list[tuple[int, ...]]]:
-        names = self._strings(name, _SS_FEATURES)
-        size = (len(names) + 31) // 32
-        reply = self._call(name, struct.pack("=II", _GFEATURES, size) + bytes(16 * size))
-        return names, [struct.unpack_from("=4I", reply, 8 + 16 * block) for block in range(size)]
-
     def _strings(self, name: str, kind: int) -> list[str]:
-        reply = self._call(name, struct.pack("=IIQI", _GSSET_INFO, 0, 1 << kind, 0))
+        reply = self._call(name, struct.pack("=IIQI", _ETHTOOL_GSSET_INFO, 0, 1 << kind, 0))
         if not struct.unpack_from("=Q", reply, 8)[0]:
             return []
         count = struct.unpack_from("=I", reply, 16)[0]
-        reply = self._call(name, struct.pack("=III", _GSTRINGS, kind, count) + bytes(_STRING * count))
-        texts = [reply[12 + _STRING * number : 12 + _STRING * (number + 1)] for number in range(count)]
+        reply = self._call(name, struct.pack("=III", _ETHTOOL_GSTRINGS, kind, count) + bytes(_ETH_GSTRING_LEN * count))
+        texts = [
+            reply[12 + _ETH_GSTRING_LEN * number : 12 + _ETH_GSTRING_LEN * (number + 1)] for number in range(count)
+        ]
         return [text.split(b"\0", 1)[0].decode(errors="replace") for text in texts]
 
     def _call(self, name: str, request: bytes) -> bytes:
@@ -283,31 +372,68 @@ class Ethtool:
         return buffer.raw
 
 
-#: Error numbers with which drivers report that they do not support something.
-_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
+def recorded_flow_rules(state: EthtoolState) -> dict[str, FlowRule]:
+    """The flow rules of a host state, by location."""
+    contexts = state.get("flowRuleContexts", {})
+    return {location: FlowRule(spec, contexts.get(location)) for location, spec in state["flowRules"].items()}
 
 
-def resolve(
-    wanted: t.Mapping[str, bool], known: t.Collection[str], fixed: t.Mapping[str, bool]
-) -> tuple[dict[str, bool], list[str]]:
-    """The wanted features under the kernel's names, and the names of those that cannot be applied. `known` are the
-    features that can be changed. A feature of `fixed` that has the wanted state needs no change. If one name stands for
-    several features, it is on if one of them is on, and off if all are off (as in `ethtool -k`)."""
+def resolve(wanted: t.Mapping[str, bool], states: t.Mapping[str, Feature]) -> tuple[dict[str, bool], dict[str, str]]:
+    """The wanted states under the kernel's names, and why other wanted features cannot be set, by their wanted names.
+
+    The names of `wanted` are those of the kernel or of `ethtool -K`. As in `ethtool -k`, a name for several features is
+    on if one of them is on, and off if all of them are off. A feature that cannot be changed is no problem if it has
+    the wanted state.
+    """
     resolved: dict[str, bool] = {}
-    unknown = []
+    unchangeable: dict[str, str] = {}
     for feature, on in wanted.items():
-        patterns = (feature,) if feature in known or feature in fixed else ALIASES.get(feature, ())
-        matches = _matching(patterns, known)
-        resolved.update(dict.fromkeys(matches, on))
-        states = [fixed[name] for name in _matching(patterns, fixed)]
-        if not matches and not (states and any(states) is on):
-            unknown.append(feature)
-    return resolved, unknown
+        members = _members(feature, states)
+        changeable = [member for member in members if states[member].changeable]
+        always_on = [member for member in members if states[member].active and member not in changeable]
+        if not members:
+            unchangeable[feature] = "this interface has no such feature"
+        elif on and not changeable and not always_on:
+            unchangeable[feature] = "this interface cannot turn it on"
+        elif not on and always_on:
+            unchangeable[feature] = f"this interface cannot turn off {', '.join(always_on)}"
+        else:
+            resolved.update(dict.fromkeys(changeable, on))
+    return resolved, unchangeable
 
 
-def _matching(patterns: t.Collection[str], names: t.Collection[str]) -> list[str]:
+def _refused(
+    wanted: t.Mapping[str, bool], resolved: t.Mapping[str, bool], states: t.Mapping[str, Feature]
+) -> dict[str, bool]:
+    """The features that do not have the wanted state, under the kernel's names, with the wanted state. If a name for
+    several features is wanted on, one of them suffices, as some exclude each other (checksums of netdev_fix_features in
+    net/core/dev.c); an extension only suffices if nothing else was requested."""
+    refused: dict[str, bool] = {}
+    for feature, on in wanted.items():
+        # without those that cannot be changed, and those for which another wanted name requests the opposite
+        members = [member for member in _members(feature, states) if resolved.get(member) is on]
+        differing = [member for member in members if states[member].active is not on]
+        if on:
+            needed = [member for member in members if member not in _EXTENSIONS] or members
+            differing = needed if set(needed) <= set(differing) else []
+        refused.update(dict.fromkeys(differing, on))
+    return refused
+
+
+def _members(feature: str, names: t.Collection[str]) -> list[str]:
+    """The features that a name of the kernel or of `ethtool -K` stands for."""
+    patterns = (feature,) if feature in names else ALIASES.get(feature, ())
     return [
         name
         for name in sorted(names)
         if any(name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])) for pattern in patterns)
     ]
+
+
+def _rule_request(command: int, location: int = 0, last: int = 0) -> bytes:
+    """A struct ethtool_rxnfc; `last` is its union of `rule_cnt` and `rss_context`."""
+    request = bytearray(_RXNFC_BYTES)
+    struct.pack_into("=I", request, 0, command)
+    struct.pack_into("=I", request, _FS + _FS_LOCATION, location)
+    struct.pack_into("=I", request, _RULE_CNT, last)
+    return bytes(request)

@@ -23,7 +23,7 @@ from lanewise_driver.base.errors import KernelError, Refused
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel import links
-from lanewise_driver.kernel.ethtool import Ethtool
+from lanewise_driver.kernel.ethtool import Ethtool, Feature, resolve
 from lanewise_driver.kernel.netlink import Netlink
 
 
@@ -178,6 +178,8 @@ def test_a_rule_that_is_deleted_while_a_pod_has_the_interface_is_not_restored() 
         ),
         ({"addresses": [], "routes": [{"destination": "fd01::/32", "gateway": "fd00::1"}]}, "fd01::/32"),
         ({"ethtool": {"features": {"no-such": True}}}, "no-such"),
+        # the kernel turns TSO off without scatter-gather
+        ({"ethtool": {"features": {"sg": False, "tso": True}}}, "tx-tcp-segmentation of one is still off"),
         ({"ethtool": {"privateFlags": {"no-such": True}}}, "no-such"),
         ({"ethtool": {"rings": {"rx": 512}}}, "rings"),
         ({"sysctls": {"net.ipv4.conf.IFNAME.nothing": 1}}, "nothing"),
@@ -279,12 +281,60 @@ def test_a_feature_whose_fixed_state_is_the_requested_one_is_accepted() -> None:
         interfaces.attach(nodes.ONE, host, config, pod.pin)
         with Ethtool(pod.pin) as ethtool:
             assert not ethtool.features("net1")["tx-tcp-segmentation"]
-            assert ethtool.fixed_features("net1")["rx-lro"] is False
+            assert not ethtool.feature_states("net1")["rx-lro"].active
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
     assert interfaces.snapshot(nodes.ONE) == host
     for feature in ("lro", "large-receive-offload", "rx-lro"):
         (problem,) = interfaces.check(nodes.ONE, {"ethtool": {"features": {feature: True}}})
         assert problem.path.startswith("ethtool.features") and feature in problem.path
+
+
+@nodes.on_a_node
+def test_refused_features_keep_their_state() -> None:
+    """Without checksums or scatter-gather the kernel turns TSO off, but keeps the request, so that TSO would start
+    with them."""
+    nodes.node()
+    with Ethtool() as tool:
+        tool.set_features("one", {"tso": False, "gro": False})
+        before = tool.feature_states("one")
+        with pytest.raises(OSError, match="tx-tcp-segmentation of one is still off: its driver refuses"):
+            tool.set_features("one", {"tx-checksum-ip-generic": False, "tx-tcp-segmentation": True, "gro": True})
+        assert tool.feature_states("one") == before
+        with pytest.raises(OSError, match="tx-tcp-segmentation of one is still off, .*: its driver refuses"):
+            tool.set_features("one", {"sg": False, "tso": True})
+        assert tool.feature_states("one") == before
+        with pytest.raises(OSError, match=r"^\[Errno 95\] no-such: this interface has no such feature"):
+            tool.set_features("one", {"gro": True, "no-such": True})
+        assert tool.feature_states("one") == before
+        tool.set_features("one", {"tso": True})
+        assert tool.feature_states("one")["tx-tcp-segmentation"].active
+
+
+@pytest.mark.parametrize(
+    ("wanted", "resolved", "unchangeable"),
+    [
+        ({"tx": True}, {"tx-checksum-ip-generic": True}, {}),
+        ({"tx": False}, {}, {"tx": "this interface cannot turn off tx-checksum-sctp"}),
+        ({"tx-checksum-ip-generic": False}, {"tx-checksum-ip-generic": False}, {}),
+        ({"rxhash": True}, {}, {}),
+        ({"rxhash": False}, {}, {"rxhash": "this interface cannot turn off rx-hashing"}),
+        ({"rx-lro": False, "lro": False}, {}, {}),
+        ({"lro": True}, {}, {"lro": "this interface cannot turn it on"}),
+        ({"vlan-challenged": False}, {}, {"vlan-challenged": "this interface cannot turn off vlan-challenged"}),
+        ({"nope": False}, {}, {"nope": "this interface has no such feature"}),
+    ],
+)
+def test_features_in_a_fixed_state_are_reported_unless_it_is_the_wanted_one(
+    wanted: dict[str, bool], resolved: dict[str, bool], unchangeable: dict[str, str]
+) -> None:
+    states = {
+        "tx-checksum-ip-generic": Feature(3, available=True, requested=True, active=True, never_changed=False),
+        "tx-checksum-sctp": Feature(4, available=False, requested=True, active=True, never_changed=False),
+        "rx-hashing": Feature(5, available=False, requested=False, active=True, never_changed=False),
+        "rx-lro": Feature(6, available=False, requested=False, active=False, never_changed=False),
+        "vlan-challenged": Feature(7, available=True, requested=True, active=True, never_changed=True),
+    }
+    assert resolve(wanted, states) == (resolved, unchangeable)
 
 
 @nodes.on_a_node
