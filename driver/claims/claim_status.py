@@ -42,19 +42,20 @@ _TEMPORARY_STATUSES = (401, 409, 429, 500, 502, 503, 504)
 _MAX_REJECTED = 1000
 #: Seconds between two attempts after errors.
 _MIN_DELAY, _MAX_DELAY = 1.0, 60.0
-#: Maximum bytes of a condition's message.
-_MESSAGE_BYTES = 1024
+#: Maximum bytes of a condition's message. The API allows 32768 (ValidateCondition in
+#: k8s.io/apimachinery/pkg/apis/meta/v1/validation), but each condition of each device of the claim repeats a failure.
+_MAX_MESSAGE_BYTES = 1024
 #: Maximum addresses of a device in the API (NetworkDeviceDataMaxIPs in pkg/apis/resource/types.go).
 MAX_ADDRESSES = 16
-#: The field in the API server's message if a claim's opaque configuration contains blanks. The server compares the old
-#: allocation with the new one, opaque configurations byte by byte. But it writes these without blanks, so a
-#: configuration that was stored with blanks always counts as changed, whatever the patch is.
-_ALLOCATION = "status.allocation"
-_BLANKS = (
-    "the opaque configuration of the claim, or of its DeviceClass, was stored with blanks between the JSON tokens, so "
-    "the API server rejects every change of the claim's status; this does not affect the pod's devices"
+#: The field in the API server's message if a claim's opaque configuration contains whitespace between JSON tokens. The
+#: server compares the old allocation with the new one, opaque configurations byte by byte. But it writes these without
+#: whitespace, so a configuration that was stored with it always counts as changed, whatever the patch is.
+_ALLOCATION_FIELD = "status.allocation"
+_WHITESPACE = (
+    "the opaque configuration of the claim, or of its DeviceClass, was stored with whitespace between the JSON tokens, "
+    "so the API server rejects every change of the claim's status; this does not affect the pod's devices"
 )
-_FIX_BLANKS = "To get a status, write claims, templates and classes with 'kubectl apply --server-side'."
+_FIX_WHITESPACE = "To get a status, write claims, templates and classes with 'kubectl apply --server-side'."
 _FIX_REJECTED = "This does not affect the pod's devices; 'lanewise-driver status' on the node shows their state."
 
 
@@ -99,7 +100,7 @@ def devices(
 def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthProblem | None) -> Object:
     since = record.since
     if failure:
-        ready, reason, message = False, "Failed", failure.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
+        ready, reason, message = False, "Failed", failure
     elif device.admin:
         ready, reason, message = True, "AdminAccess", "the device is not moved"
     elif record.phase == ATTACHED and problem:
@@ -117,7 +118,7 @@ def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthP
             "type": condition_type,
             "status": str(ready),
             "reason": reason,
-            "message": message,
+            "message": message.encode()[:_MAX_MESSAGE_BYTES].decode(errors="ignore"),
             "lastTransitionTime": since or now(),
         }
         for condition_type in types
@@ -149,13 +150,13 @@ def _truncation(network: NetworkData | None) -> str:
 
 @dataclass
 class _PendingStatus:
-    """A status to write: from the monotonic time `due` on, and from `latest` on even while pods start or end. `delay`
+    """A status to write: from the monotonic time `due` on, and from `deadline` on even while pods start or end. `delay`
     is the number of seconds before the next attempt after an error."""
 
     claim: ClaimRef
     devices: list[Object] = field(default_factory=list)
     due: float = 0.0
-    latest: float = 0.0
+    deadline: float = 0.0
     done: t.Callable[[], None] | None = None
     delay: float = _MIN_DELAY
 
@@ -187,8 +188,8 @@ class Writer:
         self._thread: threading.Thread | None = None
         #: The UIDs of claims whose status the server always rejects: no more requests are sent for these.
         self._rejected: dict[str, None] = {}
-        #: Errors of requests that are repeated, by claim.
-        self._conditions = logs.Conditions(log)
+        #: The errors of requests that are tried again, by claim: each is logged once.
+        self._logged_errors = logs.Conditions(log)
 
     def put(
         self,
@@ -202,12 +203,14 @@ class Writer:
         server, and never raises. `settle` is the number of seconds to wait for a later change. An `urgent` status does
         not wait while pods start or end.
 
-        `done` is called in the writer's thread when the status is written, or when it turns out that it never can be.
+        `done` is called in the writer's thread when the status is written, or when the writer gives up: the claim no
+        longer exists, or the API server rejects the status. It is never called if a later `put` for the same claim
+        replaces this status before that, or if the writer is stopped.
         """
         with self._changed:
             due = time.monotonic() + (self._settle if settle is None else settle)
-            latest = due if urgent else due + BUSY_SECONDS
-            self._pending[claim.uid] = _PendingStatus(claim, devices, due, latest, done)
+            deadline = due if urgent else due + BUSY_SECONDS
+            self._pending[claim.uid] = _PendingStatus(claim, devices, due, deadline, done)
             self._changed.notify_all()
 
     def start(self) -> None:
@@ -219,7 +222,7 @@ class Writer:
         """Write pending statuses for at most `timeout` seconds, then end the thread."""
         with self._changed:
             for pending in self._pending.values():
-                pending.due = pending.latest = 0.0
+                pending.due = pending.deadline = 0.0
             self._changed.notify_all()
         self.wait(timeout)
         with self._changed:
@@ -247,7 +250,7 @@ class Writer:
                 try:
                     pending.done()
                 except Exception:
-                    log.exception("unexpected error after a status was written: this is a bug in the driver")
+                    log.exception("unexpected error after the last attempt to write a status: a bug in the driver")
             with self._changed:
                 self._writing = False
                 if retry and uid not in self._pending:
@@ -259,12 +262,12 @@ class Writer:
     def _next(self) -> tuple[str, float | None]:
         """The UID of the claim whose status is due, or an empty string; and the seconds until the next check (None:
         until a change)."""
-        now = time.monotonic()
-        due = {uid: pending for uid, pending in self._pending.items() if pending.due <= now}
+        monotonic = time.monotonic()
+        due = {uid: pending for uid, pending in self._pending.items() if pending.due <= monotonic}
         if not due:
-            return "", min((pending.due - now for pending in self._pending.values()), default=None)
+            return "", min((pending.due - monotonic for pending in self._pending.values()), default=None)
         if self.busy():
-            due = {uid: pending for uid, pending in due.items() if pending.latest <= now}
+            due = {uid: pending for uid, pending in due.items() if pending.deadline <= monotonic}
         return min(due, key=lambda uid: due[uid].due, default=""), BUSY_POLL_SECONDS
 
     def _write(self, pending: _PendingStatus) -> bool:
@@ -286,7 +289,7 @@ class Writer:
                 log.exception("could not write the claim's status: a bug in the driver")
                 self._count_error()
                 return False
-        self._conditions.clear(claim.uid)
+        self._logged_errors.clear(claim.uid)
         return False
 
     def _handle_api_error(self, pending: _PendingStatus, error: ApiError) -> bool:
@@ -299,14 +302,14 @@ class Writer:
             log.info("the claim's status is not written, because the claim no longer exists: %s", error.message)
             return False
         self._count_error()
-        if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and _ALLOCATION in error.message and pending.devices:
+        if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and _ALLOCATION_FIELD in error.message and pending.devices:
             self._rejected[claim.uid] = None
             while len(self._rejected) > _MAX_REJECTED:
                 self._rejected.pop(next(iter(self._rejected)))
-            what, fix = _BLANKS, _FIX_BLANKS
+            what, fix = _WHITESPACE, _FIX_WHITESPACE
         else:
             what, fix = f"the API server rejects the claim's status: {error.message}", _FIX_REJECTED
-        self._conditions.report(claim.uid, logging.ERROR, f"could not write the claim's status: {what}. {fix}")
+        self._logged_errors.report(claim.uid, logging.ERROR, f"could not write the claim's status: {what}. {fix}")
         if self._reporter:
             self._reporter.send(events.claim(claim), events.STATUS, what, fix)
         # an invalid status stays invalid; a missing permission may be granted later
@@ -314,7 +317,7 @@ class Writer:
 
     def _log_retry(self, claim: ClaimRef, error: DriverError) -> None:
         message = f"could not write the claim's status, trying again: {error.message}"
-        self._conditions.report(claim.uid, logging.WARNING, message)
+        self._logged_errors.report(claim.uid, logging.WARNING, message)
 
     def _count_error(self) -> None:
         if self._metrics:

@@ -280,9 +280,9 @@ class ClaimsNode:
             self.apply(manifest)
 
     def apply(self, manifest: Object) -> None:
-        """Apply an object as the collection does. If an object made by POST has blanks in opaque parameters, the server
-        changes them when it writes the object again, takes that for a change of the claim's spec, and so refuses every
-        update of the claim's status."""
+        """Apply an object as the collection does. If an object made by POST has whitespace in opaque parameters, the
+        server changes them when it writes the object again, takes that for a change of the claim's spec, and so refuses
+        every update of the claim's status."""
         plurals = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "DeviceClass": "deviceclasses"}
         plural = plurals.get(manifest["kind"], f"{manifest['kind'].lower()}s")
         metadata = manifest["metadata"]

@@ -198,7 +198,7 @@ def test_a_status_is_cleared_by_the_next_driver(node: ClaimsNode, sandbox: Sandb
     writer.stop()
 
 
-def test_a_claim_with_blanks_in_its_parameters_has_no_status_and_one_error(
+def test_a_claim_with_whitespace_in_its_parameters_has_no_status_and_one_error(
     node: ClaimsNode, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The API server refuses each status of such a claim, see ClaimsNode.apply."""
@@ -209,26 +209,26 @@ def test_a_claim_with_blanks_in_its_parameters_has_no_status_and_one_error(
         "requests": [{"name": "nic", "exactly": exactly}],
         "config": [{"opaque": {"driver": "lanewise.dev", "parameters": config}}],
     }
-    body = {"metadata": {"name": "blanks"}, "spec": {"devices": devices}}
-    node.plane.expect("POST", claims_node.CLAIMS, json.dumps(body).encode())  # json.dumps writes blanks
-    node.start_pod("blanks")
+    body = {"metadata": {"name": "spaced"}, "spec": {"devices": devices}}
+    node.plane.expect("POST", claims_node.CLAIMS, json.dumps(body).encode())  # json.dumps writes spaces
+    node.start_pod("spaced")
     reporter = events.Reporter(node.cluster)
     reporter.start()
     writer = Writer(node.cluster, settle=0, reporter=reporter)
     writer.start()
     service = node.service(writer)
-    service.prepare(node.claims["blanks"])
+    service.prepare(node.claims["spaced"])
     assert writer.wait(10)
-    service.attach(node.request("blanks", sandbox.path))
+    service.attach(node.request("spaced", sandbox.path))
     assert writer.wait(10) and "net1" in sandbox.links()
     assert service.recover() and writer.wait(10)
-    assert device_statuses(node, "blanks") == []
+    assert device_statuses(node, "spaced") == []
     (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert "blanks between the JSON tokens" in error and "--server-side" in error
+    assert "whitespace between the JSON tokens" in error and "--server-side" in error
     reporter.stop()
-    (event,) = events_about(node, "ResourceClaim", "blanks")
+    (event,) = events_about(node, "ResourceClaim", "spaced")
     assert event["reason"] == "StatusRefused" and "kubectl apply --server-side" in event["note"]
-    service.unprepare(node.claims["blanks"])
+    service.unprepare(node.claims["spaced"])
     assert writer.wait(10) and service.pending_status.uids() == []
     writer.stop()
 

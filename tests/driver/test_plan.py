@@ -32,9 +32,10 @@ from ansible_collections.lanewise.dra.tests.driver.plan_claims import (
 )
 from lanewise_driver.base.errors import MESSAGE_LIMIT, Busy, Refused
 from lanewise_driver.base.objects import Object
+from lanewise_driver.claims import claim_status
 from lanewise_driver.claims.metadata import POD_CLAIM_NAME
 from lanewise_driver.claims.plan import check_pod, consumer, plan
-from lanewise_driver.claims.records import Pod, decode, encode
+from lanewise_driver.claims.records import ATTACHED, Pod, decode, encode
 
 
 def test_a_record_has_everything_that_attach_needs() -> None:
@@ -51,6 +52,19 @@ def test_a_record_has_everything_that_attach_needs() -> None:
     assert (second.config, second.interface, second.lock) == ({}, "eth1v0", "0000:8a:00.0")
     assert first.known == KNOWN[PF]
     assert decode(encode(record)) == record
+
+
+def test_messages_of_conditions_are_bounded() -> None:
+    """The API server rejects a status with a longer message than 32768 bytes."""
+    record = planned(claim([result("nic", PF)]))
+    record.phase = ATTACHED
+    problem = claim_status.HealthProblem("ü" * 40000, "2026-01-01T00:00:00Z")
+    for statuses in (
+        claim_status.devices(record, failure="ü" * 40000),
+        claim_status.devices(record, problems={record.devices[0].key: problem}),
+    ):
+        messages = {condition["message"] for condition in statuses[0]["conditions"]}
+        assert messages == {"ü" * 512}
 
 
 def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
