@@ -88,17 +88,18 @@ class Paths:
 
     @property
     def attached_dir(self) -> Path:
-        """Markers of attached claims (`attached`). Hooks check them (hook/program.py)."""
+        """Markers of attached claims (`attached_marker`). Hooks check them (hook/program.py)."""
         return self.run_dir / "attached"
 
     @property
     def early_dir(self) -> Path:
-        """Markers of claims that were attached early (`early`)."""
+        """Markers of claims that were attached early (`early_marker`)."""
         return self.run_dir / "early"
 
     @property
     def share_factors(self) -> Path:
-        """The factors of divided NICs, as last reported (claims/share_factors.py)."""
+        """For each share of a NIC, by share ID: how many times the NIC's bandwidth is promised, as last reported
+        for the share's claim (claims/share_factors.py)."""
         return self.run_dir / "share-factors.json"
 
     @property
@@ -111,11 +112,12 @@ class Paths:
         return self.cdi_dir / f"k8s.{DRIVER}-claim-{uid}.json"
 
     def pod_map(self, uid: str) -> Path:
-        """The claim's map for its pod, beside the metadata of its requests: names of requests contain no dots."""
+        """The map that the claim's pod gets of its devices: which GPU belongs to which NIC (claims/pod_map.py). It is
+        beside the folders with the metadata of the claim's requests, whose names contain no dots."""
         return self.metadata_dir / uid / "map.json"
 
     def pod_facts(self, uid: str) -> Path:
-        """The data for the claim's map that is not in its record."""
+        """What the driver needs for `pod_map` and the claim's record does not contain (ClaimFiles.write_facts)."""
         return self.metadata_dir / uid / "facts.json"
 
     def pin(self, uid: str) -> Path:
@@ -123,11 +125,11 @@ class Paths:
         alive until the claim's devices are back on the node."""
         return self.netns_dir / uid
 
-    def attached(self, uid: str) -> Path:
+    def attached_marker(self, uid: str) -> Path:
         """A marker, an empty file: all of the claim's devices are configured in its pinned namespace."""
         return self.attached_dir / uid
 
-    def early(self, uid: str) -> Path:
+    def early_marker(self, uid: str) -> Path:
         """A marker: the claim was attached before its first container (hook/early.py). Empty until a container has
         started."""
         return self.early_dir / uid

@@ -134,10 +134,10 @@ class ClaimFiles:
         with _disk_errors():
             if attached:
                 self.paths.attached_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.paths.attached(uid).touch(mode=0o600)
+                self.paths.attached_marker(uid).touch(mode=0o600)
             else:
-                self.paths.attached(uid).unlink(missing_ok=True)
-                self.paths.early(uid).unlink(missing_ok=True)
+                self.paths.attached_marker(uid).unlink(missing_ok=True)
+                self.paths.early_marker(uid).unlink(missing_ok=True)
 
     def set_early(self, uid: str, early: bool) -> None:
         """Create the marker that the claim was attached before any container has started, or remove it. Hooks that find
@@ -145,9 +145,9 @@ class ClaimFiles:
         with contextlib.suppress(OSError):
             if early:
                 self.paths.early_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self.paths.early(uid).write_bytes(b"")
+                self.paths.early_marker(uid).write_bytes(b"")
             else:
-                self.paths.early(uid).unlink(missing_ok=True)
+                self.paths.early_marker(uid).unlink(missing_ok=True)
 
     def remove(self, uid: str) -> None:
         """Remove all files of a claim."""
@@ -177,7 +177,7 @@ class ClaimFiles:
 def awaits_container(paths: Paths, uid: str) -> bool:
     """Whether a claim was attached early, and no container has started since."""
     try:
-        return paths.early(uid).stat().st_size == 0
+        return paths.early_marker(uid).stat().st_size == 0
     except OSError:
         return False
 

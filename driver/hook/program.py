@@ -91,7 +91,7 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
 
 
 def _mark_started(folder: str, uid: str) -> None:
-    """Record that a container has started, if the claim was attached early (Paths.early)."""
+    """Record that a container has started, if the claim was attached early (Paths.early_marker)."""
     try:
         marker = os.open(f"{folder}/early/{uid}", os.O_WRONLY | os.O_CLOEXEC)
         os.write(marker, b"started\n")
@@ -103,9 +103,9 @@ def _mark_started(folder: str, uid: str) -> None:
 def is_attached(folder: str, uid: str, netns: int) -> bool:
     """Whether the claim's devices are configured in the container's network namespace.
 
-    Two conditions: the driver's marker exists (Paths.attached, which the driver removes before it changes a device),
-    and the namespace that the driver has pinned for the claim is this one. The pin keeps that namespace alive, so no
-    other namespace can have the same device and inode.
+    Two conditions: the driver's marker exists (Paths.attached_marker, which the driver removes before it changes a
+    device), and the namespace that the driver has pinned for the claim is this one. The pin keeps that namespace alive,
+    so no other namespace can have the same device and inode.
     """
     try:
         os.stat(f"{folder}/attached/{uid}")

@@ -97,7 +97,7 @@ def test_devices_are_attached_when_containerd_records_the_sandbox(  # noqa: PLR0
     service = node.service()
     claim, path = node.claims["one"], str(sandbox.path)
     pod = dict(node.request("one", sandbox.path).annotations)
-    attached = node.paths.attached(claim.uid)
+    attached = node.paths.attached_marker(claim.uid)
     monkeypatch.setattr(cli, "START_TIMEOUT_SECONDS", -1)
 
     def write_bundle(name: str, content: t.Any, *, slowly: bool = False) -> None:

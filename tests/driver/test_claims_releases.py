@@ -143,7 +143,7 @@ def test_after_a_rollback_hooks_find_devices_only_in_their_namespace(node: Claim
     first = Sandbox()
     service.attach(node.request("one", first.path))
     uid = node.claims["one"].uid
-    assert node.paths.attached(uid).exists()
+    assert node.paths.attached_marker(uid).exists()
     service.close()
     old_driver.run(job(node, attach_step(node, "one", sandbox)))
     assert "net1" in sandbox.links() and "net1" not in first.links()

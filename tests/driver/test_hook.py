@@ -266,17 +266,17 @@ def test_the_hook_does_not_contact_the_driver_if_the_devices_are_attached(paths:
     netns.pin(f"/proc/{container}/ns/net", pin)
     try:
         assert Hook(paths, container, 0.1).result()[0] == 1  # pinned, but not attached yet
-        paths.attached(CLAIM_UID).touch()
+        paths.attached_marker(CLAIM_UID).touch()
         started = time.monotonic()
         assert Hook(paths, container, 30).result() == (0, "")
         assert time.monotonic() - started < 20
-        assert not paths.early(CLAIM_UID).exists()  # it was not attached early
-        paths.early(CLAIM_UID).touch()
+        assert not paths.early_marker(CLAIM_UID).exists()  # it was not attached early
+        paths.early_marker(CLAIM_UID).touch()
         assert Hook(paths, os.getpid(), 0.1).result()[0] == 1 and claim_files.awaits_container(paths, CLAIM_UID)
         command = [sys.executable, "-I", "-S", str(paths.hook_program), str(paths.hook_socket), CLAIM_UID, "30"]
         subprocess.run(command, input=json.dumps({"pid": container}).encode(), check=True)
         assert not claim_files.awaits_container(paths, CLAIM_UID)
-        paths.early(CLAIM_UID).write_bytes(b"")
+        paths.early_marker(CLAIM_UID).write_bytes(b"")
         assert claim_files.awaits_container(paths, CLAIM_UID)
         # the shell script decides without Python, which is slow to start
         without_python = dataclasses.replace(paths, hook_python=Path("/bin/false"))
