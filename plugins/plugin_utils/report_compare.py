@@ -45,16 +45,16 @@ _SYSTEM = (
 )
 
 
-def shape_of(view: View) -> str:
-    """The node's fingerprint, or one that is computed here if the facts have none."""
+def fingerprint_of(view: View) -> str:
+    """The fingerprint of a node's topology, or one that is computed here if the facts have none."""
     if view.topology.fingerprint:
         return view.topology.fingerprint
     parts = sorted(f"{d.kind} {d.address} {d.model} {d.numa} {d.root} {d.bridges} {d.degraded}" for d in view.devices)
     return "report:" + hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def build_of(view: View) -> str:
-    """Vendor and product, else the processors; empty if neither is known. Peers have the same build."""
+def hardware_of(view: View) -> str:
+    """Vendor and product, else the processors; empty if neither is known. Peers have the same hardware."""
     system = view.topology.system
     product = system.product or system.board or ""
     if product and not product.startswith(_NO_PRODUCTS):
@@ -228,22 +228,22 @@ class Member(t.Protocol):
     """The fields of a node by which nodes are grouped."""
 
     host: str
-    build: str
+    hardware: str
     gpu_model: str
     gpus: int
-    shape: str
+    fingerprint: str
 
 
 @dataclass
-class Peers:
+class PeerGroup:
     """Nodes that should be alike, because they are the same product with the same GPU.
 
-    `usual` is the shape of more than half of them; None if there is none.
+    `usual` is the fingerprint of more than half of them; None if there is none.
     """
 
     name: str
     hosts: list[str] = field(default_factory=list)
-    shapes: dict[str, list[str]] = field(default_factory=dict)  # shape -> hosts, the most frequent first
+    by_fingerprint: dict[str, list[str]] = field(default_factory=dict)  # hosts, the most frequent fingerprint first
     usual: str | None = None
     comparable: bool = True  # False if it is unknown whether the nodes are of one kind
 
@@ -251,13 +251,15 @@ class Peers:
     def outliers(self) -> list[str]:
         if self.usual is None:
             return []
-        return [host for shape, hosts in self.shapes.items() if shape != self.usual for host in hosts]
+        return [
+            host for fingerprint, hosts in self.by_fingerprint.items() if fingerprint != self.usual for host in hosts
+        ]
 
 
-def group_peers(members: t.Sequence[Member]) -> list[Peers]:
-    """Group nodes by build and GPU model, the largest group first; hosts keep the order of `members`.
+def group_peers(members: t.Sequence[Member]) -> list[PeerGroup]:
+    """Group nodes by hardware and GPU model, the largest group first; hosts keep the order of `members`.
 
-    Nodes with an unknown build are not peers of each other.
+    Nodes with unknown hardware are not peers of each other.
 
     A node without a visible GPU joins the GPU nodes of its product if these are more than three times as many as the
     nodes without GPUs. It has then more likely lost its GPUs than been bought without them.
@@ -266,22 +268,24 @@ def group_peers(members: t.Sequence[Member]) -> list[Peers]:
     without_gpus: Counter[str] = Counter()
     for member in members:
         if member.gpus:
-            models.setdefault(member.build, Counter())[member.gpu_model] += 1
+            models.setdefault(member.hardware, Counter())[member.gpu_model] += 1
         else:
-            without_gpus[member.build] += 1
-    groups: dict[tuple[str, str], Peers] = {}
+            without_gpus[member.hardware] += 1
+    groups: dict[tuple[str, str], PeerGroup] = {}
     for member in members:
         model = member.gpu_model
-        if not member.gpus and member.build in models:
-            usual, number = min(models[member.build].items(), key=lambda item: (-item[1], item[0]))
-            if number > 3 * without_gpus[member.build]:
+        if not member.gpus and member.hardware in models:
+            usual, number = min(models[member.hardware].items(), key=lambda item: (-item[1], item[0]))
+            if number > 3 * without_gpus[member.hardware]:
                 model = usual
-        name = ", ".join([member.build or "Unknown product", *([model] if model else [])])
-        group = groups.setdefault((member.build, model), Peers(name=name, comparable=bool(member.build)))
+        name = ", ".join([member.hardware or "Unknown product", *([model] if model else [])])
+        group = groups.setdefault((member.hardware, model), PeerGroup(name=name, comparable=bool(member.hardware)))
         group.hosts.append(member.host)
-        group.shapes.setdefault(member.shape, []).append(member.host)
+        group.by_fingerprint.setdefault(member.fingerprint, []).append(member.host)
     for group in groups.values():
-        group.shapes = dict(sorted(group.shapes.items(), key=lambda item: (-len(item[1]), natural(item[1][0]))))
-        shape, hosts = next(iter(group.shapes.items()))
-        group.usual = shape if group.comparable and 2 * len(hosts) > len(group.hosts) else None
+        group.by_fingerprint = dict(
+            sorted(group.by_fingerprint.items(), key=lambda item: (-len(item[1]), natural(item[1][0])))
+        )
+        fingerprint, hosts = next(iter(group.by_fingerprint.items()))
+        group.usual = fingerprint if group.comparable and 2 * len(hosts) > len(group.hosts) else None
     return sorted(groups.values(), key=lambda group: (-len(group.hosts), group.name))

@@ -13,8 +13,17 @@ from dataclasses import dataclass, field
 
 from . import report_tables as tables
 from .report_claims import NO_CLAIMS, ClaimedPairs
-from .report_compare import Peers
+from .report_compare import PeerGroup
 from .report_facts import SEVERITIES
+
+
+class NodeFinding(t.NamedTuple):
+    """A finding of a node, without its evidence."""
+
+    severity: str
+    id: str
+    summary: str
+    action: str
 
 
 @dataclass
@@ -26,40 +35,70 @@ class Node:
     file: str
     status: str = ""
     changed: str = ""
-    digest: str = ""
-    bare: bool = False  # the facts have no PCI functions and no devices
-    build: str = ""
+    facts_digest: str = ""  # SHA-256 of the stored facts; empty if the node was never probed
+    without_devices: bool = False  # the facts have no PCI functions and no devices
+    hardware: str = ""  # see `report_compare.hardware_of`
     product: str = ""
     gpu_model: str = ""
     gpus: int = 0
     nics: int = 0
     nvme: int = 0
-    levels: str = ""
-    shape: str = ""
-    findings: list[tuple[str, str, str, str]] = field(default_factory=list)  # severity, id, summary, action
+    group_levels: str = ""  # the number of GPU-NIC groups by affinity level, such as `8 × PIX`
+    fingerprint: str = ""  # of the topology
+    findings: list[NodeFinding] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
-    peers: str = ""
+    peer_group: str = ""  # the name of its group
     claimed: ClaimedPairs = NO_CLAIMS
 
     @property
     def severities(self) -> dict[str, int]:
-        counts = Counter(finding[0] for finding in self.findings)
+        """The number of findings by severity."""
+        counts = Counter(finding.severity for finding in self.findings)
         return {severity: counts[severity] for severity in SEVERITIES}
 
 
 @dataclass
+class FindingVariant:
+    """Nodes whose findings of one id have the same texts. `summaries` has how often a node has each summary."""
+
+    nodes: list[Node]
+    summaries: dict[str, int]
+    actions: list[str]
+
+
+@dataclass
 class FindingGroup:
-    """A finding that several nodes may have. `nodes` has each node and how often it has the finding, by host."""
+    """The findings of all nodes with one severity and id. Their summaries may differ, and so may their actions."""
 
     severity: str
     id: str
-    summary: str
-    action: str
-    nodes: dict[str, tuple[Node, int]] = field(default_factory=dict)
+    by_host: dict[str, tuple[Node, list[NodeFinding]]] = field(default_factory=dict)
+
+    @property
+    def summaries(self) -> list[str]:
+        """The distinct summaries, those of most nodes first."""
+        counts = Counter(text for _node, found in self.by_host.values() for text in {one.summary for one in found})
+        return sorted(counts, key=lambda text: (-counts[text], text))
+
+    @property
+    def actions(self) -> list[str]:
+        """The distinct actions; findings may have none."""
+        return sorted({one.action for _node, found in self.by_host.values() for one in found if one.action})
+
+    @property
+    def variants(self) -> list[FindingVariant]:
+        """The nodes by the texts of their findings, the texts of most nodes first. Each node is in one of them."""
+        variants: dict[tuple[NodeFinding, ...], FindingVariant] = {}
+        for node, found in self.by_host.values():
+            texts = tuple(sorted(found))
+            summaries = dict(sorted(Counter(finding.summary for finding in texts).items()))
+            actions = sorted({finding.action for finding in texts if finding.action})
+            variants.setdefault(texts, FindingVariant([], summaries, actions)).nodes.append(node)
+        return sorted(variants.values(), key=lambda variant: -len(variant.nodes))
 
 
 @dataclass(frozen=True)
-class Shape:
+class DistinctTopology:
     """A distinct topology: its nodes, of which the first one is drawn, and the drawing (SVG; empty for none)."""
 
     first: Node
@@ -68,7 +107,11 @@ class Shape:
 
 
 class Counts(t.TypedDict):
-    """The numbers of the whole site, for the fleet page, `site.json` and the module's result."""
+    """The numbers of the whole site, for the fleet page, `site.json` and the module's result.
+
+    `probed` are nodes with facts, `groups` groups of peers, `shapes` distinct topologies, and `absent` nodes that the
+    latest run could not probe.
+    """
 
     nodes: int
     probed: int
@@ -81,7 +124,7 @@ class Counts(t.TypedDict):
     findings: dict[str, int]
 
 
-def cells(node: Node) -> tables.Row:
+def node_row(node: Node) -> tables.Row:
     """A row of nodes.csv."""
     return [
         node.shown,
@@ -91,36 +134,36 @@ def cells(node: Node) -> tables.Row:
         node.gpus,
         node.nics,
         node.nvme,
-        node.levels,
+        node.group_levels,
         *(node.severities[severity] for severity in SEVERITIES),
         "yes" if node.differences else "no",
-        node.shape,
+        node.fingerprint,
         node.changed,
     ]
 
 
-def counts_of(nodes: list[Node], groups: list[Peers]) -> Counts:
+def counts_of(nodes: list[Node], peer_groups: list[PeerGroup]) -> Counts:
     """The numbers of the whole site."""
-    severities = Counter(finding[0] for node in nodes for finding in node.findings)
+    severities = Counter(finding.severity for node in nodes for finding in node.findings)
     return {
         "nodes": len(nodes),
-        "probed": sum(bool(node.digest) for node in nodes),
+        "probed": sum(bool(node.facts_digest) for node in nodes),
         "gpus": sum(node.gpus for node in nodes),
         "nics": sum(node.nics for node in nodes),
-        "groups": len(groups),
-        "shapes": len({node.shape for node in nodes if node.shape}),
+        "groups": len(peer_groups),
+        "shapes": len({node.fingerprint for node in nodes if node.fingerprint}),
         "outliers": sum(bool(node.differences) for node in nodes),
         "absent": sum(bool(node.status) for node in nodes),
         "findings": {severity: severities[severity] for severity in SEVERITIES},
     }
 
 
-def by_finding(nodes: list[Node]) -> list[FindingGroup]:
-    """The findings of all nodes by severity and identifier, each with the nodes that have it."""
+def finding_groups(nodes: list[Node]) -> list[FindingGroup]:
+    """The findings of all nodes by severity and id, the most severe and most frequent first."""
     groups: dict[tuple[str, str], FindingGroup] = {}
     for node in nodes:
-        for severity, ident, summary, action in node.findings:
-            group = groups.setdefault((severity, ident), FindingGroup(severity, ident, summary, action))
-            _node, number = group.nodes.get(node.host, (node, 0))
-            group.nodes[node.host] = (node, number + 1)
-    return sorted(groups.values(), key=lambda group: (SEVERITIES.index(group.severity), -len(group.nodes), group.id))
+        for finding in node.findings:
+            key = (finding.severity, finding.id)
+            group = groups.setdefault(key, FindingGroup(*key))
+            group.by_host.setdefault(node.host, (node, []))[1].append(finding)
+    return sorted(groups.values(), key=lambda group: (SEVERITIES.index(group.severity), -len(group.by_host), group.id))

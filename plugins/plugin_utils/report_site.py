@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 
 from . import report_tables as tables
 from .report_claims import NO_CLAIMS, Claims
-from .report_compare import Peers, build_of, changes, differences, group_peers, shape_of
+from .report_compare import PeerGroup, changes, differences, fingerprint_of, group_peers, hardware_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
 from .report_forms import FORMS, check_facts_version
-from .report_nodes import Counts, Node, Shape, by_finding, cells, counts_of
+from .report_nodes import Counts, DistinctTopology, Node, NodeFinding, counts_of, finding_groups, node_row
 from .report_pages import Pages
 from .report_store import Store, Stored, facts_text, file_name
 from .values import Json, Result
@@ -177,23 +177,23 @@ class Site:
             self.diff.append("~ and more nodes")
 
     def _write(
-        self, nodes: list[Node], groups: list[Peers], counts: Counts, rows: _Rows, merged: _Merged, before: Json
+        self, nodes: list[Node], groups: list[PeerGroup], counts: Counts, rows: _Rows, merged: _Merged, before: Json
     ) -> None:
         """Write every file whose content changed. ``site.json`` is written after the files that it describes."""
         store = self.store
         for node in merged.fresh.values():
             store.write_node(node)
         rendered = self._write_pages(nodes, before)
-        store.write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [cells(node) for node in nodes]))
+        store.write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [node_row(node) for node in nodes]))
         store.write("devices.csv", tables.csv_of(tables.DEVICE_COLUMNS, rows.devices))
         store.write("findings.csv", tables.csv_of(tables.FINDING_COLUMNS, rows.findings))
         page = self.pages.index(
             nodes=nodes,
             by_host={node.host: node for node in nodes},
-            groups=groups,
+            peer_groups=groups,
             counts=counts,
-            findings=by_finding(nodes),
-            shapes=self._shapes(nodes),
+            findings=finding_groups(nodes),
+            topologies=self._topologies(nodes),
             absent=[node for node in nodes if node.status],
         )
         store.write("index.html", page)
@@ -208,16 +208,16 @@ class Site:
             return node
         text = self._facts_text(host)
         view = _view_of(text)
-        node.digest = hashlib.sha256(text.encode()).hexdigest()
+        node.facts_digest = hashlib.sha256(text.encode()).hexdigest()
         node.claimed = self._claims.of(host, text)
         system = view.topology.system
-        node.bare = view.is_bare
-        node.product, node.build = system.product or system.board or "", build_of(view)
-        node.gpu_model, node.levels, node.shape = view.gpu_model, view.levels, shape_of(view)
+        node.without_devices = view.is_bare
+        node.product, node.hardware = system.product or system.board or "", hardware_of(view)
+        node.gpu_model, node.group_levels, node.fingerprint = view.gpu_model, view.levels, fingerprint_of(view)
         node.gpus, node.nics = view.count("gpu", "accelerator"), view.count("nic")
         node.nvme = view.count("nvme")
         for finding in view.topology.findings:
-            node.findings.append((finding.severity, finding.id, finding.summary, finding.action))
+            node.findings.append(NodeFinding(finding.severity, finding.id, finding.summary, finding.action))
             rows.findings.append(
                 [
                     node.shown,
@@ -230,22 +230,22 @@ class Site:
                 ]
             )
         rows.devices.extend(tables.device_rows(node.shown, view))
-        node.findings.sort(key=lambda finding: (SEVERITIES.index(finding[0]), finding[1]))
+        node.findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), finding.id))
         return node
 
-    def _compare(self, nodes: list[Node]) -> list[Peers]:
-        """Group nodes with their peers, and set how each outlier differs. Nodes of one shape are compared once."""
-        probed = [node for node in nodes if node.digest]
+    def _compare(self, nodes: list[Node]) -> list[PeerGroup]:
+        """Group nodes with their peers, and set how each outlier differs. Equal topologies are compared once."""
+        probed = [node for node in nodes if node.facts_digest]
         by_host = {node.host: node for node in probed}
         groups = group_peers(probed)
         for group in groups:
             for host in group.hosts:
-                by_host[host].peers = group.name
+                by_host[host].peer_group = group.name
             if group.usual is None:
                 continue
-            usual = self._view(group.shapes[group.usual][0])
-            for shape, hosts in group.shapes.items():
-                if shape != group.usual:
+            usual = self._view(group.by_fingerprint[group.usual][0])
+            for fingerprint, hosts in group.by_fingerprint.items():
+                if fingerprint != group.usual:
                     lines = differences(self._view(hosts[0]), usual)
                     lines = lines or ["The fingerprints differ in a detail that the report does not show."]
                     for host in hosts:
@@ -258,7 +258,7 @@ class Site:
         known = known if isinstance(known, dict) else {}
         pages: dict[str, PageState] = {}
         for node in nodes:
-            if not node.digest:
+            if not node.facts_digest:
                 continue
             name = f"nodes/{node.file}.html"
             key = hashlib.sha256(
@@ -268,9 +268,9 @@ class Site:
                         node.host,
                         node.status,
                         node.changed,
-                        node.digest,
+                        node.facts_digest,
                         node.differences,
-                        node.peers,
+                        node.peer_group,
                         *([repr(node.claimed)] if node.claimed != NO_CLAIMS else ()),
                     ]
                 ).encode()
@@ -286,28 +286,28 @@ class Site:
             self.store.write(name, content)
         return pages
 
-    def _shapes(self, nodes: list[Node]) -> list[Shape]:
+    def _topologies(self, nodes: list[Node]) -> list[DistinctTopology]:
         """Each distinct topology with its nodes, the most frequent first. The first ones have a drawing."""
-        shapes: dict[str, list[Node]] = {}
+        by_fingerprint: dict[str, list[Node]] = {}
         for node in nodes:
-            if node.digest:
-                shapes.setdefault(node.shape, []).append(node)
+            if node.facts_digest:
+                by_fingerprint.setdefault(node.fingerprint, []).append(node)
         result = []
         for number, members in enumerate(
-            sorted(shapes.values(), key=lambda group: (-len(group), natural(group[0].host)))
+            sorted(by_fingerprint.values(), key=lambda group: (-len(group), natural(group[0].host)))
         ):
             first = members[0]
             drawing = ""
             if number < _MAX_DRAWINGS:
                 view = self._view(first.host)
                 drawing = draw(view, f"Topology of {first.shown}", prefix=f"shape{number}")
-            result.append(Shape(first, members, drawing))
+            result.append(DistinctTopology(first, members, drawing))
         return result
 
     def _site_file(
         self,
         nodes: list[Node],
-        groups: list[Peers],
+        groups: list[PeerGroup],
         counts: Counts,
         pages: dict[str, PageState],
         origins: dict[str, str],
@@ -326,8 +326,8 @@ class Site:
                     "gpus": node.gpus,
                     "nics": node.nics,
                     "nvme": node.nvme,
-                    "groups": node.levels,
-                    "fingerprint": node.shape,
+                    "groups": node.group_levels,
+                    "fingerprint": node.fingerprint,
                     "findings": node.severities,
                     "differences": node.differences,
                     "facts_changed": node.changed,

@@ -103,16 +103,54 @@ def test_an_outlier_is_described(built):
     assert any(line.startswith("outlier h100-09: 1 GPU fewer") for line in built.result["summary"])
 
 
+def list_items(page: t.Any, heading: str) -> list[str]:
+    """The outer list items of the findings with the id `heading` on the fleet page, as text."""
+    (details,) = (
+        one for one in page.iter(f"{XHTML}details") if heading in [e.text for e in one.iter(f"{XHTML}strong")]
+    )
+    (items,) = details.findall(f"{XHTML}ul")
+    return [" ".join("".join(item.itertext()).split()) for item in items]
+
+
+def test_the_fleet_page_shows_each_nodes_own_summary_of_a_finding(machines, report):
+    def node(*texts: tuple[str, str]) -> dict[str, t.Any]:
+        facts = copy.deepcopy(machines["hgx-h100"])
+        facts["findings"] = [
+            {"id": "slow", "severity": "warning", "summary": summary, "action": action} for summary, action in texts
+        ]
+        return facts
+
+    one, two, three = ("1 GPU is slow", "reseat"), ("2 GPUs are slow", "reseat"), ("the link is slow", "reseat")
+    report.run({"a": node(one), "b": node(two), "c": node(one), "d": node(three, three, one)})
+    text = report.text()
+    assert list_items(parse(text), "slow") == [
+        "a, c 1 GPU is slow",
+        "b 2 GPUs are slow",
+        "d 1 GPU is slow the link is slow (2)",
+    ]
+    assert '1 GPU is slow <span class="soft">· and 2 others</span>' in text and text.count("reseat") == 1
+    report.run({"a": node(one), "b": node(one, one), "c": node(one), "d": node(one)})
+    text = report.text()
+    assert list_items(parse(text), "slow") == ["a", "b (2)", "c", "d"] and text.count("1 GPU is slow") == 1
+    report.run({"a": node(one), "b": node(("1 GPU is slow", "wait")), "c": node(one), "d": node(one)})
+    assert list_items(parse(report.text()), "slow") == [
+        "a, c, d 1 GPU is slow What to do: reseat",
+        "b 1 GPU is slow What to do: wait",
+    ]
+    report.run({f"n{number}": node((f"{number} are slow", "reseat")) for number in range(101)})
+    items = list_items(parse(report.text()), "slow")
+    assert len(items) == 101 and items[-1] == "and the findings of other nodes, see findings.csv"
+
+
 def test_without_a_majority_there_is_no_outlier(machines, report):
     report.run({"a": machines["hgx-h100"], "b": without_gpu(machines["hgx-h100"], 0)})
     assert report.result["counts"]["outliers"] == 0
     assert "so it is unknown which one is right" in report.text()
 
 
-def node_like(host: str, product: str, gpus: int, shape: str) -> Node:
-    return Node(
-        host=host, shown=host, file=host, build=product, gpu_model="H100" if gpus else "", gpus=gpus, shape=shape
-    )
+def node_like(host: str, hardware: str, gpus: int, fingerprint: str) -> Node:
+    gpu_model = "H100" if gpus else ""
+    return Node(host, host, host, hardware=hardware, gpu_model=gpu_model, gpus=gpus, fingerprint=fingerprint)
 
 
 def test_node_that_lost_all_gpus_is_compared_with_gpu_nodes():
