@@ -34,7 +34,7 @@ def usage_page(folders: t.Sequence[str], title: str, usage: Usage, samples: t.Se
 
 
 def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.Any, int]:
-    """The plot of a resource, and the number of teams that it omits, which are those with the lowest charges."""
+    """The plot of a resource, and the number of teams that it does not show: those with the lowest charges."""
     start = samples[0].time
     charged: dict[str, float] = {}
     for sample in samples:
@@ -63,13 +63,13 @@ def replay_page(folders: t.Sequence[str], title: str, results: t.Sequence[Json])
     """
     pages = Pages(folders, title)
     shown = t.cast("list[Json]", cleaned([dict(result) for result in results]))
-    used = [Curve(str(result["name"]), [(row[0], row[1]) for row in result["curve"]]) for result in shown[:MAX_CURVES]]
-    waiting = [
-        Curve(str(result["name"]), [(row[0], row[2]) for row in result["curve"]]) for result in shown[:MAX_CURVES]
-    ]
+    drawn = shown[:MAX_CURVES]
+    used = [Curve(str(result["name"]), [(row[0], row[1]) for row in result["curve"]]) for result in drawn]
+    waiting = [Curve(str(result["name"]), [(row[0], row[2]) for row in result["curve"]]) for result in drawn]
     text = pages.environment.get_template("replay.html.j2").render(
         results=shown,
         used=plot("GPUs that running jobs use", used, "h"),
         waiting=plot("GPUs that waiting jobs request", waiting, "h"),
+        not_drawn=len(shown) - len(drawn),
     )
     return text.encode("utf-8", "replace")

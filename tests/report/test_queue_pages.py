@@ -77,6 +77,34 @@ def test_the_curve_of_a_plot_is_interrupted_where_a_value_is_missing() -> None:
     assert plot("t", [Curve("a", [])], "h") == ""
 
 
+@pytest.mark.parametrize("steps", [False, True])
+def test_a_point_that_is_connected_to_no_other_has_a_marker(steps: bool) -> None:
+    svg = str(plot("t", [Curve("a", [(2, 4)])], "h", steps=steps))
+    assert '<circle cx="46.0" cy="10.0" r="3" fill="var(--nic)"/>' in svg and svg.count("<circle") == 1
+    assert svg.count("2 h") == 1 and 'd=""' not in svg
+    svg = str(plot("t", [Curve("a", [(0, 1), (1, 2), None, (5, 1), None, (6, 0)]), Curve("b", [])], "h", steps=steps))
+    assert svg.count("<circle") == 2 and 'd=""' not in svg
+    assert "<circle" not in str(plot("t", [Curve("a", [(0, 1), (1, 2)])], "h", steps=steps))
+
+
+def test_a_plot_of_zeros_has_a_readable_axis() -> None:
+    assert ">1</text>" in str(plot("t", [Curve("a", [(0, 0), (1, 0)])], "h"))
+
+
+def test_the_pages_say_how_many_curves_the_plots_do_not_show() -> None:
+    result = score([Job(0, 0, "red", "red", 1, 3600)], {0: Run(0, [(9, 3000)], True, 1, True)}, 8, 7200)
+    for number in (5, 6):
+        results = [{"name": f"s{one}", **result} for one in range(number)]
+        text = queue_pages.replay_page(FOLDERS, "t", results).decode()
+        assert ("The plots show the first 5 of 6 settings." in text) == (number == 6)
+        assert text.count("<path") == 2 * (1 + 2 * 5)  # of two plots: the axes, and the curves with the legend
+    start = datetime(2026, 11, 25, tzinfo=timezone.utc)
+    shares = {f"t{number}": Share(4, number) for number in range(6)}
+    samples = [Sample(start + timedelta(minutes=minute), {"gpus": shares}, {}, {}, []) for minute in (0, 10)]
+    text = queue_pages.usage_page(FOLDERS, "t", totals(samples), samples, 900).decode()
+    assert "The plot does not show 1 more team, the table does." in text
+
+
 def test_hostile_names_are_escaped() -> None:
     for text in (usage(EVIL), replay(EVIL)):
         assert "<script>window" not in text and "<img" not in text and "\u202e" not in text
