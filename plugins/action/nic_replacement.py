@@ -250,8 +250,8 @@ class _Check:
         lines = ["the old card:", *(f"    {line}" for line in replacement.card_lines(old, {}))]
         if new:
             lines += ["the new card:", *(f"    {line}" for line in replacement.card_lines(new, {}))]
-            changes = replacement.identifier_changes(old, new)
-            lines += ["changed names and addresses:", *(f"    {line}" for line in changes)] if changes else []
+            changes = replacement.card_changes(old, new)
+            lines += ["changed names, addresses and firmware:", *(f"    {line}" for line in changes)] if changes else []
         lines += other_lines if self.options["other_changes"] else []
         return {"summary": lines, "problems": problems, "card": new or old, "finished": False, "published": []}
 

@@ -6,8 +6,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import typing as t
+from dataclasses import dataclass
+
+import yaml
 
 from ..module_utils.dra.kube.objects import Object
 from ..module_utils.host.engine.rules import Unfit, selector
@@ -20,7 +24,10 @@ from .report_facts import View, natural, read_facts
 from .values import Variables
 
 _MAX_DEPTH = 12  # of nested variables
-#: Variables that Ansible sets or that are read from the node. The inventory does not define them.
+#: Smaller whole numbers are not compared with identifiers, because they are usually something else.
+_MIN_NUMBER = 10_000
+#: Variables that are not searched: those of Ansible, internal ones (`__`), results of this collection's roles and
+#: modules, and options of the playbook.
 _NOT_IN_INVENTORY = re.compile(r"^(__|ansible_|topology_(facts|probe|report)$|replace_nic_|groups$|hostvars$|vars$)")
 
 
@@ -79,9 +86,13 @@ def inventory_lines(
             selected = _selected(select, nics, facts)
             if selected:
                 lines.append(f"dra_driver_settings.{kind}[{number}] selects {selected}")
-    for kind, patterns in _identifier_patterns(card).items():
-        for path in _matching_paths(variables or {}, re.compile("|".join(patterns), re.IGNORECASE)) if patterns else ():
-            lines.append(f"{path} contains its {kind}")
+    for kind, identifiers in _identifiers(card).items():
+        for path, number in _matching_paths(variables or {}, identifiers):
+            lines.append(
+                f"{path} may be its {kind}, which YAML read as a number (put it in quotes)"
+                if number
+                else f"{path} contains its {kind}"
+            )
     return lines
 
 
@@ -100,25 +111,75 @@ def _selected(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts, v
     return f"{', '.join(addresses)} by {', '.join(sorted(select)) or 'an empty selector'}" if addresses else ""
 
 
-def _identifier_patterns(card: Card) -> dict[str, list[str]]:
-    """Regular expressions for the identifiers of a card in any notation, by kind."""
+@dataclass(frozen=True)
+class _Identifiers:
+    """Identifiers of a card of one kind: a pattern that finds them in a text, and the numbers that YAML reads them as.
 
-    def pattern_for(value: str) -> str:
-        digits = re.sub("[^0-9a-f]", "", value.lower())
-        pairs = [digits[start : start + 2] for start in range(0, len(digits), 2)]
-        return "(?<![0-9a-f])" + "[:.-]?".join(pairs) + "(?![0-9a-f])"
+    The numbers are whole numbers or floats: `0123456` is octal, and `0000:59:00.0` a float in base 60.
+    """
 
-    serial = card["serial"] or ""  # some cards report only zeros
+    pattern: re.Pattern[str]
+    numbers: frozenset[tuple[type, float]]
+
+    def in_text(self, value: object) -> bool:
+        return isinstance(value, str) and bool(self.pattern.search(value))
+
+    def in_number(self, value: object) -> bool:
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return False
+        return (float if isinstance(value, float) else int, value) in self.numbers
+
+
+def _identifiers(card: Card) -> dict[str, _Identifiers]:
+    """The identifiers of a card by kind; kinds of which it has none are left out.
+
+    MAC addresses and GUIDs are found with `:`, `-`, `.` or nothing between two bytes, PCI addresses with their domain,
+    and all of them in upper and lower case.
+    """
+    hexadecimal = {"MAC address": macs(card), "GUID": guids(card)}
+    serial = card["serial"] or ""
+    plain = {
+        "serial number": [serial] if len(set(serial)) > 1 else [],  # some cards report only zeros
+        "PCI address": sorted(function_addresses(card)),
+    }
+    found = {}
+    for kind, values in hexadecimal.items():
+        digits = [value for value in (re.sub("[^0-9a-f]", "", value.lower()) for value in values) if value]
+        patterns = ["[:.-]?".join(re.findall("..?", value)) for value in digits]
+        texts = [*values, *digits, *(f"0x{value}" for value in digits)] if digits else []
+        found[kind] = (rf"(?<![0-9a-f])(?:{'|'.join(patterns)})(?![0-9a-f])", texts)
+    serials, addresses = ("|".join(map(re.escape, values)) for values in plain.values())
+    found["serial number"] = (rf"\b(?:{serials})\b", plain["serial number"])
+    found["PCI address"] = (rf"(?<![0-9a-f])(?:{addresses})(?![0-9a-f])", plain["PCI address"])
     return {
-        "MAC address": [pattern_for(mac) for mac in macs(card)],
-        "GUID": [pattern_for(guid) for guid in guids(card)],
-        "serial number": [rf"\b{re.escape(serial)}\b"] if len(set(serial)) > 1 else [],
-        "PCI address": [re.escape(address) + "(?![0-9a-f])" for address in sorted(function_addresses(card))],
+        kind: _Identifiers(re.compile(pattern, re.IGNORECASE), frozenset(_numbers(texts)))
+        for kind, (pattern, texts) in found.items()
+        if texts
     }
 
 
-def _matching_paths(value: object, pattern: re.Pattern[str], path: str = "", depth: int = 0) -> t.Iterator[str]:
-    """The paths of variables that match the pattern, such as `name.key[0]`, without values, which may be secret."""
+def _numbers(texts: t.Iterable[str]) -> t.Iterator[tuple[type, float]]:
+    """The numbers that texts become in a file of variables without quotes, each with its type."""
+    for text in texts:
+        if not re.fullmatch("[0-9a-fx:.]+", text, re.IGNORECASE):
+            continue
+        values: list[object] = []
+        with contextlib.suppress(ValueError, yaml.YAMLError):
+            values.append(yaml.safe_load(text))
+        with contextlib.suppress(ValueError):
+            values.append(int(text))  # as other formats than YAML read it
+        for value in values:
+            if isinstance(value, float) or (isinstance(value, int) and value >= _MIN_NUMBER):
+                yield type(value), value
+
+
+def _matching_paths(
+    value: object, identifiers: _Identifiers, path: str = "", depth: int = 0
+) -> t.Iterator[tuple[str, bool]]:
+    """The paths of variables that have an identifier, such as `name.key[0]`, and whether it is a number there.
+
+    The values are not returned, because they may be secret.
+    """
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
@@ -126,14 +187,14 @@ def _matching_paths(value: object, pattern: re.Pattern[str], path: str = "", dep
             if depth == 0 and _NOT_IN_INVENTORY.match(str(key)):
                 continue
             inner_path = f"{path}.{key}" if path else str(key)
-            if pattern.search(str(key)):
-                yield inner_path
-            yield from _matching_paths(item, pattern, inner_path, depth + 1)
+            if identifiers.in_text(key) or identifiers.in_number(key):
+                yield inner_path, not isinstance(key, str)
+            yield from _matching_paths(item, identifiers, inner_path, depth + 1)
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            yield from _matching_paths(item, pattern, f"{path}[{number}]", depth + 1)
-    elif isinstance(value, str) and pattern.search(value):
-        yield path
+            yield from _matching_paths(item, identifiers, f"{path}[{number}]", depth + 1)
+    elif identifiers.in_text(value) or identifiers.in_number(value):
+        yield path, not isinstance(value, str)
 
 
 def published_devices(card: Card, node: str, cluster: Variables) -> list[Object]:
@@ -155,15 +216,15 @@ def published_devices(card: Card, node: str, cluster: Variables) -> list[Object]
 
 def cluster_lines(devices: t.Sequence[Object], claims: t.Sequence[Object]) -> list[str]:
     """What uses the card's devices in the cluster, one line each."""
-    users = {}
+    allocations = {}
     for claim in claims:
         name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
         pods = ", ".join(f"{user['resource'].removesuffix('s')} {user['name']}" for user in reserved)
-        users[name] = f"allocated to claim {name}" + (f", used by {pods}" if pods else "")
+        allocations[name] = f"allocated to claim {name}" + (f", used by {pods}" if pods else "")
     return [
         f"{device['driver']} publishes {device['name']} ({device['address']})"
-        + (": " + "; ".join(users[name] for name in device["claims"]) if device["claims"] else "")
+        + (": " + "; ".join(allocations[name] for name in device["claims"]) if device["claims"] else "")
         for device in devices
     ]
 
@@ -242,7 +303,8 @@ def _link_text(link: Link) -> str:
 def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) -> list[str]:
     """How the node's other devices differ, one sentence each. Their configuration (VFs, drivers) is ignored."""
     of_cards = function_addresses(old) | (function_addresses(new) if new else set())
-    view_after, view_before = _rest(after, function_addresses(new or old)), _rest(before, function_addresses(old))
+    view_after = _without_card(after, function_addresses(new or old))
+    view_before = _without_card(before, function_addresses(old))
     known = {device.address: device for device in view_before.devices}
     in_pods = {nic.address for view in (view_before, view_after) for nic in view.topology.nics if nic.elsewhere}
     for device in view_after.devices:
@@ -269,8 +331,9 @@ def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card 
     return lines
 
 
-def _rest(facts: NodeFacts, functions: set[str]) -> View:
-    """A node without the functions of a card, and without facts that depend on them or on configuration."""
+def _without_card(facts: NodeFacts, functions: set[str]) -> View:
+    """A node without the functions of a card (their PCI addresses), and without facts that depend on them or on
+    configuration."""
     view = View(read_facts(facts))
     view.topology.groups = []
     view.devices = [device for device in view.devices if device.address not in functions]
@@ -280,27 +343,30 @@ def _rest(facts: NodeFacts, functions: set[str]) -> View:
     return view
 
 
-def identifier_changes(old: Card, new: Card) -> list[str]:
-    """Changed names and identifiers, one line each, because other systems may refer to them."""
+def card_changes(old: Card, new: Card) -> list[str]:
+    """Changed names, identifiers and firmware, one line each, because other systems may refer to them."""
     lines = []
     if old["serial"] != new["serial"]:
         lines.append(f"serial number {old['serial'] or 'unknown'} -> {new['serial'] or 'unknown'}")
     for function, before in zip(new["functions"], old["functions"], strict=False):
         for port, old_port in zip(function["interfaces"], before["interfaces"], strict=False):
-            lines += _renamed(port["name"], old_port["name"], "MAC address", port["mac"], old_port["mac"])
+            lines += _changes_of_device(port["name"], old_port["name"], "MAC address", port["mac"], old_port["mac"])
         for device, old_device in zip(function["rdma"], before["rdma"], strict=False):
-            lines += _renamed(device["name"], old_device["name"], "GUID", device["guid"], old_device["guid"])
+            lines += _changes_of_device(device["name"], old_device["name"], "GUID", device["guid"], old_device["guid"])
         for device, old_device in zip(function["rdma"], before["rdma"], strict=False):
             if device["firmware"] and old_device["firmware"] and device["firmware"] != old_device["firmware"]:
                 lines.append(f"{device['name']}: firmware {old_device['firmware']} -> {device['firmware']}")
     return lines
 
 
-def _renamed(name: str, before: str, kind: str, value: str | None, value_before: str | None) -> t.Iterator[str]:
-    if value != value_before:
-        yield f"{name}: {kind} {value_before or 'unknown'} -> {value or 'unknown'}"
-    if name != before:
-        yield f"{before} is now {name}"
+def _changes_of_device(
+    name: str, old_name: str, kind: str, identifier: str | None, old_identifier: str | None
+) -> t.Iterator[str]:
+    """The changes of an interface or RDMA device. `kind` is the kind of its identifier, such as `GUID`."""
+    if identifier != old_identifier:
+        yield f"{name}: {kind} {old_identifier or 'unknown'} -> {identifier or 'unknown'}"
+    if name != old_name:
+        yield f"{old_name} is now {name}"
 
 
 def counterparts(old: Card, new: Card, addresses: t.Iterable[str]) -> list[str]:

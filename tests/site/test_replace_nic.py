@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible.parsing.dataloader import DataLoader
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
@@ -157,6 +158,58 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     files_before = site.files()
     output = site.after()
     assert "changed=0" in output and "The card was already replaced" in output and site.files() == files_before
+
+
+@pytest.fixture(name="node_facts", scope="module")
+def _node_facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
+    return facts(build("hgx-h100", tmp_path_factory.mktemp("machines") / "hgx-h100"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("'0123456'", "serial"),
+        ("sn-0123456", "serial"),
+        ("0123456", "serial number"),  # octal
+        ("123456", "serial number"),  # has lost its leading zero
+        ("10:20:30:40:50:16", "MAC address"),  # base 60
+        ("102030405016", "MAC address"),
+        ("0xa088c20300010203", "GUID"),
+        ("A088.C203.0001.0203", "guid"),
+        ("0000:49:00.0", "PCI address"),  # base 60
+        ("'0000:49:00.0'", "address"),
+        ("10000:49:00.0", ""),  # another domain
+        ("1234567", ""),
+        ("42798.0", ""),
+        ("true", ""),
+    ],
+)
+def test_identifiers_in_the_inventory_are_found_also_if_yaml_reads_them_as_numbers(node_facts, text, kind):
+    card = find(cards(node_facts), address=RAIL)
+    (function,) = card["functions"]
+    function = {
+        **function,
+        "interfaces": [{"name": "eth0", "mac": "10:20:30:40:50:16"}],
+        "rdma": [{"name": "mlx5_0", "guid": "a088:c203:0001:0203", "firmware": None}],
+    }
+    card = {**card, "serial": "0123456", "functions": [function]}
+    variables = DataLoader().load(f"switch:\n  - port: {text}\nnames:\n  ? {text}\n  : x\n")
+    names = {"serial": "serial number", "guid": "GUID", "address": "PCI address"}
+    endings = {
+        f"contains its {names[kind]}"
+        if kind in names
+        else f"may be its {kind}, which YAML read as a number (put it in quotes)"
+    }
+    lines = replacement.inventory_lines(card, node_facts, variables=variables)
+    assert [line.partition(" ")[2] for line in lines] == [*endings, *endings] * bool(kind)
+    assert [line.partition(".")[0] for line in lines] == ["switch[0]", "names"] * bool(kind)
+
+
+def test_small_numbers_and_odd_serial_numbers_match_nothing(node_facts):
+    card = find(cards(node_facts), address=RAIL)
+    for serial in ("000042", "...", "1.", "0x", "9" * 5000):
+        lines = replacement.inventory_lines({**card, "serial": serial}, node_facts, variables={"mtu": 42, "rate": 1.5})
+        assert lines == []
 
 
 def test_a_card_without_a_slot_is_selected_by_address_or_serial_number(site):
