@@ -10,18 +10,18 @@ import typing as t
 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import FabricAndProbe
 from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import faults, without_nulls
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_errors import module_arguments, option_errors
 
 
 class ActionModule(NodeAction):
     ANSWER = FabricAndProbe
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        problems = faults(self._task.args)
+        problems = option_errors(self._task.args)
         if problems:
             lines = "\n".join(["nothing was changed:", *problems])
             return {"failed": True, "changed": False, "msg": lines, "problems": problems}
-        self._task.args = without_nulls(self._task.args)
+        self._task.args = module_arguments(self._task.args)
         planned = self._task.args.pop("planned", None)
         if planned and self._task.check_mode:
             result = super(NodeAction, self).run(tmp, task_vars)  # only its checks, without calling the module

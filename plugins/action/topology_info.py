@@ -15,7 +15,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import Fabric
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import packed
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import options_of_role
 from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction, checked_result
-from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import faults, without_nulls
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_errors import module_arguments, option_errors
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
 _FABRIC = "lanewise.dra.fabric"
@@ -78,9 +78,13 @@ class ActionModule(NodeAction):
             or args.get("import_file")
         ):
             return None
-        if options.get("root", "/") != args.get("root", "/") or faults(options) or not self._role_accepts(variables):
+        if (
+            options.get("root", "/") != args.get("root", "/")
+            or option_errors(options)
+            or not self._role_accepts(variables)
+        ):
             return None
-        return {**without_nulls(options), "topology": {name: args[name] for name in OPTIONS if name in args}}
+        return {**module_arguments(options), "topology": {name: args[name] for name in OPTIONS if name in args}}
 
     def _role_accepts(self, variables: Variables) -> bool:
         """Whether the role fabric would start with the variables of the host."""

@@ -176,7 +176,7 @@ SAFETY: Spec = {
 }
 
 
-def without_nulls(settings: Settings, prefix: str = "") -> tuple[Settings, list[str]]:
+def split_nulls(settings: Settings, prefix: str = "") -> tuple[Settings, list[str]]:
     """The settings that are not null, and the names of those that are null, such as `ethtool.pause`.
 
     Ansible refuses null for an option with choices, and sets every missing option to null.
@@ -187,7 +187,7 @@ def without_nulls(settings: Settings, prefix: str = "") -> tuple[Settings, list[
         if value is None:
             unset.append(f"{prefix}{name}")
         elif isinstance(value, dict):
-            found[name], inner_unset = without_nulls(value, f"{prefix}{name}.")
+            found[name], inner_unset = split_nulls(value, f"{prefix}{name}.")
             unset += inner_unset
         else:
             found[name] = value

@@ -255,7 +255,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import
     RULE,
     SAFETY,
     nulls,
-    without_nulls,
+    split_nulls,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Unfit
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import merged, merged_with_nulls
@@ -278,7 +278,7 @@ def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
     """The profiles, validated like the settings of a rule. Fails the module if one is invalid."""
     validated, problems = {}, []
     for name, settings in module.params["profiles"].items():
-        values, unset = without_nulls(settings or {})
+        values, unset = split_nulls(settings or {})
         checked = ArgumentSpecValidator(NIC).validate(values)
         problems += [f"profiles.{name}: {message}" for message in checked.error_messages]
         validated[name] = merged_with_nulls(merged({}, checked.validated_parameters), nulls(unset))

@@ -17,7 +17,7 @@ import pytest
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NODE, RULE
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import boards
-from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import _is_plain, faults, without_nulls
+from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_errors import _is_plain, module_arguments, option_errors
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
@@ -71,10 +71,19 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
             "profiles.our.vfs[0].vlan: [] is not a whole number",
         ),
         ({"nics": [{"select": {"rail": ["x"]}}]}, "nics[0].select.rail: ['x'] is not a list of whole numbers"),
+        (
+            {"nics": [{"select": {"link_layer": ["ethernet", "ib"]}}]},
+            "nics[0].select.link_layer: ['ethernet', 'ib'] is not a list with values from: ethernet, infiniband",
+        ),
+        ({"node": {"kernel_args": {}}}, "node.kernel_args: {} is not a list of strings"),
+        (
+            {"node": {"hugepages": [{"size": "2M", "count": 1, "x": 1}]}},
+            "node.hugepages[0]: x is not known: use one of count, numa_nodes, size",
+        ),
     ],
 )
 def test_a_message_contains_the_index_and_key_of_the_invalid_value(args: dict[str, t.Any], message: str) -> None:
-    assert faults(args) == [message]
+    assert option_errors(args) == [message]
 
 
 def test_valid_values_and_nulls_are_accepted() -> None:
@@ -88,10 +97,12 @@ def test_valid_values_and_nulls_are_accepted() -> None:
             "roce": {"tos": None},
         }
     ]
-    assert faults({"nics": rules, "node": {"kernel_args": None, "acs": "gpudirect"}, "profiles": {"x": None}}) == []
+    assert (
+        option_errors({"nics": rules, "node": {"kernel_args": None, "acs": "gpudirect"}, "profiles": {"x": None}}) == []
+    )
 
 
-def test_faults_are_reported_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
+def test_errors_are_reported_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
     hosts = {"one": {"topology_root": machine("cpu-rdma"), "fabric_node": {"hugepages": "4096"}}}
     assert "one: node.hugepages: '4096' is not a list of mappings" in run_playbook(tmp_path, hosts, "rollout", rc=2)
 
@@ -219,7 +230,7 @@ def test_task_processes_do_not_have_to_load_the_filters() -> None:
 
 def test_a_node_gets_only_the_profiles_that_its_rules_use() -> None:
     profiles = {"a": {"mtu": 9000}, "b": {"mtu": 1500}}
-    sent = without_nulls({"nics": [{"profile": "b"}, {"profile": None}, {}], "profiles": profiles})
+    sent = module_arguments({"nics": [{"profile": "b"}, {"profile": None}, {}], "profiles": profiles})
     assert sent["profiles"] == {"b": {"mtu": 1500}}
-    assert without_nulls({"nics": [{"profile": "c"}], "profiles": profiles})["profiles"] == profiles
-    assert without_nulls({"nics": [], "profiles": profiles})["profiles"] == {}
+    assert module_arguments({"nics": [{"profile": "c"}], "profiles": profiles})["profiles"] == profiles
+    assert module_arguments({"nics": [], "profiles": profiles})["profiles"] == {}

@@ -12,7 +12,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils import fabric_module
-from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import nulls, without_nulls
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import nulls, split_nulls
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome
@@ -109,7 +109,7 @@ def test_a_missing_program_does_not_end_the_module() -> None:
 
 def test_nulls_are_removed_from_settings_and_restored_from_their_names() -> None:
     settings = {"mtu": None, "vf": {"vlan": 5, "trust": None}, "ethtool": {"pause": None}, "vfs": [{"index": 1}]}
-    without_null_values, unset = without_nulls(settings)
+    without_null_values, unset = split_nulls(settings)
     assert without_null_values == {"vf": {"vlan": 5}, "ethtool": {}, "vfs": [{"index": 1}]}
     assert unset == ["mtu", "vf.trust", "ethtool.pause"]
     assert nulls(unset) == {"mtu": None, "vf": {"trust": None}, "ethtool": {"pause": None}}

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Errors in the options of the module fabric, each with its path of rule, index and key.
+"""Errors in the options of the module fabric, each with its path: list index, name of the rule or profile, and key.
 
-Ansible's own check of a module's arguments only names the option at the top.
+Ansible's own check of a module's arguments names the keys (`mtu` in `nics`), but not which entry of a list has the
+error. It does not check the settings of profiles, because their names are free.
 """
 
 from __future__ import annotations
@@ -12,66 +13,72 @@ from __future__ import annotations
 import re
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NIC, NODE, RULE
-from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import without_nulls as split_nulls
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NIC, NODE, RULE, split_nulls
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import hint
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Option, Result, Spec, Variables
 
 _MAX_SHOWN = 60  # characters of a value
 _PLAIN: dict[str, type] = {"bool": bool, "dict": dict, "int": int, "str": str}
-_KINDS = {"dict": "a mapping", "list": "a list", "int": "a whole number", "bool": "true or false", "str": "a text"}
+#: The types of options in messages: one value, and a list of values.
+_TYPES = {
+    "dict": ("a mapping", "mappings"),
+    "list": ("a list", "lists"),
+    "int": ("a whole number", "whole numbers"),
+    "bool": ("true or false", "true or false"),
+    "str": ("a string", "strings"),
+}
 
 
-def faults(args: Variables) -> list[str]:
+def option_errors(args: Variables) -> list[str]:
     """All errors in `nics`, `node` and `profiles` of the module."""
     errors = []
     nics = args.get("nics")
     if isinstance(nics, (list, tuple)):
         for index, rule in enumerate(nics):
             name = rule.get("name") if isinstance(rule, dict) else None
-            errors += _entry_faults(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
+            errors += _entry_errors(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
     elif nics is not None:
         errors.append(f"nics: {_shortened(nics)} is not a list of rules")
-    errors += _mapping_faults("node", args.get("node"), NODE)
+    errors += _mapping_errors("node", args.get("node"), NODE)
     profiles = args.get("profiles")
     if isinstance(profiles, dict):
         for name, settings in profiles.items():
-            errors += _mapping_faults(f"profiles.{name}", settings, NIC)
+            errors += _mapping_errors(f"profiles.{name}", settings, NIC)
     elif profiles is not None:
         errors.append(f"profiles: {_shortened(profiles)} is not a mapping of names to settings")
     return errors
 
 
-def _entry_faults(path: str, value: object, spec: Spec) -> list[str]:
-    """As `_mapping_faults`, for an entry of a list, which null does not leave unset."""
-    return [f"{path}: null is not a mapping"] if value is None else _mapping_faults(path, value, spec)
+def _entry_errors(path: str, value: object, spec: Spec) -> list[str]:
+    """As `_mapping_errors`, for an entry of a list, which null does not leave unset."""
+    return [f"{path}: null is not a mapping"] if value is None else _mapping_errors(path, value, spec)
 
 
-def _mapping_faults(path: str, value: object, spec: Spec) -> list[str]:
+def _mapping_errors(path: str, value: object, spec: Spec) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, dict):
         return [f"{path}: {_shortened(value)} is not a mapping"]
     errors = [
-        f"{path}: {name} is not known: {hint(str(name), spec) or 'known: ' + ', '.join(sorted(spec))}"
+        f"{path}: {name} is not known: {hint(str(name), spec) or 'use one of ' + ', '.join(sorted(spec))}"
         for name in value
         if name not in spec
     ]
     errors += [f"{path}: {name} is missing" for name in spec if spec[name].get("required") and value.get(name) is None]
     for name, setting in value.items():
         if name in spec and setting is not None:
-            errors += _value_faults(f"{path}.{name}", name, setting, spec[name])
+            errors += _value_errors(f"{path}.{name}", name, setting, spec[name])
     return errors
 
 
-def _value_faults(path: str, name: str, value: object, option: Option) -> list[str]:
+def _value_errors(path: str, name: str, value: object, option: Option) -> list[str]:
     inner = option.get("options")
     if inner and option["type"] == "dict":
-        return _mapping_faults(path, value, inner)
+        return _mapping_errors(path, value, inner)
     if inner:
         if not isinstance(value, (list, tuple)):
             return [f"{path}: {_shortened(value)} is not a list of mappings with {', '.join(sorted(inner))}"]
-        return [text for index, item in enumerate(value) for text in _entry_faults(f"{path}[{index}]", item, inner)]
+        return [text for index, item in enumerate(value) for text in _entry_errors(f"{path}[{index}]", item, inner)]
     if _is_plain(value, option):
         return []
     plain = {key: constraint for key, constraint in option.items() if key in ("type", "elements", "choices")}
@@ -92,10 +99,11 @@ def _is_plain(value: object, option: Option) -> bool:
 
 
 def _expected(option: Option) -> str:
-    if "choices" in option:
-        return f"one of {', '.join(map(str, option['choices']))}"
-    kind = _KINDS.get(option["type"], option["type"])
-    return f"{kind} of {_KINDS[option['elements']].partition(' ')[2]}s" if option.get("elements") else kind
+    """What a value of the option must be, for a message."""
+    choices = ", ".join(map(str, option.get("choices", ())))
+    if not option.get("elements"):
+        return f"one of {choices}" if choices else _TYPES[option["type"]][0]
+    return f"a list with values from: {choices}" if choices else f"a list of {_TYPES[option['elements']][1]}"
 
 
 def _shortened(value: object) -> str:
@@ -103,8 +111,8 @@ def _shortened(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def without_nulls(args: Variables) -> Result:
-    """The arguments as the module takes them, if `faults` finds no errors.
+def module_arguments(args: Variables) -> Result:
+    """The arguments as the module takes them, if `option_errors` finds none.
 
     Settings that are null in a rule are listed in its `unset`. Profiles that no rule uses are removed.
     """
