@@ -37,7 +37,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.publish
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import manifest_path
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_tables import Row, csv_of
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_tables import Row, csv_bytes
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
@@ -204,7 +204,7 @@ class _Rendered:
             for use in self.boards
             for board, level, gpu, nic in use.pairs
         ]
-        files = {"pairs.csv": csv_of(columns, sorted(rows, key=str)).decode()} if rows else {}
+        files = {"pairs.csv": csv_bytes(columns, sorted(rows, key=str)).decode()} if rows else {}
         affinities = {use.title: use.affinity(self.names) for use in self.boards if use.form == ADDRESS}
         if affinities:
             files["node-affinity.yaml"] = f"{_AFFINITY_HEADER}{to_manifest(dict(sorted(affinities.items())))}"

@@ -184,9 +184,12 @@ class Site:
         for node in merged.fresh.values():
             store.write_node(node)
         rendered = self._write_pages(nodes, before)
-        store.write("nodes.csv", tables.csv_of(tables.NODE_COLUMNS, [node_row(node) for node in nodes]))
-        store.write("devices.csv", tables.csv_of(tables.DEVICE_COLUMNS, rows.devices))
-        store.write("findings.csv", tables.csv_of(tables.FINDING_COLUMNS, rows.findings))
+        for name, columns, table_rows in (
+            ("nodes.csv", tables.NODE_COLUMNS, [node_row(node) for node in nodes]),
+            ("devices.csv", tables.DEVICE_COLUMNS, rows.devices),
+            ("findings.csv", tables.FINDING_COLUMNS, rows.findings),
+        ):
+            store.write(name, tables.csv_bytes(columns, table_rows))
         page = self.pages.index(
             nodes=nodes,
             by_host={node.host: node for node in nodes},

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""The CSV files of the site report: columns, and rows from a node's facts."""
+"""The tables of the site report as CSV: their columns, the rows of devices, and the text of a file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import typing as t
 
 from .report_facts import SEVERITIES, View
 
+#: The values of a row in the order of its table's columns. None is unknown.
 Row = list[t.Union[str, int, None]]
 
+#: The columns of nodes.csv, findings.csv and devices.csv. Sites read these files, so the names stay.
 NODE_COLUMNS = [
     "node",
     "status",
@@ -51,15 +53,15 @@ DEVICE_COLUMNS = [
 ]
 
 
-def device_rows(shown: str, view: View) -> t.Iterator[Row]:
-    """The rows of devices.csv for a node with the name `shown`."""
+def device_rows(node_name: str, view: View) -> t.Iterator[Row]:
+    """The rows of devices.csv for a node. Lists, such as a NIC's interfaces, are separated by spaces."""
     nics = {nic.address: nic for nic in view.topology.nics}
     gpus = {gpu.address: gpu for gpu in view.topology.gpus}
     for device in view.devices:
         nic, gpu = nics.get(device.address), gpus.get(device.address)
-        near = nic.nearest_gpus if nic else gpu.nearest_nics if gpu else None
+        nearest = nic.nearest_gpus if nic else gpu.nearest_nics if gpu else None
         yield [
-            shown,
+            node_name,
             device.address,
             device.kind,
             device.label,
@@ -74,20 +76,22 @@ def device_rows(shown: str, view: View) -> t.Iterator[Row]:
             device.vfs,
             " ".join(nic.interfaces) if nic else "",
             " ".join(nic.rdma_devices) if nic else "",
-            near.level if near else "",
-            " ".join(near.devices) if near else "",
+            nearest.level if nearest else "",
+            " ".join(nearest.devices) if nearest else "",
         ]
 
 
 def _cell(value: object) -> str:
-    """The text of a cell."""
+    """A value as the text of a cell, which no spreadsheet evaluates as a formula: text of a node is not trusted."""
     text = "" if value is None else str(value)
-    # a spreadsheet would evaluate such text as a formula, and text from a host is not trusted
     return "'" + text if isinstance(value, str) and text[:1] in ("=", "+", "-", "@") else text
 
 
-def csv_of(columns: list[str], rows: list[Row]) -> bytes:
-    """A CSV file in UTF-8 with a line of column names; None is an empty cell."""
+def csv_bytes(columns: list[str], rows: list[Row]) -> bytes:
+    """A table as CSV (RFC 4180, but with line feeds only): a line of column names, and a line for each row.
+
+    It is encoded in UTF-8. A character that UTF-8 does not have, half of a surrogate pair, becomes `?`.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)

@@ -5,7 +5,7 @@
 """Errors in the options of the module fabric, each with its path: list index, name of the rule or profile, and key.
 
 Ansible's own check of a module's arguments names the keys (`mtu` in `nics`), but not which entry of a list has the
-error. It does not check the settings of profiles, because their names are free.
+error. It does not check the settings of profiles, whose names are free; the module does that, on the node.
 """
 
 from __future__ import annotations
