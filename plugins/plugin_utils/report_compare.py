@@ -188,8 +188,8 @@ def _system_differences(node: View, peer: View) -> t.Iterator[str]:
     changed = [str(n.id) for n in ours.numa_nodes if n.id in cpus and n.cpus != cpus[n.id]]
     if changed:
         yield f"NUMA node {_listed(changed)}: another list of CPUs"
-    if node.levels != peer.levels:
-        yield f"GPU-NIC groups: {node.levels or 'none'} instead of {peer.levels or 'none'}"
+    if node.group_levels != peer.group_levels:
+        yield f"GPU-NIC groups: {node.group_levels or 'none'} instead of {peer.group_levels or 'none'}"
 
 
 def changes(old: View | None, new: View) -> list[str]:

@@ -304,7 +304,7 @@ class View:
                 device.label += " " + (device.address.partition(":")[2] if one_domain else device.address)
 
     @property
-    def is_bare(self) -> bool:
+    def without_devices(self) -> bool:
         """Whether the facts have no PCI functions and no devices, so that no findings were possible."""
         return not self.functions and not self.devices
 
@@ -413,7 +413,7 @@ class View:
         return min(models, key=lambda model: (-models[model], model)) if models else ""
 
     @property
-    def levels(self) -> str:
+    def group_levels(self) -> str:
         """The number of GPU-NIC groups by affinity level, such as `8 × PIX`."""
         counts = Counter(
             group.level if group.level in LEVELS else "UNKNOWN"

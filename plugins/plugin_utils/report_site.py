@@ -214,9 +214,9 @@ class Site:
         node.facts_digest = hashlib.sha256(text.encode()).hexdigest()
         node.claimed = self._claims.of(host, text)
         system = view.topology.system
-        node.without_devices = view.is_bare
+        node.without_devices = view.without_devices
         node.product, node.hardware = system.product or system.board or "", hardware_of(view)
-        node.gpu_model, node.group_levels, node.fingerprint = view.gpu_model, view.levels, fingerprint_of(view)
+        node.gpu_model, node.group_levels, node.fingerprint = view.gpu_model, view.group_levels, fingerprint_of(view)
         node.gpus, node.nics = view.count("gpu", "accelerator"), view.count("nic")
         node.nvme = view.count("nvme")
         for finding in view.topology.findings:
