@@ -52,6 +52,13 @@ class BootLoader:
         """Set the next boot's arguments; None removes those of the site. Raises HostError."""
         raise NotImplementedError
 
+    def conflict(self, new: Arguments) -> tuple[str, str]:
+        """Why these arguments cannot be set, and how to fix it; both empty if nothing is known to prevent it.
+
+        Changes nothing. Raises HostError if a file cannot be read.
+        """
+        return "", ""
+
     def restore(self) -> None:
         """Restore the content that the files had before `change`. Raises HostError."""
         for path, content in reversed(list(self._original.items())):
@@ -186,7 +193,7 @@ class Entries(BootLoader):
         removed_before = [value for kind, value in self._recorded() if kind == "was"]
         variables = self._variables()
         texts = {path: self._text(path) for path in self._entries()}
-        self._check_variables(texts.values(), variables, arguments)
+        self._require_no_conflict(arguments)
         removed = [argument for argument in removed_before if argument not in arguments.restored(removed_before)]
         for argument in dict.fromkeys(argument for line in self.lines() for argument in line):
             replaced = arguments.removes(argument) or argument in arguments.present
@@ -220,16 +227,22 @@ class Entries(BootLoader):
         if new is None:
             self._install(ENTRIES_FILE, None)
 
-    @staticmethod
-    def _check_variables(texts: t.Iterable[str], variables: t.Mapping[str, str], arguments: Arguments) -> None:
-        """Raises HostError if a variable of another program, such as tuned, contains arguments that must be removed."""
+    def conflict(self, new: Arguments) -> tuple[str, str]:
+        """As for any boot loader: another program's variable, such as tuned's, contains arguments to be removed."""
+        variables = self._variables()
+        texts = [self._text(path) for path in self._entries()]
         names = {match.group(1) for text in texts for match in _VARIABLE.finditer(text)} - {"kernelopts"}
         for name in sorted(names):
-            conflicts = [argument for argument in split(variables.get(name, "")) if arguments.removes(argument)]
+            conflicts = [argument for argument in split(variables.get(name, "")) if new.removes(argument)]
             if conflicts:
-                step = "set the kernel arguments for the next boot"
-                reason = f"${name} of {_GRUBENV} contains {' '.join(conflicts)}"
-                raise HostError(step, reason, "change the tuned profile")
+                return f"${name} of {_GRUBENV} contains {' '.join(conflicts)}", "change the tuned profile"
+        return "", ""
+
+    def _require_no_conflict(self, new: Arguments) -> None:
+        """Raises HostError if there is a conflict, which may have appeared since the change was planned."""
+        reason, fix = self.conflict(new)
+        if reason:
+            raise HostError("set the kernel arguments for the next boot", reason, fix)
 
     def _set_kernelopts(self, value: str) -> None:
         step = "write the kernel arguments to GRUB's environment"

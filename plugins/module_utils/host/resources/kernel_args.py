@@ -102,11 +102,13 @@ class KernelArgs(Resource):
             if _processor_family(self.system) == "arm64":
                 fix = "use iommu: passthrough, with which accesses of devices are not translated either"
             return Refusal(NODE, "iommu", f"no argument is known for {iommu} on this processor", fix)
-        if self._boot_loader() is None:
+        loader = self._boot_loader()
+        if loader is None:
             missing = ", ".join(_difference(wanted, self.running()))
             reason, fix = why_unsupported(self.system)
             return Refusal(NODE, change.setting, f"its running kernel differs ({missing}), and {reason}", fix)
-        return None
+        reason, fix = loader.conflict(wanted)
+        return Refusal(NODE, change.setting, reason, fix) if reason else None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         """As for any resource, but arguments that were not in effect after a reboot are refused."""

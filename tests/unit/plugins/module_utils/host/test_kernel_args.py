@@ -206,12 +206,33 @@ def test_kernelopts_in_a_boot_entry_are_replaced_by_their_value(machine: Machine
     assert isinstance(loader, Entries) and loader.lines() == [["root=UUID=1", "ro", "iommu=pt"]]
 
 
-def test_an_argument_that_conflicts_with_tuned_is_removed_again(machine: Machine) -> None:
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_an_argument_that_conflicts_with_tuned_is_refused(machine: Machine, check_mode: bool) -> None:
     machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "$tuned_params"))
     machine.write("boot/grub2/grubenv", "# GRUB Environment Block\ntuned_params=iommu=soft isolcpus=2\n")
+    with pytest.raises(Refused) as caught:
+        machine.converge(check_mode, kernel_args=["iommu=pt"])
+    assert str(caught.value).endswith(
+        "kernel_args: $tuned_params of /boot/grub2/grubenv contains iommu=soft (change the tuned profile)"
+    )
+    with pytest.raises(Refused, match="contains isolcpus=2 "):
+        machine.converge(check_mode, kernel_args_absent=["isolcpus"])
+    assert machine.options() == "root=UUID=1 ro rhgb quiet $tuned_params"
+    assert machine.converge(check_mode, kernel_args=["nosmt"]).changes
+
+
+def test_a_conflict_with_tuned_that_appears_after_the_plan_changes_nothing(machine: Machine) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "$tuned_params"))
+    machine.write("boot/grub2/grubenv", "tuned_params=isolcpus=2\n")
+    system = System(str(machine.root))
+
+    def change_profile(changes: object) -> None:
+        machine.write("boot/grub2/grubenv", "tuned_params=iommu=soft\n")
+
+    node = Node(system, general={"kernel_args": ["iommu=pt"]})
     with pytest.raises(Failed, match="tuned_params.*The node is in its previous state"):
-        machine.converge(kernel_args=["iommu=pt"])
-    assert "iommu=pt" not in machine.options()
+        converge(node, [KernelArgs(system)], before_changes=change_profile)
+    assert machine.options() == "root=UUID=1 ro rhgb quiet $tuned_params"
 
 
 def test_an_argument_that_a_boot_did_not_apply_is_refused(machine: Machine) -> None:
