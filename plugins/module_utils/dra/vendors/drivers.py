@@ -18,7 +18,7 @@ from .knowledge import LANEWISE, NEWEST_BUILD, DriverKnowledge, Kind, Term, vers
 from .options import enabled_gates, problems_of, unavailable_options
 from .site_knowledge import SiteKnowledge
 
-#: The built-in drivers.
+#: The built-in drivers: the tables of each, the prediction of its devices, and the check of its opaque configurations.
 VENDORS = (
     nvidia.VENDOR,
     nvidia_domains.VENDOR,
@@ -43,7 +43,7 @@ DRIVERS: dict[str, DriverKnowledge] = {vendor.knowledge.name: vendor.knowledge f
 CONFIG_CHECKS = {vendor.knowledge.name: vendor.check_config for vendor in VENDORS if vendor.check_config}
 
 
-_DRIVER_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
+_DRIVER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
@@ -61,13 +61,14 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
           align: {pcie_root: [resource.kubernetes.io/pcieRoot]}
           vendors: ["10de"]
 
-    Every name in the result is qualified, and the result contains only what this version publishes. Raises Problems,
-    with paths below dra_claims_drivers.
+    The result contains only what this version publishes. The names in its terms, filters and alignment levels have
+    their domain (`gpu.nvidia.com/uuid`). Those in `Kind.capacities` are as the driver publishes them, because a
+    capacity request must use the same name. Raises Problems, with paths below dra_claims_drivers.
     """
     path = f"dra_claims_drivers.{name}"
     problems: list[Problem] = []
     options = dict(options or {})
-    if len(name) > 63 or not _DRIVER_NAME.match(name):
+    if len(name) > 63 or not _DRIVER_NAME.fullmatch(name):
         problems.append(
             Problem(
                 path, f"{name!r} is not a driver name: it must be a DNS subdomain of at most 63 characters", "driver"
@@ -118,14 +119,16 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: object, pat
     version_path = f"{path}.version"
     if not isinstance(version, str):
         # YAML reads 1.10 as the number 1.1
-        problems.append(Problem(version_path, f"must be a string, not {version}", "version", 'quote it: "1.10.0"'))
+        fix = 'write all numbers in quotes: "X.Y.Z"'
+        problems.append(Problem(version_path, f"must be a string, not {version}", "version", fix))
         return "main"
     if text in NEWEST_BUILD:
         return "main"
     try:
         order = version_order(text, driver.version_series)
     except ValueError as error:
-        problems.append(Problem(version_path, str(error), "version", "quote it, and write all three numbers"))
+        fix = 'write "X.Y" or "X.Y.Z", or main for the newest build'
+        problems.append(Problem(version_path, str(error), "version", fix))
         return "main"
     if driver.oldest and order < version_order(driver.oldest, driver.version_series):
         hint = driver.hint("version")
@@ -141,7 +144,7 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: object, pat
 
 
 def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
-    """Reduce the tables to the driver's version, with qualified names."""
+    """Reduce the tables to the driver's version. Names without a domain get the driver's, except in `capacities`."""
 
     def qualified(terms: tuple[Term, ...]) -> tuple[Term, ...]:
         return tuple(replace(term, name=driver.qualified(term.name)) for term in terms)

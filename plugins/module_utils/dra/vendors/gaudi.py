@@ -33,11 +33,12 @@ _KNOWLEDGE = DriverKnowledge(
     },
     align={"pcie_root": (Published(PCIE_ROOT, since="0.7.0"),)},
     hints={
-        "numa_node": "gaudi.intel.com publishes no NUMA node; align on pcie_root",
+        "numa_node": "gaudi.intel.com publishes no NUMA node; from 0.7.0 on, align on pcie_root",
         "pcie_root": "gaudi.intel.com publishes the PCIe root from 0.7.0 on",
-        "pci_address": "gaudi.intel.com publishes no PCI address; ask for uuid, which is the card's serial number",
+        "pci_address": "gaudi.intel.com publishes no PCI address; except with 0.6.x, ask for uuid, which is the card's "
+        "serial number",
         "min_memory": "ask for the model",
-        "uuid": "gaudi.intel.com 0.6.x publishes no serial number; ask for the model or the pcie_root",
+        "uuid": "gaudi.intel.com 0.6.x publishes no serial number; ask for the model, or upgrade the driver to 0.7.0",
     },
 )
 

@@ -38,7 +38,7 @@ _KNOWLEDGE = DriverKnowledge(
     },
     align={"pcie_root": (Published(PCIE_ROOT, since="0.10.0"),)},
     hints={
-        "numa_node": "gpu.intel.com publishes no NUMA node; align on pcie_root",
+        "numa_node": "gpu.intel.com publishes no NUMA node; from 0.10.0 on, align on pcie_root",
         "pcie_root": "gpu.intel.com publishes the PCIe root from 0.10.0 on",
         "partition": "gpu.intel.com publishes whole GPUs and VFs, no partitions",
         "uuid": "gpu.intel.com publishes no uuid; ask for pci_address",

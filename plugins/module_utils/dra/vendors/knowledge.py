@@ -50,7 +50,7 @@ NUMA_NODE_DRANET = "dra.net/numaNode"
 LANEWISE = "lanewise.dev"
 
 
-_VERSION = re.compile(r"^v?(\d+)\.(\d+)(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?")
 
 
 #: The names of a driver's newest build, in place of a version.
@@ -251,7 +251,7 @@ def parse_version(text: str) -> tuple[int, int, int, tuple[tuple[int, int, str],
 
     Raises ValueError if it is not a version.
     """
-    match = _VERSION.match(text)
+    match = _VERSION.fullmatch(text)
     if not match:
         raise ValueError(f"{text!r} is not a version such as 1.2.3")
     major, minor, patch, suffix = match.groups()

@@ -29,6 +29,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge
 )
 
 
+def problem_fixes(name: str, options: t.Any) -> list[str]:
+    with pytest.raises(Problems) as caught:
+        knowledge(name, options)
+    return [problem.fix for problem in caught.value.problems]
+
+
 def problem_paths(name: str, options: t.Any) -> list[str]:
     with pytest.raises(Problems) as caught:
         knowledge(name, options)
@@ -163,6 +169,39 @@ def test_intels_gpus_exclude_vfs_and_have_the_standard_pci_address_from_0_10_on(
 )
 def test_gaudi_0_6_has_no_uuid(version: str, has_uuid: bool) -> None:
     assert bool(knowledge("gaudi.intel.com", {"version": version}).filter("gpu", "uuid")) is has_uuid
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "hint"),
+    [
+        ("gaudi.intel.com", "0.6.1", "uuid"),
+        ("gaudi.intel.com", "0.6.1", "numa_node"),
+        ("gpu.intel.com", "0.9.1", "numa_node"),
+    ],
+)
+def test_a_hint_recommends_the_pcie_root_only_with_the_first_version_that_publishes_it(
+    name: str, version: str, hint: str
+) -> None:
+    known = knowledge(name, {"version": version})
+    text = known.hint(hint)
+    since = DRIVERS[name].align["pcie_root"][0].since
+    assert not known.alignments("pcie_root")
+    assert text and ("pcie_root" not in text or f"from {since} on, align on pcie_root" in text)
+
+
+def test_the_fix_for_an_invalid_version_fits_the_value() -> None:
+    as_string = 'write all numbers in quotes: "X.Y.Z"'
+    assert problem_fixes("gpu.nvidia.com", {"version": 25.3}) == [as_string]
+    form = 'write "X.Y" or "X.Y.Z", or main for the newest build'
+    for text in ("newest", "25", "0.5.x", "0.5.0\n"):
+        assert problem_fixes("gpu.nvidia.com", {"version": text}) == [form]
+    assert knowledge("gpu.nvidia.com", {"version": "25.3"}).version == "25.3"
+
+
+def test_a_driver_name_must_match_as_a_whole() -> None:
+    described = {"knowledge": {"vendors": ["10de"]}}
+    assert not knowledge("acme.example.com", described).kinds
+    assert problem_paths("acme.example.com\n", described) == ["dra_claims_drivers.acme.example.com\n"]
 
 
 def test_the_error_for_a_misspelled_driver_suggests_the_right_name() -> None:
