@@ -154,7 +154,7 @@ def test_pods_and_workloads_that_are_not_prepared_for_a_swap_are_refused(fleet: 
     assert "Set swap_tier" in playbooks.run("swap", rc=2, swap_tier="gold")
     before = fill(fleet, "plain")
     reported = playbooks.run("swap", rc=2, **REQUEST, swap_devices=gpus("swap-0", 0))
-    assert "does not give way: its template has no tier with a grace" in reported and untouched(fleet, before)
+    assert "does not tolerate a swap with a grace period" in reported and untouched(fleet, before)
     reported = playbooks.run("swap", rc=2, **FULL_NODE)
     assert "whatever pods are moved" in reported and untouched(fleet, before)
     plain = {"name": "plain", "claims": [claim_spec(1)]}

@@ -5,8 +5,8 @@
 
 """Which pods a swap of devices for a tier would evict, and what prevents it.
 
-A pod gives way to the tier if its claims were created with a toleration that has a grace period. The controller that
-evicts pods ignores PodDisruptionBudgets, so this module checks them.
+A swap evicts a pod only if its claims tolerate a swap with a grace period, which is decided when they are created. The
+controller that evicts pods ignores PodDisruptionBudgets, so this module checks them.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ class DeviceUsers:
             if use and any(
                 swap.grace_of(result, self.tier) is None for device, result in use.devices.items() if device in devices
             ):
-                reason = "its template has no tier with a grace period"
-                return [f"{title(pod)}: its claim {name} does not give way: {reason}"]
+                reason = "only claims of a tier with grace do"
+                return [f"{title(pod)}: its claim {name} does not tolerate a swap with a grace period: {reason}"]
         return []
 
     def _violated_budgets(self, evicted: t.Sequence[EvictedPod]) -> list[str]:

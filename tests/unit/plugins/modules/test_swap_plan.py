@@ -111,7 +111,7 @@ def test_pods_that_must_not_be_evicted_are_refused(run: t.Any) -> None:
     assert not run(without_grace, workload=job(4))["found"]
     answer = run(without_grace, devices=device_names("a", 0))
     assert answer["refused"] == [
-        "team/p: its claim team/p-d does not give way: its template has no tier with a grace period"
+        "team/p: its claim team/p-d does not tolerate a swap with a grace period: only claims of a tier with grace do"
     ]
     kueue_pod = low_tier_pod("p", "a", [0], labels={"kueue.x-k8s.io/queue-name": "red"})
     answer = run(kueue_pod, devices=device_names("a", 0))
