@@ -3,7 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reduces the objects of a cluster to the fields that a plan uses. A snapshot contains only these fields."""
+"""Reduces the objects of a cluster to the fields that a plan uses. A snapshot contains only these fields.
+
+The playbooks write and check the version of its format, `__plan_snapshot_format` in playbooks/vars/plan.yml.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,6 @@ import typing as t
 
 from ..kube.objects import Object, ObjectView
 from .forms import FORMS, Leaf
-
-#: The version of the snapshot format. Snapshots of other versions are refused.
-FORMAT = 1
 
 _METADATA = ("name", "namespace", "labels")
 _CLAIM_DEVICES: t.Mapping[str, t.Any] = {"requests": ..., "constraints": ...}
