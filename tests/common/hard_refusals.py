@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Node, Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import States, allocate_pod
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Refusal, Result
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_cache import NodeCache, Verdicts
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_cache import NodeCache, SuitabilityCache
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.tests.cluster import fleets
@@ -97,7 +97,7 @@ class HardRefusals:
             and not offer.device.get("allowMultipleAllocations")
             and not (kind == "mig" and offer.device.get("consumesCounters"))
         ]
-        cache = NodeCache(offers, States(fleet, [workload], self._engine).cache, Verdicts())
+        cache = NodeCache(offers, States(fleet, [workload], self._engine).cache, SuitabilityCache())
         while True:
             answer = place(partial(allocate_pod, fleet, workload, cache, held))
             if isinstance(answer, Refusal):

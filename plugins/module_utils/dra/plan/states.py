@@ -20,7 +20,7 @@ from ..kube.objects import alternatives
 from ..scheduler.allocator import answer_of
 from ..scheduler.answers import Allocation, Refusal, Result
 from ..scheduler.candidates import Question
-from ..scheduler.node_cache import NodeCache, Verdicts
+from ..scheduler.node_cache import NodeCache, SuitabilityCache
 from ..scheduler.search_devices import identify
 from ..vendors.offer import Offer
 from .fleet import Fleet, Node, Workload
@@ -42,13 +42,15 @@ class State:
     no further placement; None while more may fit.
     """
 
-    def __init__(self, fleet: Fleet, workload: Workload, node: Node, cache: SelectorCache, verdicts: Verdicts) -> None:
+    def __init__(
+        self, fleet: Fleet, workload: Workload, node: Node, cache: SelectorCache, suitability: SuitabilityCache
+    ) -> None:
         self._fleet = fleet
         self._workload = workload
         self._position = {identify(offer): number for number, offer in enumerate(node.offers)}
         self._held = [device.result for device in node.held]
         self._uncertain = sorted(node.unclear)
-        self._cache = NodeCache(node.offers, cache, verdicts)
+        self._cache = NodeCache(node.offers, cache, suitability)
         self.found: list[tuple[int, ...]] = []
         self.refusal: Refusal | None = None
         self._examined = 0
@@ -92,7 +94,7 @@ class States:
         self._keys: dict[int, t.Hashable] = {}
         self._shapes: dict[int, t.Hashable] = {}
         self._first: dict[t.Hashable, Node] = {}  # by shape
-        self._verdicts: dict[t.Hashable, Verdicts] = {}  # by shape
+        self._suitability: dict[t.Hashable, SuitabilityCache] = {}  # by shape
         self._states: dict[tuple[str, t.Hashable], State] = {}
 
     def serves(self, fleet: Fleet) -> bool:
@@ -128,8 +130,8 @@ class States:
         """The state of a node for a workload; nodes in the same state share one State."""
         key = (workload.name, self.key(node))
         if key not in self._states:
-            verdicts = self._verdicts.setdefault(self.shape(node), Verdicts())
-            self._states[key] = State(self.fleet, workload, node, self.cache, verdicts)
+            suitability = self._suitability.setdefault(self.shape(node), SuitabilityCache())
+            self._states[key] = State(self.fleet, workload, node, self.cache, suitability)
         return self._states[key]
 
 

@@ -15,7 +15,7 @@ from ..kube import limits, quantity
 from ..kube.objects import ObjectView
 from . import capacity as amounts
 from .answers import Abort, Allocation, Refusal, Result
-from .node_cache import NodeCache, Suitable
+from .node_cache import NodeCache, SuitableDevices
 from .node_devices import NodeDevices
 from .search_devices import Amount, ConsumedCapacity, amount, tolerates_taints, whole
 from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
@@ -41,7 +41,7 @@ class Candidates(NodeDevices):
     """
 
     def __init__(self, question: Question, optimistic: bool = False) -> None:
-        super().__init__(question.cache.layout(optimistic), question.held, len(question.claims))
+        super().__init__(question.cache.devices(optimistic), question.held, len(question.claims))
         self.claims = question.claims
         self.classes = question.classes
         self.kinds = question.kinds
@@ -50,7 +50,7 @@ class Candidates(NodeDevices):
         self.failed = False
         self.requests: list[list[list[Request]]] = []
         self.constraints: list[list[Constraint]] = []
-        # by `Request.ask`
+        # by `Request.suitability_key`
         self.candidates: dict[str, list[tuple[int, bool]]] = {}
         self.fitting: dict[str, tuple[list[int], bool]] = {}
         self._consumed_capacities: dict[tuple[str, int], ConsumedCapacity] = {}
@@ -92,7 +92,7 @@ class Candidates(NodeDevices):
         if name not in self.classes:
             raise Abort(Refusal(f"there is no DeviceClass {name!r}", f"{request.path}.deviceClassName", "class"))
         try:
-            request.read(class_selectors(self.classes, request.spec), self.cache.ask)
+            request.read(class_selectors(self.classes, request.spec), self.cache.suitability_key)
         except Unsupported as error:
             raise Abort(Refusal(str(error), request.path, "error")) from error
         if request.spec.get("allocationMode", "ExactCount") != "All":
@@ -160,7 +160,7 @@ class Candidates(NodeDevices):
 
     def consumed_capacity(self, request: Request, position: int) -> ConsumedCapacity:
         """The amounts that the request consumes of the device, computed once. Raises Abort."""
-        key = (request.ask, position)
+        key = (request.suitability_key, position)
         if key not in self._consumed_capacities:
             capacity = self.offers[position].device.get("capacity") or {}
             consumed = self._consumed(request, capacity)
@@ -209,17 +209,17 @@ class Candidates(NodeDevices):
 
         Devices must be checked again if they can be shared, or if checking them ends the search with an error.
         """
-        if request.ask not in self.candidates:
+        if request.suitability_key not in self.candidates:
             candidates = self._suitable(request).candidates
-            self.candidates[request.ask] = [
+            self.candidates[request.suitability_key] = [
                 candidate for candidate in candidates if request.admin or self.ids[candidate[0]] not in self.held
             ]
-        return self.candidates[request.ask]
+        return self.candidates[request.suitability_key]
 
-    def _suitable(self, request: Request) -> Suitable:
+    def _suitable(self, request: Request) -> SuitableDevices:
         """The devices that a request selects, whether or not they are in use."""
-        key = (request.ask, self.optimistic)
-        if key not in self.cache.verdicts.suitable:
+        key = (request.suitability_key, self.optimistic)
+        if key not in self.cache.suitability.devices:
             positions, candidates, fails = [], [], False
             for position, offer in enumerate(self.offers):
                 try:
@@ -234,8 +234,8 @@ class Candidates(NodeDevices):
                 recheck = self._needs_recheck(request, position)
                 if recheck is not None:
                     candidates.append((position, recheck))
-            self.cache.verdicts.suitable[key] = Suitable(tuple(positions), fails, tuple(candidates))
-        return self.cache.verdicts.suitable[key]
+            self.cache.suitability.devices[key] = SuitableDevices(tuple(positions), fails, tuple(candidates))
+        return self.cache.suitability.devices[key]
 
     def _needs_recheck(self, request: Request, position: int) -> bool | None:
         """Whether a selected device has to be checked again; None if it does not fit."""
@@ -250,14 +250,14 @@ class Candidates(NodeDevices):
         """The positions of the devices that fit any alternative of a request; `failed` is set if there are errors."""
         positions: set[int] = set()
         for request in row:
-            if request.ask not in self.fitting:
+            if request.suitability_key not in self.fitting:
                 failed_before, self.failed = self.failed, False
                 suitable = self._suitable(request)
                 self.failed = suitable.fails
                 fits = [position for position in suitable.positions if self._free(request, position)]
-                self.fitting[request.ask] = (fits, self.failed)
+                self.fitting[request.suitability_key] = (fits, self.failed)
                 self.failed = failed_before
-            fits, failed = self.fitting[request.ask]
+            fits, failed = self.fitting[request.suitability_key]
             self.failed = self.failed or failed
             positions.update(fits)
         return sorted(positions)
@@ -282,17 +282,17 @@ class Candidates(NodeDevices):
             self.prepare()
         except Abort:
             return False
-        distinct = {request.ask: request for rows in self.requests for row in rows for request in row}
+        distinct = {request.suitability_key: request for rows in self.requests for row in rows for request in row}
         doubtful = any(self._is_doubtful(request) for request in distinct.values())
         self.requests, self.constraints = [], []
         return doubtful
 
     def _is_doubtful(self, request: Request) -> bool:
         """Whether an optimistic search has more candidates for a request; cached."""
-        known = self.cache.verdicts.uncertain
-        if request.ask not in known:
-            known[request.ask] = self._has_uncertain_devices(request)
-        return known[request.ask]
+        known = self.cache.suitability.has_uncertain_devices
+        if request.suitability_key not in known:
+            known[request.suitability_key] = self._has_uncertain_devices(request)
+        return known[request.suitability_key]
 
     def _has_uncertain_devices(self, request: Request) -> bool:
         for position, offer in enumerate(self.offers):

@@ -70,7 +70,9 @@ class FailedStates:
         """Groups of two or more interchangeable devices."""
         search = self.search
         requests = [request for rows in search.requests for row in rows for request in row]
-        distinct_requests = list({request.ask: request for request in requests if request.all_devices is None}.values())
+        distinct_requests = list(
+            {request.suitability_key: request for request in requests if request.all_devices is None}.values()
+        )
         names = sorted({rule.attribute for rules in search.constraints for rule in rules})
         kinds: list[list[t.Hashable]] = [[] for _offer in search.offers]
         for request in distinct_requests:
@@ -82,7 +84,7 @@ class FailedStates:
         groups: dict[Key, int] = {}
         for position, kind in enumerate(kinds):
             if not (position in fixed or search.multiple[position] or search.consumption[position]):
-                key = (*kind, *(search.column(name, position) for name in names))
+                key = (*kind, *(search.attribute_value(name, position) for name in names))
                 groups[key] = groups.get(key, 0) | 1 << position
         return [mask for mask in groups.values() if mask & (mask - 1)]
 

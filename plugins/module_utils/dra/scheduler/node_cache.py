@@ -16,11 +16,19 @@ from .search_devices import Amount, Comparable, CounterId, amount, comparable, c
 from .search_selection import Engine, Selection
 
 
-class Layout:
-    """The devices of a node in the order of the scheduler. A device is identified by its position in `offers`.
+class OrderedDevices:
+    """The devices of a node in the order in which the scheduler tries them, and what the search reads of each.
 
-    `plain` says whether a request without capacities gets the whole device, so that capacities need no check.
-    `counters` are the total amounts of the shared counters.
+    A device is identified by its position in `offers`; all lists have one entry per device, in the same order:
+
+    - `ids`: driver, pool and name.
+    - `multiple`: whether several claims may share the device (allowMultipleAllocations).
+    - `plain`: whether a request without capacities gets the whole device, so that capacities need no check.
+    - `consumption`: the counters that the device consumes while it is allocated, with the amounts.
+
+    `counters` has the total amount of each shared counter of the node.
+
+    Everything is read once, so the offers must not change afterwards.
     """
 
     def __init__(self, offers: t.Iterable[Offer]) -> None:
@@ -39,14 +47,17 @@ class Layout:
             for entry in offer.counter_sets:
                 for name, counter in entry["counters"].items():
                     self.counters[offer.driver, offer.pool, entry["name"], name] = amount(counter["value"])
-        self._columns: dict[tuple[str, int], Comparable | None] = {}
+        self._attribute_values: dict[tuple[str, int], Comparable | None] = {}
 
-    def column(self, name: str, position: int) -> Comparable | None:
-        """A device's attribute in the form that constraints compare."""
+    def attribute_value(self, name: str, position: int) -> Comparable | None:
+        """A device's attribute in the form that constraints compare; None if the device does not have it.
+
+        `name` is the qualified name. The value is computed once.
+        """
         key = (name, position)
-        if key not in self._columns:
-            self._columns[key] = comparable(self.offers[position], name)
-        return self._columns[key]
+        if key not in self._attribute_values:
+            self._attribute_values[key] = comparable(self.offers[position], name)
+        return self._attribute_values[key]
 
 
 def _regulated(offer: Offer) -> bool:
@@ -54,12 +65,12 @@ def _regulated(offer: Offer) -> bool:
     return any(entry.get("requestPolicy") for entry in (offer.device.get("capacity") or {}).values())
 
 
-class Suitable(t.NamedTuple):
-    """The devices that suit a request, regardless of what is in use.
+class SuitableDevices(t.NamedTuple):
+    """The devices that suit a request, regardless of what is in use, as positions in `OrderedDevices.offers`.
 
     `positions` are the devices that the request selects and whose taints it tolerates. `candidates` are those that also
-    have the capacity, each with whether it must be checked again. `fails` says that a selector fails on at least one
-    device.
+    have the capacity, each with whether it must be checked again; a device on which a selector fails is one of them.
+    `fails` says that a selector fails on at least one device.
     """
 
     positions: tuple[int, ...]
@@ -67,47 +78,54 @@ class Suitable(t.NamedTuple):
     candidates: tuple[tuple[int, bool], ...]
 
 
-class Verdicts:
-    """Which devices suit requests, by `Request.ask`. Nodes whose devices no request can distinguish share one object.
+class SuitabilityCache:
+    """Which devices suit the requests of searches, by `Request.suitability_key`.
 
-    The key of `suitable` also says whether the search is optimistic. `uncertain` says whether an optimistic search has
-    more candidates.
+    `devices` has an entry for each key and whether the search was optimistic. `has_uncertain_devices` says for a key
+    whether an optimistic search has more candidates: devices that may match, or that may exist.
+
+    Nodes may share a cache if no request can distinguish their devices, which must also be in the same order (see
+    `plan.states.States.shape`). What is allocated on the nodes may differ.
     """
 
     def __init__(self) -> None:
-        self.suitable: dict[tuple[str, bool], Suitable] = {}
-        self.uncertain: dict[str, bool] = {}
+        self.devices: dict[tuple[str, bool], SuitableDevices] = {}
+        self.has_uncertain_devices: dict[str, bool] = {}
 
 
 class NodeCache:
-    """Caches results that do not depend on what is in use, for several searches.
+    """The results of several searches on one node that do not depend on what is in use.
 
-    All searches must use the same offers, in the same order, and the same classes. The caller must keep both alive.
-    Several nodes may share `verdicts`.
+    It never expires. It is valid only for these offers in this order, and for the same classes: after a change of an
+    offer or a class, a new one is needed. The caller must keep the offers alive, because `selection` identifies them by
+    `id`. Nodes may share `suitability`; see there for the conditions.
     """
 
-    def __init__(self, offers: t.Sequence[Offer], engine: Engine, verdicts: Verdicts | None = None) -> None:
+    def __init__(self, offers: t.Sequence[Offer], engine: Engine, suitability: SuitabilityCache | None = None) -> None:
         self._offers = offers
         self.selection = Selection(engine)
-        self.verdicts = verdicts or Verdicts()
-        self._layouts: dict[bool, Layout] = {}
-        self._asks: dict[tuple[int, bool], tuple[ObjectView, list[str], str]] = {}
+        self.suitability = suitability or SuitabilityCache()
+        self._devices: dict[bool, OrderedDevices] = {}  # by whether the search is optimistic
+        # by the body's id and whether the request has admin access: the body, its selectors and the key
+        self._suitability_keys: dict[tuple[int, bool], tuple[ObjectView, list[str], str]] = {}
 
-    def layout(self, optimistic: bool) -> Layout:
+    def devices(self, optimistic: bool) -> OrderedDevices:
         """The devices that exist, and for an optimistic search also those that may exist."""
-        if optimistic not in self._layouts:
+        if optimistic not in self._devices:
             offers = self._offers if optimistic else [offer for offer in self._offers if not offer.possible]
-            self._layouts[optimistic] = Layout(offers)
-        return self._layouts[optimistic]
+            self._devices[optimistic] = OrderedDevices(offers)
+        return self._devices[optimistic]
 
-    def ask(self, spec: ObjectView, texts: list[str], admin: bool) -> str:
-        """A key that is equal for requests that the same devices fit.
+    def suitability_key(self, spec: ObjectView, texts: list[str], admin: bool) -> str:
+        """A key that is equal for requests that the same devices suit.
 
-        It consists of the selectors and the relevant parts of the request's body.
+        It is the JSON text of what decides this: the CEL expressions of the class and the request (`texts`), the
+        capacities and tolerations in the request's body (`spec`), and whether the request has admin access.
         """
         key = (id(spec), admin)
-        known = self._asks.get(key)
+        known = self._suitability_keys.get(key)
         if known is None or known[1] != texts:
-            ask = json.dumps([texts, [spec.get("capacity"), spec.get("tolerations"), admin]], sort_keys=True)
-            known = self._asks[key] = (spec, texts, ask)  # keeps the body alive, so that its id is not reused
+            text = json.dumps([texts, [spec.get("capacity"), spec.get("tolerations"), admin]], sort_keys=True)
+            # the body is kept alive, so that its id is not reused
+            known = self._suitability_keys[key] = (spec, texts, text)
         return known[2]

@@ -10,21 +10,21 @@ from __future__ import annotations
 import typing as t
 
 from .answers import Result
-from .node_cache import Layout
+from .node_cache import OrderedDevices
 from .search_devices import Amount, ConsumedCapacity, CounterId, DeviceId, amount
 from .search_requests import Request
 
 
 class NodeDevices:
-    """The devices of one node (see `Layout`) and their current use.
+    """The devices of one node (see `OrderedDevices`) and their current use.
 
     `held` are results of earlier allocations, `claims` is the number of claims of the search.
     """
 
-    def __init__(self, layout: Layout, held: t.Sequence[Result], claims: int) -> None:
-        self.offers, self.ids = layout.offers, layout.ids
-        self.multiple, self.plain, self.consumption = layout.multiple, layout.plain, layout.consumption
-        self.column = layout.column
+    def __init__(self, devices: OrderedDevices, held: t.Sequence[Result], claims: int) -> None:
+        self.offers, self.ids = devices.offers, devices.ids
+        self.multiple, self.plain, self.consumption = devices.multiple, devices.plain, devices.consumption
+        self.attribute_value = devices.attribute_value
         self.results: list[list[Result]] = [[] for _claim in range(claims)]
         # devices and amounts of earlier allocations
         self.held: set[DeviceId] = set()
@@ -34,7 +34,7 @@ class NodeDevices:
         self.taken = [0] * claims
         self.sharing: dict[int, dict[str, Amount]] = {}
         self.sharers: dict[int, int] = {}
-        self.available = self._counters(layout)
+        self.available = self._counters(devices)
         self.counted: dict[CounterId, Amount] = {}
         self.overdrawn = {key[:2] for key, left in self.available.items() if left < 0}
 
@@ -49,9 +49,9 @@ class NodeDevices:
             else:
                 self.held.add(result.id)
 
-    def _counters(self, layout: Layout) -> dict[CounterId, Amount]:
+    def _counters(self, devices: OrderedDevices) -> dict[CounterId, Amount]:
         """The remaining amount of each counter, by driver, pool, set and name."""
-        remaining = dict(layout.counters)
+        remaining = dict(devices.counters)
         for identity, counters in zip(self.ids, self.consumption):
             if counters and (identity in self.held or identity in self.shares):
                 for key, value in counters:

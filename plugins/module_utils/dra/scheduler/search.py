@@ -194,7 +194,7 @@ class Search(Candidates):
             undo()
             return None
         for constraint in request.rules:
-            if not constraint.add(self.column(constraint.attribute, position)):
+            if not constraint.add(self.attribute_value(constraint.attribute, position)):
                 undo()
                 if must:
                     raise Abort(self._unmet_constraint(request, position, constraint))

@@ -51,7 +51,9 @@ def cannot_match(search: Candidates) -> bool:
         for constraint in constraints:
             if not constraint.distinct:
                 covered = [row for row in rows if all(constraint.covers(request) for request in row)]
-                request_keys = tuple(tuple((request.ask, request.count) for request in row) for row in covered)
+                request_keys = tuple(
+                    tuple((request.suitability_key, request.count) for request in row) for row in covered
+                )
                 if covered:
                     identical.setdefault((constraint.attribute, request_keys), []).append(covered)
         for (name, _request_keys), groups in identical.items():
@@ -65,7 +67,7 @@ def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted
     values: dict[Comparable | tuple[Comparable, int], set[int]] = {}
     by_row = [search.fit(row) for row in rows]
     for position in set().union(*by_row):
-        value = search.column(name, position)
+        value = search.attribute_value(name, position)
         if value is not None:
             values.setdefault((value, position) if value is LIST else value, set()).add(position)
     shared = any(search.multiple[position] for fits in by_row for position in fits)

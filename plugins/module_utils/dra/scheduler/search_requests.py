@@ -43,7 +43,7 @@ class Request:
     all_devices: list[int] | None = None  # positions of the devices of mode All
     texts: list[tuple[str, str]] = field(default_factory=list)  # its selectors, each with its path
     rules: list[Constraint] = field(default_factory=list)  # the constraints that cover it
-    ask: str = ""  # a key, equal for requests that the same devices fit
+    suitability_key: str = ""  # from `NodeCache`; equal for requests that the same devices suit
 
     def __post_init__(self) -> None:
         self.name = f"{self.base}/{self.sub}" if self.is_sub else self.base
@@ -60,10 +60,12 @@ class Request:
             for i, sub in enumerate(request.get("firstAvailable") or ())
         ] or [cls((claim, number, 0), f"{path}.exactly", base, "", request.get("exactly") or {}, False)]
 
-    def read(self, of_class: t.Sequence[ObjectView], ask: t.Callable[[ObjectView, list[str], bool], str]) -> None:
-        """Set `texts` and `ask` from the body and the selectors of the class; `ask` is `NodeCache.ask`.
+    def read(
+        self, of_class: t.Sequence[ObjectView], suitability_key: t.Callable[[ObjectView, list[str], bool], str]
+    ) -> None:
+        """Set `texts` from the request and the selectors of its class, and then `suitability_key` by this function.
 
-        Raises Unsupported.
+        The function is `NodeCache.suitability_key`. Raises Unsupported.
         """
         if self.spec.get("allocationMode", "ExactCount") not in ("ExactCount", "All"):
             raise Unsupported(f"the scheduler does not support the allocationMode {self.spec['allocationMode']!r}")
@@ -73,7 +75,7 @@ class Request:
         selectors = [(f"class {self.spec['deviceClassName']}", entry) for entry in of_class]
         selectors += [(f"{self.path}.selectors[{number}]", entry) for number, entry in enumerate(request_selectors)]
         self.texts = [(path, expression_of(entry, path)) for path, entry in selectors]
-        self.ask = ask(self.spec, [text for _where, text in self.texts], self.admin)
+        self.suitability_key = suitability_key(self.spec, [text for _where, text in self.texts], self.admin)
 
 
 def expression_of(selector: ObjectView, path: str) -> str:
