@@ -30,7 +30,7 @@ wanted_buffer_values = st.fixed_dictionaries(
 
 
 @given(dscp_tables)
-def test_a_table_of_dscps_is_read_from_its_text(table):
+def test_a_dscp_table_is_parsed_from_its_text_form(table):
     assert dcb.Trust.parse(str(dcb.Trust(table))) == dcb.Trust(table)
     assert (str(dcb.Trust(table)) == "pcp") == (not table)
 
@@ -47,7 +47,7 @@ kernel_buffer_values = st.fixed_dictionaries(
 
 
 @given(kernel_ets_values, wanted_ets_values, kernel_buffer_values, wanted_buffer_values, st.sets(st.integers(0, 7)))
-def test_wanted_values_change_others_stay_and_all_are_restored(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
+def test_only_wanted_values_change_and_all_are_restored(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
     raw = {"ets": raw_ets, "buffer": raw_buffer, "pfc": {"enabled": 0, "delay": 9}}
     before = dcb.decoded(raw)
     wanted = {"ets": wanted_ets, "buffer": wanted_buffer, "pfc": sorted(pfc)}
