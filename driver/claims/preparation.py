@@ -30,6 +30,7 @@ from .leases import Leases
 from .ledger import Ledger
 from .plan import check_pod, consumer, plan
 from .protocols import Cluster, Inventory, check_needed
+from .rail_addresses import devices_without_addresses
 from .records import PREPARED, PeerRecord, Record
 from .transfer import Transfer
 
@@ -166,8 +167,9 @@ class Preparation:
         """Assign the addresses of rails that a new claim requests, and write its record. The caller holds the lock for
         new records."""
         addresses = self._ledger.addresses
-        ranges = self._inventory.settings.rail_addresses
-        addresses.assign(record, ranges, self._ledger.records(), self._ledger.unclean.addresses())
+        if devices_without_addresses(record):
+            ranges = self._inventory.settings.rail_addresses
+            addresses.assign(record, ranges, self._ledger.records(), self._ledger.unclean.addresses())
         try:
             self._ledger.save(record, PREPARED)
         except BaseException:

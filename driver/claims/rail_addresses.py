@@ -63,7 +63,7 @@ class RailAddresses:
         records of all claims, `withheld` the addresses that must not be assigned now, although no claim has them.
 
         Must be called before the record is written. Raises Refused, and Busy if a range is exhausted."""
-        requesting = [device for device in record.held if device.config.get(rails.FIELD) is True]
+        requesting = devices_without_addresses(record)
         if not requesting:
             return
         device_ranges = [(device, _ranges_for(device, ranges)) for device in requesting]
@@ -146,6 +146,11 @@ class RailAddresses:
             files.replace(self._path, content, 0o600, files.PowerCut.KEEPS_EITHER)
         except OSError as error:
             raise DriverError(f"could not write {self._path}: {error}") from error
+
+
+def devices_without_addresses(record: Record) -> list[DeviceRecord]:
+    """The devices of a planned claim that request addresses of their rails and have none yet."""
+    return [device for device in record.held if device.config.get(rails.FIELD) is True]
 
 
 def _release(assignments: _Assignments, uids: t.Container[str]) -> None:
