@@ -35,14 +35,22 @@ def encoded(value: _Dataclass, beside: bool = False) -> Object:
     """A dataclass as JSON, without default values, because other releases may not know those fields. With `beside`,
     only the fields that are stored beside the record; otherwise only the others."""
     content: Object = {}
-    for field in dataclasses.fields(value):
-        if (field.metadata == BESIDE) is not beside:
-            continue
-        item = getattr(value, field.name)
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    for name, default in _defaults(type(value), beside).items():
+        item = getattr(value, name)
         if item != default:
-            content[field.name] = _encode_value(item)
+            content[name] = _encode_value(item)
     return content
+
+
+@functools.lru_cache(None)
+def _defaults(form: type[_Dataclass], beside: bool) -> dict[str, object]:
+    """The default values of a dataclass' fields by name, of those that are stored beside the record or of the others. A
+    field without a default has MISSING."""
+    return {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(form)
+        if (field.metadata == BESIDE) is beside
+    }
 
 
 def _encode_value(value: object) -> object:
@@ -56,9 +64,10 @@ def _encode_value(value: object) -> object:
 
 
 @functools.lru_cache(None)
-def _fields(form: _Form) -> tuple[dict[str, _Form], set[str]]:
-    """The types of a dataclass' fields by name, and the names of those that have no default."""
-    fields = [field for field in dataclasses.fields(form) if field.metadata != BESIDE]
+def _fields(form: _Form, beside: bool) -> tuple[dict[str, _Form], set[str]]:
+    """The types of a dataclass' fields by name, and the names of those that have no default. With `beside`, only those
+    that are stored beside the record; otherwise only the others."""
+    fields = [field for field in dataclasses.fields(form) if (field.metadata == BESIDE) is beside]
     required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
     hints = t.get_type_hints(form)
     return {field.name: hints[field.name] for field in fields}, required
@@ -91,8 +100,15 @@ def decoded(form: _Form, value: object, path: str) -> t.Any:
     return value
 
 
+def decoded_beside(form: _Form, value: ObjectView) -> Object:
+    """The values of a dataclass' fields that are stored beside the record, as far as `value` contains them. Raises
+    ValueError with the field's name."""
+    hints, _required = _fields(form, beside=True)
+    return {name: decoded(hints[name], value[name], name) for name in hints if name in value}
+
+
 def _decode_dataclass(form: _Form, value: object, path: str) -> t.Any:
-    hints, required = _fields(form)
+    hints, required = _fields(form, beside=False)
     # fields that are not in `hints` are those of another release
     fields = {name: item for name, item in _mapping(value, path).items() if name in hints}
     _check_keys(required, fields, path)

@@ -11,7 +11,6 @@ during an update.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -38,7 +37,7 @@ from ..topology.publish_shares import VFS
 from ..topology.stored import NewerForm
 from .cdi import DeviceNode
 from .record_forms import FORMS
-from .record_values import BESIDE, decoded, encoded
+from .record_values import BESIDE, decoded, decoded_beside, encoded
 
 #: Maximum bytes of a record. A record with 32 devices on a node with thousands of routes has less than a megabyte.
 MAX_RECORD_BYTES = 16 << 20
@@ -251,14 +250,7 @@ def add_facts(record: Record, content: bytes) -> None:
     """Add to a record the content that is stored beside it. Raises ValueError if the content is damaged, or if only a
     newer driver can read it."""
     value = FORMS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
-    hints = t.get_type_hints(Record)
-    names = [
-        record_field.name
-        for record_field in dataclasses.fields(Record)
-        if record_field.metadata == BESIDE and record_field.name in value
-    ]
-    facts = {name: decoded(hints[name], value[name], name) for name in names}
-    for name, item in facts.items():
+    for name, item in decoded_beside(Record, value).items():
         setattr(record, name, item)
 
 
@@ -417,7 +409,7 @@ class Store:
                 "whether the interfaces of its devices have very many routes or addresses on the node"
             )
         try:
-            if not self.folder.is_dir():
+            if not os.path.isdir(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             power_cut = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
             files.replace(path, content, 0o600, power_cut)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 
 from ..base.objects import Object, ObjectView
 
@@ -50,7 +50,7 @@ class Device:
 
     def as_json(self) -> Object:
         """The device as JSON for a record on disk, which `from_json` reads."""
-        return {**asdict(self), "rdma_devices": list(self.rdma_devices)}
+        return {**{name: getattr(self, name) for name in _FIELDS}, "rdma_devices": list(self.rdma_devices)}
 
     @classmethod
     def from_json(cls, data: ObjectView) -> Device:
