@@ -113,7 +113,7 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> HostStat
     """The host state of a link of the node's namespace; `address` is its PCI address. Raises OSError."""
     name = link.name
     master = links.get(connection, index=link.number(links.IFLA_MASTER)) if links.IFLA_MASTER in link.raw else None
-    entries = [entry for entry, _flags in addresses.listed(connection, link.index)]
+    entries = [entry for entry, _flags in addresses.listed(connection, link.index, name)]
     ips = {entry["address"].split("/")[0] for entry in entries}
     link_routes = sorted(routes.listed(connection, link.index, ips), key=_as_json)
     with Ethtool() as tool:

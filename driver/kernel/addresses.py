@@ -90,10 +90,10 @@ def ip_bytes(value: str) -> bytes:
     return ipaddress.ip_address(value).packed
 
 
-def listed(connection: Netlink, index: int) -> list[tuple[AddressState, int]]:
+def listed(connection: Netlink, index: int, name: str = "") -> list[tuple[AddressState, int]]:
     """The addresses of an interface in the kernel's order, each with the kernel's flags; without IPv6 temporary
-    addresses, which the kernel creates itself."""
-    name = ""
+    addresses, which the kernel creates itself. Without the interface's current `name`, which is the usual label of IPv4
+    addresses, the kernel is asked for it."""
     found = []
     for _unused, body in connection.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, index)):
         kind, prefix, flags, scope, owner = _IFADDR.unpack_from(body)
