@@ -149,7 +149,7 @@ def check(identity: Identity, config: ObjectView, path: str = "") -> list[Proble
         # the kernel accepted the inherited state already; of that, only addresses can affect the configured fields
         host: InheritedState = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
         if not {"addresses", "dhcp", "child", rails.FIELD} & set(config):
-            host["addresses"] = [entry for entry, _unused in addresses.listed(connection, link.index)]
+            host["addresses"] = [entry for entry, _unused in addresses.listed(connection, link.index, link.name)]
         name, mtu = pod_interface_name(config, link.name), int(config.get("mtu", link.mtu))
         if "dhcp" in config:
             config = {**config, "routes": []}  # routes may depend on the lease
@@ -195,14 +195,14 @@ def detach(identity: Identity, host: HostState, netns: Path | None, config: Obje
 def _attach(identity: Identity, host: HostState, config: ObjectView, netns: Path) -> Attached:
     name = pod_interface_name(config, host["name"])
     network = network_config(host, config)
-    if "child" in config:
-        index = children.create(identity, host, config, netns, name, link_attributes(config))
-        set_ethtool(name, netns, config)
-    else:
-        index = move(identity, host, config, netns, name)
-    with step(f"set sysctls of {name}"):
-        namespaces.run(netns, sysctls.write, name, network.sysctls)
     with Netlink(netns) as connection:
+        if "child" in config:
+            index = children.create(identity, host, config, netns, name, link_attributes(config))
+            set_ethtool(name, netns, config)
+        else:
+            index = move(connection, identity, host, config, netns, name)
+        with step(f"set sysctls of {name}"):
+            namespaces.run(netns, sysctls.write, name, network.sysctls)
         if "vrf" in config:
             vrf.join(connection, index, config["vrf"])
         for entry in network.addresses:
@@ -267,7 +267,7 @@ def _attach_result(connection: Netlink, name: str, index: int, network: NetworkC
             raise OSError(errno.ENODEV, "the interface has disappeared")
         requested = [entry["address"] for entry in network.addresses] + [lease["address"] for lease in leases]
         normalized = {str(ipaddress.ip_interface(address)) for address in requested}
-        listed = [entry["address"] for entry, _flags in addresses.listed(connection, index)]
+        listed = [entry["address"] for entry, _flags in addresses.listed(connection, index, link.name)]
     ips = [address for address in listed if address in normalized]
     notes = [] if link.carrier else [f"{name} has no carrier yet"]
     return Attached({"interfaceName": name, "hardwareAddress": link.mac, "ips": ips}, leases, notes)

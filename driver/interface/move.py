@@ -21,25 +21,24 @@ from .host_state import HostState
 from .identity import Identity, find, tag
 
 
-def move(identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str) -> int:
+def move(inside: Netlink, identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str) -> int:
     """Apply the settings that can only be changed on the node, and move the interface to the pod, where it is named
-    `name`. Returns the interface's index in the pod.
+    `name`. `inside` is a connection to the pod's namespace. Returns the interface's index in the pod.
 
     If an interrupted attach has moved the interface already, only the settings are applied again. Raises KernelError
     and Refused.
     """
-    with Netlink(netns) as inside:
-        with step(f"look for {identity.name} in the pod"):
-            found = find(inside, identity, netns, host.get(host_state.MARK))
-        if found is not None:
-            _configure_again(inside, found, config, netns, name)
-            return found.index
-        _move(identity, config, netns, name)
-        with step(f"look for {name} in the pod"):
-            found = links.get(inside, name=name)
-            if found is None:
-                raise OSError(errno.ENODEV, "the pod does not have the interface after the move")
-            return found.index
+    with step(f"look for {identity.name} in the pod"):
+        found = find(inside, identity, netns, host.get(host_state.MARK))
+    if found is not None:
+        _configure_again(inside, found, config, netns, name)
+        return found.index
+    _move(identity, config, netns, name)
+    with step(f"look for {name} in the pod"):
+        found = links.get(inside, name=name)
+        if found is None:
+            raise OSError(errno.ENODEV, "the pod does not have the interface after the move")
+        return found.index
 
 
 def _configure_again(inside: Netlink, link: links.Link, config: ObjectView, netns: Path, name: str) -> None:
