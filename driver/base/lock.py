@@ -149,7 +149,7 @@ class Locks:
     @contextlib.contextmanager
     def _hold_one(self, name: str, deadline: float) -> t.Iterator[None]:
         try:
-            if not self.folder.is_dir():
+            if not os.path.isdir(self.folder):
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise DriverError(f"could not create the lock folder {self.folder}: {error.strerror}") from error

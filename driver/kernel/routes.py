@@ -187,6 +187,9 @@ def _hops(data: bytes) -> t.Iterator[tuple[int, int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
+_ROUTE_KNOWN = {_DST, _SRC, _OIF, _GATEWAY, _VIA, _PRIORITY, _PREFSRC, _MULTIPATH, _TABLE, _EXPIRES, _NH_ID} | _STATES
+
+
 def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> Route:
     kind, dst, src, tos, table, protocol, scope, route_type, flags = _RT.unpack_from(body)
     version = _VERSION[kind]
@@ -214,8 +217,7 @@ def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> R
         route["hops"] = [_next_hop(index, names, *hop) for hop in _hops(raw[_MULTIPATH])]
     elif _OIF in raw:
         route = {**route, **_target(index, netlink.number(raw[_OIF]), raw, names)}
-    known = {_DST, _SRC, _OIF, _GATEWAY, _VIA, _PRIORITY, _PREFSRC, _MULTIPATH, _TABLE, _EXPIRES, _NH_ID} | _STATES
-    rest = {str(key): value.hex() for key, value in sorted(raw.items()) if key not in known}
+    rest = {str(key): value.hex() for key, value in sorted(raw.items()) if key not in _ROUTE_KNOWN}
     if rest.get(str(_PREF)) == "00":  # medium, which the kernel reports for every IPv6 route
         del rest[str(_PREF)]
     if rest:
