@@ -4,9 +4,9 @@
 
 """The network configuration of a pod's interface, computed from the InterfaceConfig and the host state.
 
-- Addresses: those of the InterfaceConfig, the rail addresses that were assigned to the interface (`rails`), and one
-  lease for each family in `dhcp`. If the configuration has none of these fields, the interface keeps the global
-  addresses that it had on the node.
+- Addresses: those of the InterfaceConfig, and the rail addresses that were assigned to the interface (`rails`). The
+  leases of `dhcp` are requested later, and are not included. If the configuration has none of these fields, the
+  interface keeps the global addresses that it had on the node.
 - Rail addresses bring their own routes and rules. If the configuration has the field `routes` or `rules`, that field
   replaces them.
 - The node's addresses bring the routes through this interface alone, the rules from these addresses to the tables of
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from ..base.objects import ObjectView
 from ..kernel import dad, routes
-from ..kernel.addresses import AddressState, Neighbor
+from ..kernel.addresses import NTF_PROXY, AddressState, Neighbor
 from ..kernel.routes import Route, Rule
 from . import rails
 
@@ -73,7 +73,7 @@ def network_config(host: InheritedState, config: ObjectView) -> NetworkConfig:
         else [*rails.rail_rules(config), *_inherited_rules(host["rules"], sources, inherited_routes)],
         neighbors=list(config["neighbors"])
         if "neighbors" in config
-        else [neighbor for neighbor in host["neighbors"] if inherits and not neighbor["flags"]],
+        else [neighbor for neighbor in host["neighbors"] if inherits and not neighbor["flags"] & NTF_PROXY],
         sysctls={**rails.sysctls(config), **config.get("sysctls", {})},
     )
     _prepare_ipv6(network, config)
@@ -100,7 +100,8 @@ def _prepare_ipv6(network: NetworkConfig, config: ObjectView) -> None:
 
 
 def _global_addresses(entries: t.Sequence[AddressState]) -> list[AddressState]:
-    """The global addresses, without labels, which contain the interface's name on the node, and without protocols."""
+    """The global addresses, without labels, which contain the interface's name on the node, and without their
+    address protocol (IFA_PROTO)."""
     result = []
     for entry in entries:
         if entry["scope"] == 0:
@@ -136,5 +137,5 @@ def _inherited_rules(rules: t.Sequence[Rule], sources: set[str], inherited_route
         for rule in rules
         if rule.get("source", "/").split("/")[0] in sources
         and (rule["family"], rule["table"]) in tables
-        and not {"iif", "oif", "goto"} & set(rule)
+        and not {"iif", "oif", "goto", "invert"} & set(rule)
     ]

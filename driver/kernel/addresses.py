@@ -69,7 +69,7 @@ SECONDARY, NODAD, OPTIMISTIC, DADFAILED, TENTATIVE = 0x01, 0x02, 0x04, 0x08, 0x4
 _SETTABLE_FLAGS = 0x02 | 0x10 | 0x100 | 0x200 | 0x400
 _FOREVER = 2**32 - 1
 _DST, _LLADDR, _NDA_IFINDEX = 1, 2, 8
-_NUD_PERMANENT, _NTF_PROXY, _NTF_ROUTER = 0x80, 0x08, 0x80
+_NUD_PERMANENT, NTF_PROXY, _NTF_ROUTER = 0x80, 0x08, 0x80
 
 SCOPE_LINK = 253
 _IFADDR = struct.Struct("=BBBBI")
@@ -204,17 +204,17 @@ def neighbors(connection: Netlink, index: int) -> list[Neighbor]:
     """The permanent and proxied neighbors of an interface, without those that the kernel resolved itself. Raises
     OSError."""
     found = []
-    for flags in (0, _NTF_PROXY):
+    for flags in (0, NTF_PROXY):
         body = _ND.pack(socket.AF_UNSPEC, 0, 0, flags, 0)
         # the kernel filters its neighbor table by interface, but not the proxied neighbors
         body += b"" if flags else netlink.u32(_NDA_IFINDEX, index)
         for _unused, reply in connection.dump(RTM_GETNEIGH, body):
             kind, owner, state, reply_flags, _unused = _ND.unpack_from(reply)
             raw = netlink.attributes(reply, _ND.size)
-            wanted = reply_flags & _NTF_PROXY if flags else state & _NUD_PERMANENT
+            wanted = reply_flags & NTF_PROXY if flags else state & _NUD_PERMANENT
             if owner != index or kind not in (socket.AF_INET, socket.AF_INET6) or not wanted or _DST not in raw:
                 continue
-            neighbor: Neighbor = {"destination": ip_text(raw[_DST]), "flags": reply_flags & (_NTF_PROXY | _NTF_ROUTER)}
+            neighbor: Neighbor = {"destination": ip_text(raw[_DST]), "flags": reply_flags & (NTF_PROXY | _NTF_ROUTER)}
             if not flags:
                 neighbor["mac"] = raw.get(_LLADDR, b"").hex(":")
             found.append(neighbor)
@@ -223,7 +223,7 @@ def neighbors(connection: Netlink, index: int) -> list[Neighbor]:
 
 def add_neighbor(connection: Netlink, index: int, neighbor: Neighbor) -> None:
     flags = neighbor.get("flags", 0)
-    body = _ND.pack(family(neighbor["destination"]), index, 0 if flags & _NTF_PROXY else _NUD_PERMANENT, flags, 0)
+    body = _ND.pack(family(neighbor["destination"]), index, 0 if flags & NTF_PROXY else _NUD_PERMANENT, flags, 0)
     body += netlink.attribute(_DST, ip_bytes(neighbor["destination"]))
     if neighbor.get("mac"):
         body += netlink.attribute(_LLADDR, links.mac_bytes(neighbor["mac"]))
@@ -231,5 +231,5 @@ def add_neighbor(connection: Netlink, index: int, neighbor: Neighbor) -> None:
 
 
 def remove_neighbor(connection: Netlink, index: int, neighbor: Neighbor) -> None:
-    body = _ND.pack(family(neighbor["destination"]), index, 0, neighbor.get("flags", 0) & _NTF_PROXY, 0)
+    body = _ND.pack(family(neighbor["destination"]), index, 0, neighbor.get("flags", 0) & NTF_PROXY, 0)
     connection.drop(RTM_DELNEIGH, body + netlink.attribute(_DST, ip_bytes(neighbor["destination"])))

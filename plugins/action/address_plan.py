@@ -76,12 +76,16 @@ class ActionModule(ReportAction):
 
 
 def _nodes(variables: Variables) -> list[NodeInput]:
-    """All hosts of the inventory that have an address plan, regardless of --limit. Raises Problems."""
+    """All hosts of the inventory, regardless of --limit: those without an address plan for the addresses that they use
+    themselves. Raises Problems."""
     nodes, problems = [], []
     hostvars = variables["hostvars"]
     for name in sorted((variables.get("groups") or {}).get("all") or ()):
         raw = hostvars.raw_get(name)
-        if not isinstance(raw, dict) or not raw.get(PLAN):
+        if not isinstance(raw, dict):
+            continue
+        if not raw.get(PLAN):
+            nodes.append(NodeInput(name, None, None, _known_addresses(raw)))
             continue
         from_facts = set_by_facts(variables, name)
         if from_facts:

@@ -36,29 +36,33 @@ HIDDEN = {
     "spec": ("volumes",),
     "status": ("conditions", "images"),
 }
+#: The kind whose conditions are kept: they say whether a queue admits jobs.
+WITH_CONDITIONS = "ClusterQueue"
 #: Fields of pods that decide where they run. Only pods with claims keep them.
 PLACEMENT_FIELDS = ("affinity", "tolerations")
 #: Annotations that are kept: whether a pod may be evicted, to which gang a pod belongs, and the loans of a queue.
 ANNOTATIONS = (SAFE_TO_EVICT, *GANGS, LOANS)
 #: The prefix of annotations of pods that Kueue admits.
 KUEUE_PREFIX = "kueue.x-k8s.io/"
+CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 HIDDEN_CONTAINER_FIELDS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 def reduced(found: Object) -> Object:
-    """Remove the fields that the collection does not use from an object, and return the object."""
+    """Remove the fields that the collection does not use from an object, which has its kind, and return the object."""
     for part, names in HIDDEN.items():
         for name in names:
-            (found.get(part) or {}).pop(name, None)
+            if name != "conditions" or found["kind"] != WITH_CONDITIONS:
+                (found.get(part) or {}).pop(name, None)
     spec, metadata = found.get("spec") or {}, found.get("metadata") or {}
     annotations = metadata.pop("annotations", None) or {}
     kept = {name: value for name, value in annotations.items() if name in ANNOTATIONS or name.startswith(KUEUE_PREFIX)}
     if kept:
         metadata["annotations"] = kept
-    for name in PLACEMENT_FIELDS if not spec.get("resourceClaims") else ():
+    for name in PLACEMENT_FIELDS if found["kind"] == "Pod" and not spec.get("resourceClaims") else ():
         spec.pop(name, None)
-    for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
+    for container in [container for field in CONTAINERS for container in spec.get(field) or ()]:
         for name in (*HIDDEN_CONTAINER_FIELDS, *PROBES):
             container.pop(name, None)
     return found

@@ -129,7 +129,9 @@ def test_without_configuration_a_pod_gets_the_addresses_of_the_node() -> None:
         ip route add 10.50.0.0/16 via 10.1.0.1 metric 77
         ip route add default via 10.1.0.1 metric 900; ip route add default via 10.1.0.1 table 100
         ip rule add from 10.1.0.2 fwmark 7 lookup 100 priority 50; ip rule add iif one lookup 100 priority 51
-        ip rule add from all lookup 100 priority 52; ip neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev one"""
+        ip rule add from all lookup 100 priority 52; ip neigh add 10.1.0.9 lladdr 02:00:00:00:00:09 dev one
+        ip rule add not from 10.1.0.2 lookup 100 priority 53
+        ip -6 neigh add fd00::9 lladdr 02:00:00:00:00:09 dev one router; ip -6 neigh add proxy fd00::8 dev one"""
     )
     with nodes.Pod() as pod:
         attached = interfaces.attach(nodes.ONE, host, {}, pod.pin)
@@ -140,8 +142,10 @@ def test_without_configuration_a_pod_gets_the_addresses_of_the_node() -> None:
         assert "default via 10.1.0.1 dev one" in pod.run("ip route show table 100")
         rules = pod.run("ip rule")
         assert "50:\tfrom 10.1.0.2 fwmark 0x7 lookup 100" in rules  # with all of its selectors
-        assert "51:" not in rules and "52:" not in rules
-        assert "10.1.0.9" in pod.run("ip neigh show nud permanent")
+        assert not {"51:", "52:", "53:"} & {line.split()[0] for line in rules.splitlines()}
+        neighbors = pod.run("ip neigh show nud permanent")
+        assert "10.1.0.9" in neighbors and "fd00::9 dev one lladdr 02:00:00:00:00:09 router" in neighbors
+        assert "fd00::8" not in pod.run("ip -6 neigh show proxy")
         interfaces.detach(nodes.ONE, host, pod.pin, {})
         attached = interfaces.attach(nodes.ONE, host, {"addresses": []}, pod.pin)
         assert attached.network["ips"] == []

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import typing as t
 from dataclasses import dataclass, field
 
@@ -26,7 +25,10 @@ MAX_INDEX = 2**24 - 1
 
 @dataclass(frozen=True)
 class NodeInput:
-    """The inventory of one node. `node_addresses` are addresses or networks that are in use on the node itself."""
+    """The variables of a host that the plan needs. `plan` is None for a host without one.
+
+    `node_addresses` are addresses or networks that are in use on the host itself.
+    """
 
     name: str
     plan: object
@@ -61,7 +63,7 @@ def site_plan(nodes: t.Sequence[NodeInput]) -> Site:
     by_plan: dict[str, list[NodeInput]] = {}
     for node in nodes:
         if node.plan:
-            by_plan.setdefault(json.dumps(node.plan, sort_keys=True, default=str), []).append(node)
+            by_plan.setdefault(_canonical(node.plan), []).append(node)
     for members in by_plan.values():
         reader = Reader()
         pools = read_pools(reader, members[0].plan, PLAN)
@@ -69,9 +71,17 @@ def site_plan(nodes: t.Sequence[NodeInput]) -> Site:
         site.pools.append((pools, [node.name for node in members]))
         problems += _add_ranges(site, pools, members)
     problems += _overlaps_between_plans(site)
+    problems += _node_addresses_in_pools(site, nodes)
     if problems:
         raise Problems(problems)
     return site
+
+
+def _canonical(plan: object) -> t.Hashable:
+    """A value that is equal for plans that differ only in the order of keys. The keys may have different types."""
+    if isinstance(plan, dict):
+        return tuple(sorted(((repr(key), _canonical(value)) for key, value in plan.items()), key=lambda item: item[0]))
+    return tuple(map(_canonical, plan)) if isinstance(plan, list) else repr(plan)
 
 
 def _add_ranges(site: Site, pools: tuple[Pool, ...], members: t.Sequence[NodeInput]) -> list[Problem]:
@@ -88,7 +98,6 @@ def _add_ranges(site: Site, pools: tuple[Pool, ...], members: t.Sequence[NodeInp
             taken.setdefault(number, node.name)
             site.ranges[node.name] = _ranges(reader, pools, number)
             site.indexes[node.name] = number
-            _check_node_addresses(reader, node, pools)
         problems += [_for_nodes([node.name], problem) for problem in reader.problems]
     return problems
 
@@ -99,7 +108,8 @@ def _index(reader: Reader, value: object) -> int | None:
         reader.problem(INDEX, "is missing", "missing", fix)
         return None
     if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:20])  # Jinja turns numbers into strings
+        # filters such as regex_search return strings; int() refuses very long ones
+        value = int(value) if len(value) <= len(str(MAX_INDEX)) else MAX_INDEX + 1
     return reader.integer(value, INDEX, 0, MAX_INDEX)
 
 
@@ -121,14 +131,19 @@ def _ranges(reader: Reader, pools: t.Iterable[Pool], index: int) -> tuple[RailRa
     return tuple(ranges)
 
 
-def _check_node_addresses(reader: Reader, node: NodeInput, pools: t.Iterable[Pool]) -> None:
-    """Report pools that contain addresses of a node itself: a driver could hand them out to a pod."""
-    for text in node.node_addresses:
-        network = _network(text)
-        for pool in pools if network is not None else ():
-            if rail_range.overlap(t.cast(Network, network), pool.network):
-                message = f"the pool {pool.network} of rail {pool.rail} overlaps {text}, which is in use on the node"
-                reader.problem(PLAN, message, "duplicate", "use a pool of addresses that nothing else uses")
+def _node_addresses_in_pools(site: Site, nodes: t.Iterable[NodeInput]) -> list[Problem]:
+    """Report pools that contain addresses of a host itself: a driver could hand them out to a pod."""
+    problems = []
+    pools = dict.fromkeys((pool.network, pool.rail) for plan_pools, _members in site.pools for pool in plan_pools)
+    for node in nodes:
+        for text in node.node_addresses:
+            network = _network(text)
+            for pool, rail in pools if network is not None else ():
+                if rail_range.overlap(t.cast(Network, network), pool):
+                    message = f"the pool {pool} of rail {rail} overlaps {text}, which is in use on the node"
+                    fix = "use a pool of addresses that nothing else uses"
+                    problems.append(_for_nodes([node.name], Problem(PLAN, message, "duplicate", fix)))
+    return problems
 
 
 def _network(text: str) -> Network | None:
@@ -139,7 +154,8 @@ def _network(text: str) -> Network | None:
 
 
 def _overlaps_between_plans(site: Site) -> list[Problem]:
-    """Report overlapping pools of different plans: nodes of both plans could have the same addresses."""
+    """Report overlapping pools of different plans: a node of one plan could get the same addresses as a
+    node of the other."""
     problems = []
     for number, (pools, members) in enumerate(site.pools):
         for earlier_pools, other_members in site.pools[:number]:

@@ -207,6 +207,11 @@ class ClaimParser(PartParser):
                     message = "would be the same for several devices of a pod"
                     self.reader.problem(place, message, "contradiction", "request the devices one by one")
         letters = string.ascii_lowercase[: device.count]
+        if len(letters) < device.count:
+            message = f"must be at most {len(letters)} with align: nearest, not {device.count}"
+            self.reader.problem(
+                child(device.path, "count"), message, "too-many", "use several devices with other names"
+            )
         return [replace(device, name=f"{device.name}-{letter}", count=1) for letter in letters]
 
     def _devices(self, item: Object, path: str) -> list[Device]:

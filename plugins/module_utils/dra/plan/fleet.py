@@ -33,6 +33,7 @@ class PlacedPod:
     """A pod that is bound to a node, running or not.
 
     `requests` are units of each resource, CPU in thousandths. `claims` are `namespace/name` of the claims it uses.
+    `ending` is True if the pod is being deleted.
     """
 
     namespace: str
@@ -40,6 +41,7 @@ class PlacedPod:
     labels: t.Mapping[str, str]
     requests: t.Mapping[str, int]
     claims: tuple[str, ...] = ()
+    ending: bool = False
 
 
 @dataclass(frozen=True)

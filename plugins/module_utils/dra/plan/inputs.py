@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Parses the options of modules that plan: the objects of a cluster by kind, and the pods to place."""
+"""Parses the options of the planning modules: the objects of a cluster by kind, and the pods to place."""
 
 from __future__ import annotations
 
@@ -31,35 +31,52 @@ WORKLOAD = {
 
 def workload(entry: Object, templates: Templates) -> Workload:
     """The workload that one entry of `workloads` describes. Raises ValueError."""
-    claims = forms.without_nulls(entry["claims"] or [])
-    for name in entry["templates"] or ():
+    prefix = f"workload {entry['name']}: "
+    if not isinstance(entry["pod"], dict) or not isinstance(entry["labels"], dict):
+        raise ValueError(f"{prefix}pod and labels must be mappings")
+    claims = _claims(entry, templates, prefix)
+    pod = forms.without_nulls(entry["pod"])
+    problems = forms.spec_problems(pod, forms.POD_SPEC, f"{prefix}pod")
+    for path, claim in claims:
+        problems += forms.claim_problems(claim, f"{prefix}{path}")
+    if problems:
+        raise Problems(problems)
+    labels = _labels(forms.without_nulls(entry["labels"]), f"{prefix}labels")
+    return Workload(entry["name"], tuple(claim for _path, claim in claims), pod, entry["namespace"], labels)
+
+
+def _claims(entry: Object, templates: Templates, prefix: str) -> list[tuple[str, Object]]:
+    """The specs of a workload's claims, its own and those of its templates, each with its path. Raises ValueError."""
+    names = entry["templates"] or []
+    names = [names] if isinstance(names, str) else names  # as Ansible reads a list of strings
+    own = forms.without_nulls(entry["claims"] or [])
+    if not isinstance(names, list) or not isinstance(own, list):
+        raise ValueError(f"{prefix}templates and claims must be lists")
+    claims = [(f"claims[{number}]", claim) for number, claim in enumerate(own)]
+    for number, name in enumerate(names):
         template = templates.get((entry["namespace"], name))
         if template is None:
             known = (
                 ", ".join(sorted(other for namespace, other in templates if namespace == entry["namespace"])) or "none"
             )
             raise ValueError(
-                f"workload {entry['name']}: there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
+                f"{prefix}there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
                 f"objects; templates of this namespace: {known}"
             )
-        claims.append(template["spec"]["spec"])
-    prefix = f"workload {entry['name']}: "
-    if not isinstance(entry["pod"], dict) or not isinstance(entry["labels"], dict):
-        raise ValueError(f"{prefix}pod and labels must be mappings")
-    without_devices = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
-    if without_devices:
-        raise ValueError(f"{prefix}claims[{without_devices[0]}] has no devices: give the spec of a claim")
-    pod = forms.without_nulls(entry["pod"])
-    problems = forms.spec_problems(pod, forms.POD_SPEC, f"{prefix}pod")
-    problems += [
-        problem
-        for number, claim in enumerate(claims)
-        for problem in forms.claim_problems(claim, f"{prefix}claims[{number}]")
-    ]
-    if problems:
-        raise Problems(problems)
-    labels = {key: str(value) for key, value in entry["labels"].items()}
-    return Workload(entry["name"], tuple(claims), pod, entry["namespace"], labels)
+        claims.append((f"templates[{number}] ({name})", template["spec"]["spec"]))
+    for path, claim in claims:
+        if not isinstance(claim, dict) or not isinstance(claim.get("devices"), dict):
+            raise ValueError(f"{prefix}{path} has no devices: give the spec of a claim")
+    return claims
+
+
+def _labels(values: Object, path: str) -> dict[str, str]:
+    """Labels of a pod; numbers become strings. Raises ValueError for other values, such as true, which a label selector
+    would write in lower case."""
+    for key, value in values.items():
+        if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+            raise ValueError(f"{path}.{key}: {value!r} is not a string: put it in quotes")
+    return {str(key): str(value) for key, value in values.items()}
 
 
 def objects_of(items_by_kind: Object) -> list[Object]:

@@ -169,7 +169,8 @@ class _FleetBuilder:
                 amounts = {}
             labels = metadata.get("labels") or {}
             claims = tuple(claim_names(pod))
-            placed = PlacedPod(str(metadata["namespace"]), str(metadata["name"]), labels, amounts, claims)
+            ending = bool(metadata.get("deletionTimestamp"))
+            placed = PlacedPod(str(metadata["namespace"]), str(metadata["name"]), labels, amounts, claims, ending)
             self.placed.setdefault(spec["nodeName"], []).append(placed)
             for claim in placed.claims:
                 self._mark_unclear(spec["nodeName"], claim)

@@ -15,7 +15,7 @@ import typing as t
 from ..kube.objects import Object, ObjectView
 from .forms import FORMS, Leaf
 
-_METADATA = ("name", "namespace", "labels")
+_METADATA = ("name", "namespace", "labels", "deletionTimestamp")
 _CLAIM_DEVICES: t.Mapping[str, t.Any] = {"requests": ..., "constraints": ...}
 #: The fields that are kept, by kind and name; `...` stands for the whole field. See `forms.Form` for the other values.
 _KEPT_FIELDS: t.Mapping[str, t.Any] = {
@@ -35,7 +35,7 @@ def snapshot_of(item: ObjectView) -> Object:
     """An object without the fields that no plan uses.
 
     For example, annotations, owners, opaque configurations, images and pod addresses are left out. For kinds that a
-    plan does not use, only name, namespace and labels are kept.
+    plan does not use, only the metadata of `_METADATA` are kept.
     """
     found: Object = {name: item[name] for name in ("apiVersion", "kind") if name in item}
     found["metadata"] = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}

@@ -30,16 +30,18 @@ def constraints(workload: Workload) -> list[ObjectView]:
 def limit(constraint: ObjectView, workload: Workload, fleet: Fleet, capacity: t.Mapping[str, int]) -> dict[str, int]:
     """How many more pods each domain takes, by the value of the label. `capacity` is how many pods fit on each node.
 
-    A domain may have up to maxSkew more pods than the domain with the fewest pods. This one is assumed to grow until it
-    is full. Nodes without the label take no pods.
+    A domain may have up to maxSkew more pods than the domain with the fewest pods. All domains are assumed to fill up,
+    so the limit follows from the domain that then has the fewest. If the pods do not match the selector, the counts do
+    not change. Nodes that lack the label of any of the workload's constraints take no pods, and theirs do not count.
     """
     key = str(constraint["topologyKey"])
+    keys = [str(other["topologyKey"]) for other in (constraint, *constraints(workload))]
     selector = _selector(constraint, workload)
     matches_itself = pods.selected(selector, workload.labels)
     existing: dict[str, int] = {}
     room: dict[str, int] = {}
     for node in fleet.nodes.values():
-        if key not in node.labels:
+        if any(name not in node.labels for name in keys):
             continue
         if _is_counted(constraint, workload, node):
             domain = node.labels[key]
@@ -47,6 +49,8 @@ def limit(constraint: ObjectView, workload: Workload, fleet: Fleet, capacity: t.
         if capacity.get(node.name):
             domain = node.labels[key]
             room[domain] = room.get(domain, 0) + capacity[node.name]
+    if _selects_all(selector):  # the scheduler then counts no pod at all
+        return room
     skew = int(constraint.get("maxSkew", 1))
     too_few_domains = len(existing) < int(constraint.get("minDomains") or 1)
     if not matches_itself:  # new pods change no count, so a domain takes either all pods or none
@@ -66,6 +70,11 @@ def _selector(constraint: ObjectView, workload: Workload) -> ObjectView | None:
     return {**selector, "matchLabels": labels}
 
 
+def _selects_all(selector: ObjectView | None) -> bool:
+    """Whether a label selector is empty. Without a selector, no pod is selected."""
+    return selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions")
+
+
 def _is_counted(constraint: ObjectView, workload: Workload, node: Node) -> bool:
     """Whether the pods of a node count.
 
@@ -82,4 +91,8 @@ def _is_counted(constraint: ObjectView, workload: Workload, node: Node) -> bool:
 
 
 def _matching_pods(node: Node, workload: Workload, selector: ObjectView | None) -> int:
-    return sum(pod.namespace == workload.namespace and pods.selected(selector, pod.labels) for pod in node.pods)
+    """The number of a node's pods that a selector selects, without those that are being deleted."""
+    return sum(
+        not pod.ending and pod.namespace == workload.namespace and pods.selected(selector, pod.labels)
+        for pod in node.pods
+    )

@@ -25,6 +25,15 @@ _NO_IOMMU = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 _BRIDGE = "0x0604"
 
 
+def _leaves_group_to_vfio(driver: str | None) -> bool:
+    """Whether VFIO can use an IOMMU group in which a device has this driver, or none.
+
+    Other drivers, also those for user space such as uio_pci_generic, own the DMA of the group (driver_managed_dma in
+    struct pci_driver). Variants of vfio-pci are named after their device, such as mlx5_vfio_pci.
+    """
+    return driver in (None, "pci-stub") or str(driver).replace("_", "-").endswith("vfio-pci")
+
+
 class VfDriver(Resource):
     """`driver` of `vf` and `vfs`: `native`, `vfio-pci`, the name of another driver, or `none`.
 
@@ -98,7 +107,7 @@ class VfDriver(Resource):
         for other in self.system.names(f"/sys/kernel/iommu_groups/{group}/devices"):
             kind = self.system.text(f"{_DEVICES}/{other}/class") or ""
             bound = self.system.link(f"{_DEVICES}/{other}/driver")
-            if other != vf and not kind.startswith(_BRIDGE) and bound not in (None, *_USER_SPACE_DRIVERS):
+            if other != vf and not kind.startswith(_BRIDGE) and not _leaves_group_to_vfio(bound):
                 reason = f"{vf} shares IOMMU group {group} with {other}, which is bound to {bound}"
                 return reason, "leave ACS enabled between them, or put the card in another slot"
         return "", ""

@@ -27,6 +27,21 @@ def test_a_pod_that_must_not_be_moved_is_still_recognized_after_fields_were_left
     assert pods == [] and key in reasons["team/p"]
 
 
+def test_environment_variables_of_containers_for_debugging_are_left_out() -> None:
+    (with_debugger, _claim) = pod("p", "a", [0])
+    with_debugger["spec"]["ephemeralContainers"] = [{"name": "debugger", "env": [{"name": "TOKEN", "value": "secret"}]}]
+    assert reduced(with_debugger)["spec"]["ephemeralContainers"] == [{"name": "debugger"}]
+
+
+def test_what_decides_whether_a_queue_admits_a_pod_is_kept() -> None:
+    active = {"type": "Active", "status": "False", "message": "its flavor is missing"}
+    queue = {"kind": "ClusterQueue", "metadata": {"name": "q"}, "spec": {}, "status": {"conditions": [active]}}
+    assert reduced(queue)["status"]["conditions"] == [active]
+    tolerations = [{"key": "spot", "operator": "Exists"}]
+    flavor = {"kind": "ResourceFlavor", "metadata": {"name": "spot"}, "spec": {"tolerations": tolerations}}
+    assert reduced(flavor)["spec"]["tolerations"] == tolerations
+
+
 def test_other_annotations_and_the_tolerations_of_pods_without_claims_are_left_out() -> None:
     (with_claim, _claim) = pod("p", "a", [0], annotations={"secret": "x"}, tolerations=[{"operator": "Exists"}])
     without_claim = copy.deepcopy(with_claim)

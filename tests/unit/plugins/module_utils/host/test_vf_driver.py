@@ -48,6 +48,21 @@ def test_an_iommu_group_with_a_device_that_the_node_uses_is_refused(machine):
     assert f"{address} shares IOMMU group {group} with {other}, which is bound to mlx5_core" in str(plan.refusals[0])
 
 
+@pytest.mark.parametrize(
+    ("driver", "refused"),
+    [("uio_pci_generic", True), ("igb_uio", True), ("pci-stub", False), ("vfio-pci", False), ("mlx5_vfio_pci", False)],
+)
+def test_vfio_needs_an_iommu_group_without_devices_of_other_drivers_for_user_space(machine, driver, refused):
+    address, other = vf_address(machine, 7), vf_address(machine, 0)
+    group = (machine.root / f"sys/bus/pci/devices/{address}/iommu_group").resolve().name
+    machine.link(f"/sys/kernel/iommu_groups/{group}/devices/{other}", f"../../../../devices/{other}")
+    machine.remove(f"/sys/bus/pci/devices/{other}/driver")
+    machine.link(f"/sys/bus/pci/devices/{other}/driver", f"../../../bus/pci/drivers/{driver}")
+    plan = machine.plan(VfDriver, {PF_WITH_VFS: {"vfs": [{"index": 7, "driver": "vfio-pci"}]}})
+    assert bool(plan.refusals) is refused
+    assert not refused or f"{other}, which is bound to {driver}" in str(plan.refusals[0])
+
+
 def test_a_vf_without_an_iommu_group_is_refused_unless_vfio_allows_it(machine):
     machine.remove(f"/sys/bus/pci/devices/{vf_address(machine, 7)}/iommu_group")
     settings = {PF_WITH_VFS: {"vfs": [{"index": 7, "driver": "vfio-pci"}]}}

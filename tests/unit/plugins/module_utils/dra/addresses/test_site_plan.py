@@ -101,6 +101,16 @@ def test_every_address_has_its_own_routing_table() -> None:
         ([node("a", 1024)], "1024 is beyond the pool 10.100.0.0/16 of rail 0, which has room for 1024 nodes"),
         ([node("a", 0, PLAN, "10.100.9.9")], "overlaps 10.100.9.9, which is in use on the node"),
         ([node("a", 0, PLAN, "10.0.0.0/8")], "overlaps 10.0.0.0/8, which is in use on the node"),
+        (
+            [node("a", 0), node("b", 0, {"rails": [{"rail": 0, "pool": "10.102.0.0/16"}]}, "10.100.9.9")],
+            "b: dra_driver_rail_addresses: the pool 10.100.0.0/16 of rail 0 overlaps 10.100.9.9, which is in use",
+        ),
+        (
+            [node("a", 0), NodeInput("storage", None, None, ("10.101.9.9",))],
+            "storage: dra_driver_rail_addresses: the pool 10.101.0.0/16 of rail 1 overlaps 10.101.9.9",
+        ),
+        ([node("a", 0, {"rails": [{0: "10.0.0.0/16", "prefix": 24}]})], "dra_driver_rail_addresses.rails[0]"),
+        ([node("a", "0" * 20 + "5")], "must be from 0 to"),
         ([node("a", 0, {"per_node": 60, "rails": PLAN["rails"]})], "must be a power of two, not 60 (use 32 or 64"),
         ([node("a", 0, {"rails": []})], "dra_driver_rail_addresses.rails: is missing"),
         ([node("a", 0, {"rail": []})], "did you mean 'rails'?"),

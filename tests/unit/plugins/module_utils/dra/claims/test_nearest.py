@@ -371,6 +371,12 @@ def test_boards_with_different_maps_get_separate_templates_for_dranet() -> None:
     assert sorted(board.nodes for board in compiled.boards) == [["a"], ["b"]]
 
 
+def test_more_nearest_nics_than_there_are_names_are_refused() -> None:
+    with pytest.raises(Problems) as caught:
+        compile_site(site([GPU, {**NIC, "count": 27}]))
+    assert "count: must be at most 26 with align: nearest, not 27" in str(caught.value)
+
+
 def test_a_gpu_can_get_several_of_its_nearest_nics() -> None:
     facts = with_near_nics(relevant_facts("gb300"), lambda i: [2 * i, 2 * i + 1] if i < 2 else [])
     node = SimulatedNode(site([GPU, {**NIC, "count": 2}]), {"node": facts})

@@ -16,6 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader, states
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import snapshot_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
@@ -166,6 +167,47 @@ def test_a_topology_spread_constraint_limits_the_count(engine: Engine, skew: int
     assert found.total == total
     assert found.counts_by_label(fleet, "zone") == {"a": total - 8, "b": 8} == found.spread["zone"]
     assert found.counts_by_label(fleet, "rack") == {"": 24}
+
+
+def spread_rule(key: str, selector: Object) -> Object:
+    return {"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
+
+
+def test_nodes_without_the_labels_of_all_spread_constraints_do_not_limit_the_others(engine: Engine) -> None:
+    """The node without a zone has room for no pod, which would limit the others by the constraint for hosts."""
+    hosts = [node(name, labels={"host": name}) for name in ("a-0", "b-0")]
+    full = node("c-0", pods="0", labels={"host": "c-0"})
+    del full["metadata"]["labels"]["zone"]
+    app = {"matchLabels": {"app": "one-pair"}}
+    rules = [spread_rule("zone", app), spread_rule("host", app)]
+    (found,) = fits.fit(cluster([*hosts, full]), [workload("one-pair", topologySpreadConstraints=rules)], engine)
+    assert found.total == 16
+
+
+def test_a_spread_constraint_with_an_empty_selector_limits_nothing(engine: Engine) -> None:
+    """The scheduler counts no pods for it. A missing selector selects no pods, so it limits nothing either."""
+    running = [bound_pod(f"p-{number}", "a-0") for number in range(3)]
+    fleet = cluster([node("a-0"), node("b-0", pods="0")], *running)
+    for rule in (spread_rule("zone", {}), {**spread_rule("zone", {}), "labelSelector": None}):
+        (found,) = fits.fit(fleet, [workload("one-pair", topologySpreadConstraints=[rule])], engine)
+        assert found.total == 8
+
+
+def test_pods_that_are_being_deleted_do_not_count_for_spread_constraints(engine: Engine) -> None:
+    rule = spread_rule("zone", {"matchLabels": {"app": "one-pair"}})
+    for ending, total in ((False, 0), (True, 1)):
+        running = bound_pod("p", "a-0", app="one-pair")
+        if ending:
+            running["metadata"]["deletionTimestamp"] = "2026-11-24T00:00:00Z"
+        fleet = cluster([node("a-0"), node("b-0", pods="0")], snapshot_of(running))
+        (found,) = fits.fit(fleet, [workload("one-pair", topologySpreadConstraints=[rule])], engine)
+        assert found.total == total
+
+
+def bound_pod(name: str, node_name: str, **labels: str) -> Object:
+    """A running pod without devices."""
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node_name}, "status": {"phase": "Running"}}
 
 
 def test_a_node_with_an_incomplete_pool_is_unknown(engine: Engine) -> None:
