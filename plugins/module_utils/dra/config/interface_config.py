@@ -211,7 +211,11 @@ _RATE = Field(
 #: The fields of an InterfaceConfig, besides apiVersion and kind.
 FIELDS: dict[str, Field] = {
     "name": _NAME,
-    "addresses": list_of(Field("address", "an address with its prefix, such as 10.0.0.2/24"), 32, "addresses"),
+    "addresses": list_of(
+        Field("address", "an address with its prefix, such as 10.0.0.2/24"),
+        32,
+        "addresses with prefix length, such as 10.0.0.2/24",
+    ),
     "mtu": number(68, 65535),
     "mac": Field(
         "string",
@@ -285,7 +289,7 @@ FIELDS: dict[str, Field] = {
         },
         needs("qos", "vlan"),
         Rule(
-            "minTxRate must not be more than maxTxRate",
+            "minTxRate must not be more than maxTxRate, unless maxTxRate is 0 (no limit)",
             lambda value: not value.get("maxTxRate") or value.get("minTxRate", 0) <= value["maxTxRate"],
             "!has({x}.maxTxRate) || {x}.maxTxRate == 0 || !has({x}.minTxRate) || {x}.minTxRate <= {x}.maxTxRate",
         ),

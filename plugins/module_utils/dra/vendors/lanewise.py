@@ -32,7 +32,7 @@ _KNOWLEDGE = DriverKnowledge(
     kubernetes="1.34",
     oldest="1.0.0",
     newest="1.0.0",  # the collection's own version
-    source="topology.publish, which the driver itself uses",
+    source="`plugins/module_utils/topology/publish.py`, which the driver also uses",
     tested_versions="1.0.0",
     kinds={
         kind: Kind(
