@@ -39,8 +39,8 @@ def job(node: ClaimsNode, *steps: Step, killed_at: int = -1) -> old_driver.Job:
 
 
 def links(sandbox: Sandbox) -> t.Any:
-    """The links of a pod, without the address flag that duplicate address detection changes in the second after
-    attach."""
+    """The links of a pod without values that change when an interface moves, and without `optimistic`, which duplicate
+    address detection changes soon after attach."""
     found: dict[str, t.Any] = claims_node._without_volatile(sandbox.links())
     for link in found.values():
         link["addr_info"] = [{**address, "optimistic": None} for address in link["addr_info"]]
@@ -79,7 +79,7 @@ def test_an_upgrade_keeps_the_devices_of_pods_and_returns_them_later(
     before = links(sandbox)
     service = node.service()
     assert service.recover() and claims_node.differences(before, links(sandbox)) == []
-    # by the hook of a container that restarts
+    # as the hook does when a container restarts
     fake_cluster.attach_with_retries(service, node.request(claim, sandbox.path))
     assert claims_node.differences(before, links(sandbox)) == []
     service.unprepare(node.claims[claim])
@@ -115,14 +115,14 @@ def remove_markers(node: ClaimsNode) -> None:
 def test_an_upgrade_recovers_an_operation_in_which_1_0_0_was_killed(
     node: ClaimsNode, sandbox: Sandbox, operation: str, expected_phase: str, stride: int
 ) -> None:
-    """1.0.0 is killed at every `stride`th of its changes."""
-    step, matches, killed = 0, 0, True
+    """1.0.0 is killed before change 0, `stride`, 2 * `stride` and so on of the operation."""
+    change, matches, killed = 0, 0, True
     while killed:
         steps = [claim_step(node, "prepare", "two"), attach_step(node, "two", sandbox)]
         if operation == "unprepare":
             steps.append(claim_step(node, "unprepare", "two"))
-        killed = old_driver.run(job(node, *steps, killed_at=step))
-        step += stride
+        killed = old_driver.run(job(node, *steps, killed_at=change))
+        change += stride
         if phase(node, "two") == expected_phase:
             matches += 1
             save_record(node, "two", f"{expected_phase}-two")

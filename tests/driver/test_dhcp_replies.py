@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the DHCP client uses replies, also malformed ones. The server at the other end of a veth pair sends the replies
-that a test gives it."""
+"""How the DHCP client handles replies, including malformed ones. The server is at the other end of a veth pair, and
+sends the replies that a test gives it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE_IPV4 = (
     b"\x33\x04\0\0\0\x0a\x3a\x04\0\0\0\0\x3b\x04\0\0\0\0",
     b"\x79\x03\x40\1\2",
 )
-#: IA_NA options of DHCPv6 that are cut off, or contain a malformed address.
+#: IA_NA options of DHCPv6 that are cut off, or contain a malformed IA Address option.
 HOSTILE_IPV6 = tuple(
     dhcpv6.option(3, start + dhcpv6.option(5, address))
     for start in (b"", b"\0\0\0\1" + bytes(8))
@@ -41,8 +41,8 @@ HOSTILE_IPV6 = tuple(
 
 
 class ReplyServer(threading.Thread):
-    """A server for DHCPv4 and DHCPv6. Each of its replies belongs to the request and names the server; the rest of its
-    options is the next item of `ipv4` or `ipv6`. It sends no reply if that is None or there is none."""
+    """A server for DHCPv4 and DHCPv6. Each reply has the transaction ID of its request and the server's identifier; its
+    other options are the next item of `ipv4` or `ipv6`. It sends no reply if that item is None, or no item is left."""
 
     def __init__(self, ipv4: t.Iterable[bytes | None], ipv6: t.Iterable[bytes | None]) -> None:
         super().__init__(daemon=True)
@@ -66,14 +66,14 @@ class ReplyServer(threading.Thread):
                 request, client = readable.recvfrom(4096)
                 self.requests += 1
                 if readable is self.ipv4:
-                    reply = self.offer(request, next(self.ipv4_options, None))
+                    reply = self.dhcpv4_reply(request, next(self.ipv4_options, None))
                     client = client if client[0] != "0.0.0.0" else ("255.255.255.255", 68)
                 else:
-                    reply = self.advertise(request, next(self.ipv6_options, None))
+                    reply = self.dhcpv6_reply(request, next(self.ipv6_options, None))
                 if reply:
                     readable.sendto(reply, client)
 
-    def offer(self, request: bytes, options: bytes | None) -> bytes:
+    def dhcpv4_reply(self, request: bytes, options: bytes | None) -> bytes:
         """The DHCPv4 reply to a request; empty if `options` is None."""
         if options is None:
             return b""
@@ -82,7 +82,7 @@ class ReplyServer(threading.Thread):
         head = b"\2" + request[1:16] + socket.inet_aton("10.1.0.50") + request[20:240]
         return head + bytes((53, 1, kind, 54, 4, 10, 1, 0, 1)) + options + b"\xff"
 
-    def advertise(self, request: bytes, options: bytes | None) -> bytes:
+    def dhcpv6_reply(self, request: bytes, options: bytes | None) -> bytes:
         """The DHCPv6 reply to a request; empty if `options` is None."""
         requested = dict(dhcpv6.parse_options(request[4:]))
         self.ipv6_requests.append((request[0], int.from_bytes(requested[8], "big"), requested[3]))
@@ -119,24 +119,26 @@ def test_malformed_replies_give_no_wrong_lease_and_stop_no_other_renewal() -> No
 
 
 def assigned(last: int, preferred: int, valid: int) -> bytes:
-    """The DHCPv6 option of the address fd00::`last`."""
+    """The IA Address option (RFC 8415) of fd00::`last`."""
     return dhcpv6.option(5, socket.inet_pton(socket.AF_INET6, f"fd00::{last}") + struct.pack("!II", preferred, valid))
 
 
 def association(*options: bytes, iaid: int = 1, renew: int = 0, rebind: int = 0) -> bytes:
-    """The DHCPv6 option of an IA_NA."""
+    """An IA_NA option (RFC 8415)."""
     return dhcpv6.option(3, struct.pack("!III", iaid, renew, rebind) + b"".join(options))
 
 
-#: The DHCPv4 option of the lease time.
+#: DHCPv4 options: lease times of 0 and 120 seconds.
 LEASE_TIME_0, LEASE_TIME_120 = b"\x33\x04\0\0\0\0", b"\x33\x04\0\0\0\x78"
 #: The DHCPv6 status code NoAddrsAvail.
 NO_ADDRESSES = dhcpv6.option(13, b"\0\2all in use")
 
 
-def reached(*replies: bytes | None) -> ReplyServer:
-    """A running server at the peer of the interface `one`, which is up. It sends these replies to the requests of both
-    families, and then always the last one."""
+def start_server(*replies: bytes | None) -> ReplyServer:
+    """Bring up the interface `one`, and start a server at its peer.
+
+    The server sends these replies to the requests of each family, and then up to 20 times the last one.
+    """
     without_dad()
     node()
     run("ip link set one up; ip link set one-far up")
@@ -147,21 +149,21 @@ def reached(*replies: bytes | None) -> ReplyServer:
 
 @on_a_node
 def test_dhcpv6_renewal_times_follow_from_the_preferred_lifetime() -> None:
-    reached(association(assigned(1, 100, 1000)))
+    start_server(association(assigned(1, 100, 1000)))
     lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
     assert (lease["lifetime"], lease["preferred"], lease["renew"], lease["rebind"]) == (1000, 100, 50, 80)
 
 
 @on_a_node
 def test_a_deprecated_dhcpv6_address_is_renewed_by_its_valid_lifetime() -> None:
-    reached(association(assigned(1, 0, 1000)))
+    start_server(association(assigned(1, 0, 1000)))
     lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
     assert (lease["preferred"], lease["renew"], lease["rebind"]) == (0, 500, 800)
 
 
 @on_a_node
 def test_the_renewal_times_of_a_dhcpv6_server_are_used() -> None:
-    reached(association(assigned(1, 100, 1000), renew=300, rebind=300))
+    start_server(association(assigned(1, 100, 1000), renew=300, rebind=300))
     lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
     assert (lease["renew"], lease["rebind"]) == (300, 300)
 
@@ -178,17 +180,17 @@ def test_the_renewal_times_of_a_dhcpv6_server_are_used() -> None:
         association(assigned(2, 100, 1000), renew=200, rebind=100),
         association(assigned(2, 100, 1000), iaid=2),
     ],
-    ids=["status in IA", "status", "no address", "not valid", "preferred too long", "T1 after T2", "other IA"],
+    ids=["status in IA", "status", "no address", "valid for 0 s", "preferred too long", "T1 after T2", "other IA"],
 )
 def test_an_advertise_without_a_usable_address_is_ignored(first: bytes) -> None:
-    running = reached(first, association(assigned(1, 100, 1000)))
+    running = start_server(first, association(assigned(1, 100, 1000)))
     assert dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)["address"] == "fd00::1/128"
     assert [kind for kind, _elapsed, _ia in running.ipv6_requests] == [1, 1, 3]
 
 
 @on_a_node
-def test_an_error_without_a_dhcpv6_address_says_why() -> None:
-    reached(association(NO_ADDRESSES))
+def test_the_error_says_why_no_dhcpv6_address_was_granted() -> None:
+    start_server(association(NO_ADDRESSES))
     with pytest.raises(KernelError) as caught:
         dhcp.acquire(NODE_NETNS, "one", "ipv6", 1.2)
     assert caught.value.message == (
@@ -200,14 +202,14 @@ def test_an_error_without_a_dhcpv6_address_says_why() -> None:
 @on_a_node
 def test_an_association_with_wrong_times_does_not_hide_another_one() -> None:
     wrong_times = association(assigned(2, 100, 1000), renew=200, rebind=100)
-    reached(wrong_times + association(assigned(1, 100, 1000), renew=20, rebind=30) + wrong_times)
+    start_server(wrong_times + association(assigned(1, 100, 1000), renew=20, rebind=30) + wrong_times)
     lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
     assert (lease["address"], lease["renew"], lease["rebind"]) == ("fd00::1/128", 20, 30)
 
 
 @on_a_node
 def test_one_of_several_dhcpv6_addresses_is_used_and_kept() -> None:
-    running = reached(
+    running = start_server(
         association(assigned(9, 100, 0), assigned(1, 100, 1000), assigned(2, 100, 1000)),
         association(assigned(2, 100, 1000), assigned(1, 100, 1000)),
         association(assigned(2, 100, 1000), assigned(1, 100, 1000)),
@@ -232,7 +234,7 @@ def test_one_of_several_dhcpv6_addresses_is_used_and_kept() -> None:
 )
 def test_a_refused_renewal_says_so(reply: bytes, reason: str) -> None:
     granted = association(assigned(1, 100, 1000))
-    reached(granted, granted, reply)
+    start_server(granted, granted, reply)
     lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
     with pytest.raises(Refusal) as caught:
         dhcp.renew(NODE_NETNS, lease, False, 3)
@@ -244,7 +246,7 @@ def test_a_refused_renewal_says_so(reply: bytes, reason: str) -> None:
 def test_a_renewal_is_repeated_after_an_unspecified_failure(rebind: bool) -> None:
     granted = association(assigned(1, 100, 1000))
     failed = association(dhcpv6.option(13, b"\0\1busy"))
-    reached(granted, granted, failed, granted, failed)
+    start_server(granted, granted, failed, granted, failed)
     lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
     assert dhcp.renew(NODE_NETNS, lease, rebind, 3)["address"] == lease["address"]
     with pytest.raises(NoLease, match=r"the server refused it: UnspecFail \(busy\)") as caught:
@@ -255,7 +257,7 @@ def test_a_renewal_is_repeated_after_an_unspecified_failure(rebind: bool) -> Non
 @on_a_node
 def test_dhcpv6_requests_say_how_long_the_exchange_has_taken() -> None:
     granted = association(assigned(1, 100, 1000))
-    running = reached(None, None, granted, None, granted)
+    running = start_server(None, None, granted, None, granted)
     dhcp.acquire(NODE_NETNS, "one", "ipv6", 5)
     kinds, elapsed = [list(column) for column in list(zip(*running.ipv6_requests))[:2]]
     assert kinds == [1, 1, 1, 3, 3]
@@ -271,14 +273,14 @@ def test_dhcpv6_requests_say_how_long_the_exchange_has_taken() -> None:
     ids=["OFFER", "ACK"],
 )
 def test_a_dhcpv4_lease_of_0_seconds_is_ignored(replies: tuple[bytes, ...]) -> None:
-    running = reached(*replies)
+    running = start_server(*replies)
     assert dhcp.acquire(NODE_NETNS, "one", "ipv4", 5)["lifetime"] == 120
     assert running.requests == 3
 
 
 @on_a_node
-def test_an_error_after_dhcpv4_leases_of_0_seconds_says_why() -> None:
-    reached(LEASE_TIME_0)
+def test_the_error_says_that_dhcpv4_leases_had_0_seconds() -> None:
+    start_server(LEASE_TIME_0)
     with pytest.raises(KernelError) as caught:
         dhcp.acquire(NODE_NETNS, "one", "ipv4", 1.2)
     assert caught.value.message == (
@@ -291,7 +293,7 @@ def test_an_error_after_dhcpv4_leases_of_0_seconds_says_why() -> None:
 @pytest.mark.parametrize(("family", "server"), [("ipv4", "DHCP"), ("ipv6", "DHCPv6")])
 def test_the_error_of_a_renewal_names_the_renewal(family: str, server: str) -> None:
     granted = LEASE_TIME_120 if family == "ipv4" else association(assigned(1, 100, 1000))
-    reached(granted, granted, None)
+    start_server(granted, granted, None)
     lease = dhcp.acquire(NODE_NETNS, "one", family, 3)
     with pytest.raises(NoLease) as caught:
         dhcp.renew(NODE_NETNS, lease, True, 0.3)
@@ -320,7 +322,7 @@ def test_the_elapsed_time_of_dhcpv6_has_a_maximum() -> None:
         (0, 0, 0, (5, 5)),
     ],
 )
-def test_invalid_renewal_times_of_a_lease_are_replaced(
+def test_missing_and_invalid_renewal_times_of_a_lease_are_replaced(
     lifetime: int, renew: int, rebind: int, expected: tuple[int, int]
 ) -> None:
     lease = new_lease("ipv6", "net1", "fd00::1/128", lifetime, renew, rebind)

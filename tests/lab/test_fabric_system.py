@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Resources that would change the whole host if they were tested on it: memory, modules, services, registers. The
-results are read by other programs, and after a reboot."""
+"""Settings of the fabric role that affect a whole machine (memory, modules, services, registers), so they are tested in
+a VM. The results are checked with other programs, and in the last test after a reboot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMLOCK, PCIE, RUNTIME, ARGS = (
     ("runtime", "Runtime"),
     ("kernel_args", "KernelArgs"),
 )
-NODES = "/sys/devices/system/node"
+NUMA_NODES = "/sys/devices/system/node"
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +30,16 @@ def vm(node: Node) -> Node:
     return node
 
 
-def test_huge_pages_are_set_on_each_socket(vm: Node) -> None:
+def test_huge_pages_are_set_on_each_numa_node(vm: Node) -> None:
     changes = converge_checked(vm, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 16}]})
     assert len(changes) == 2
-    assert vm.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
+    assert vm.ssh(f"cat {NUMA_NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
     more = {
         "hugepages": [{"size": "2M", "count": 24, "numa_nodes": [0]}, {"size": "2M", "count": 9000, "numa_nodes": [1]}]
     }
     short = converge(vm, [HUGEPAGES], {}, more)
     assert "the kernel could allocate only" in short["failed"] and short["remaining"] == 0
-    assert vm.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
+    assert vm.ssh(f"cat {NUMA_NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
     converge_checked(vm, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 0}]})
     assert converge(vm, [HUGEPAGES], {}, {"hugepages": [{"size": "3M", "count": 1}]})["refusals"]
 
@@ -63,7 +63,10 @@ def test_the_container_runtime_can_lock_memory(vm: Node) -> None:
 
 
 def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(vm: Node) -> None:
-    """In Debian 13's containerd 1.7, both are off by default, and an imported table replaces the whole plugin's."""
+    """In Debian 13's containerd 1.7, both are off by default.
+
+    A plugin's table in an imported file replaces that plugin's whole table of the main file.
+    """
     assert " 1.7." in vm.ssh("containerd --version")
     runc = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc'
     config = f'version = 2\n[{runc}]\n  runtime_type = "io.containerd.runc.v2"\n'
@@ -82,7 +85,8 @@ def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(vm: Node) -> 
 
 
 def test_a_setting_that_a_nic_ignores_is_reported(vm: Node) -> None:
-    """QEMU's NICs ignore another size of read requests. This is detected by reading it back, and no bit changes."""
+    """QEMU's NICs ignore a change of the maximum read request size (MRRS). This is detected by reading it back, and no
+    bit changes."""
     nic = next(device for device in vm.devices if device.kind == "nic")
     config = f"sha256sum < /sys/bus/pci/devices/{nic.address}/config"
     before = vm.ssh(config)

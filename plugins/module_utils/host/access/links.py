@@ -3,14 +3,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Interfaces as reported by rtnetlink (linux/if_link.h)."""
+"""Reads the state of interfaces, by rtnetlink (linux/if_link.h) and from sysfs."""
 
 from __future__ import annotations
 
 from .pyroute2_types import Message
 from .system import HostError, System
 
-#: RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS: with the counters of 200 VFs the reply would be too long.
+#: RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS: with the counters of 200 VFs, IFLA_VFINFO_LIST would exceed 64 KiB, the
+#: maximum of a netlink attribute.
 _VFS, _NO_COUNTERS = 1, 8
 
 
@@ -33,6 +34,9 @@ def index(system: System, interface: str) -> int:
 
 
 def mtu_limits(system: System, interface: str) -> tuple[int | None, int | None]:
-    """The smallest and the largest MTU that the driver accepts, None if not reported. Raises HostError."""
+    """The smallest and the largest MTU that the driver accepts, each None if it is not reported or 0 (no limit).
+
+    Raises HostError.
+    """
     link = read_link(system, interface)
     return link.get_attr("IFLA_MIN_MTU") or None, link.get_attr("IFLA_MAX_MTU") or None

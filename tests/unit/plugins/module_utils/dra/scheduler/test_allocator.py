@@ -204,7 +204,7 @@ def test_a_pf_excludes_its_vfs(engine: Engine) -> None:
     assert refusal(allocate([spec(exact("x", "a"))], CLASSES, node, engine, held=held)).kind == "used"
 
 
-POLICY = {"default": "1", "validRange": {"min": "2", "max": "8", "step": "2"}}
+POLICY = {"default": "2", "validRange": {"min": "2", "max": "8", "step": "2"}}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ POLICY = {"default": "1", "validRange": {"min": "2", "max": "8", "step": "2"}}
         (None, None, "10"),
         ("3", None, "3"),
         ("11", None, None),
-        (None, POLICY, "1"),
+        (None, POLICY, "2"),
         ("1", POLICY, "2"),
         ("3", POLICY, "4"),
         ("9", POLICY, None),
@@ -410,8 +410,8 @@ def test_selectors_are_split_at_conjunctions(expression: str, parts: list[str]) 
 
 
 def test_a_search_too_long_for_the_scheduler_is_decided(engine: Engine) -> None:
-    """A claim for eight pairs, of which one GPU has no NIC. The scheduler would try too many combinations. This search
-    remembers failed states."""
+    """A claim for eight pairs of GPU and NIC, on a node where one of eight GPUs has no NIC. The scheduler would try too
+    many combinations. This search remembers failed states."""
     node = offers("n", facts("missing-nic"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
     nic = 'device.attributes["lanewise.dev"]'
     classes = {
@@ -442,6 +442,7 @@ def three_rails(number: int) -> Object:
 def test_failed_states_are_not_searched_again(engine: Engine) -> None:
     """For the first nine of 12 requests, the scheduler tries all orders of devices. This search tries each set once."""
     node = [device(f"d{i}", ROOT=f"r{i}", rail=i % 2) for i in range(12)]
+    # `budget` limits the devices that this search examines; `steps` counts those that the scheduler would examine
     answer = refusal(allocate([three_rails(12)], CLASSES, node, engine, budget=20_000))
     assert answer.kind == "constraint" and not answer.unknown and answer.steps > 10**7
 
@@ -504,7 +505,7 @@ def test_a_constraint_that_mode_all_cannot_satisfy_is_reported_before_a_lack_of_
         ({"derivedAttributes": [{"name": "x", "expression": "1"}]}, "requests[0].exactly"),
     ],
 )
-def test_fields_that_the_scheduler_does_not_know_end_the_search(body: Object, path: str, engine: Engine) -> None:
+def test_unsupported_fields_and_values_end_the_search(body: Object, path: str, engine: Engine) -> None:
     claim = spec({"name": "r", "exactly": {"deviceClassName": "a", **body}})
     answer = refusal(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("error", f"claims[0].spec.devices.{path}")
