@@ -47,7 +47,7 @@ class PartParser:
             if wrong:
                 self.reader.problem(child(place, name), wrong, "bad-name")
             elif name in OWN_LABELS:
-                self.reader.problem(child(place, name), "is set by the compiler itself", "reserved")
+                self.reader.problem(child(place, name), "is set by the collection itself", "reserved")
             else:
                 found[name] = value
         return found

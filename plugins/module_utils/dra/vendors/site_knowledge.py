@@ -91,7 +91,7 @@ class SiteKnowledge:
                     self._wrong(f"{self.path}.vendors[{index}]", "must be a PCI vendor ID of four hexadecimal digits")
         return replace(
             driver,
-            title=str(data.get("title", driver.title)),
+            title=str(data.get("title") or driver.title),
             kinds=kinds,
             align=align,
             vendors=vendors,
