@@ -7,12 +7,13 @@ there."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import typing as t
 from pathlib import Path
 
-from ..base.errors import DriverError
+from ..base.errors import DriverError, KernelError
 from ..base.objects import ObjectView
 from ..kernel import addresses, links, netlink, routes
 from ..kernel.links import step
@@ -69,35 +70,75 @@ def age(lease: Lease) -> float:
     return time.time() - float(lease["obtained"])
 
 
-def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView, previous: Lease | None = None) -> None:
-    """Configure the lease's address, MTU and routes on the interface `index`. May be called again with a renewed lease.
+def apply(connection: Netlink, index: int, lease: Lease, config: ObjectView) -> None:
+    """Configure a new lease's address, MTU and routes on the interface `index`. Raises KernelError."""
+    _set_address(connection, index, lease)
+    for error in _set_options(connection, index, lease, config):
+        raise error
 
-    `previous` is the lease that this one replaces: its routes that neither this lease nor the configuration has are
-    removed, if they are still as they were added. Raises KernelError.
+
+def apply_renewed(connection: Netlink, index: int, lease: Lease, previous: Lease, config: ObjectView) -> None:
+    """Configure a lease that replaces the lease `previous`, on the interface `index`.
+
+    Routes of the previous lease that neither this lease nor the configuration has are removed, if they are still as
+    they were added. Raises KernelError if the address cannot be configured. If the MTU or a route cannot, that is only
+    logged, because the pod has a valid address and keeps it.
     """
-    name = lease["interface"]
-    with step(f"add the leased address {lease['address']} to {name}"):
+    _set_address(connection, index, lease)
+    errors = _set_options(connection, index, lease, config)
+    kept = [*_routes(lease, config), *_configured_routes(config)]
+    for route in _routes(previous, config):
+        if route not in kept:
+            action = f"remove the route to {route['destination']} of the previous lease of {lease['interface']}"
+            errors += _errors(action, functools.partial(_remove_route, connection, index, route))
+    for error in errors:
+        log.warning("after a renewal: %s", error.message)
+
+
+def _set_address(connection: Netlink, index: int, lease: Lease) -> None:
+    with step(f"add the leased address {lease['address']} to {lease['interface']}"):
         entry: addresses.AddressState = {"address": lease["address"]}
         if lease["lifetime"] != FOREVER:
             obtained = addresses.boottime() - age(lease)
             entry["validBoottime"] = obtained + lease["lifetime"]
             entry["preferredBoottime"] = obtained + min(lease.get("preferred", lease["lifetime"]), lease["lifetime"])
         addresses.add(connection, index, entry, renew=True)
+
+
+def _set_options(connection: Netlink, index: int, lease: Lease, config: ObjectView) -> list[KernelError]:
+    """Set the MTU, unless the configuration has one, and add the routes. Returns the errors."""
+    name = lease["interface"]
+    errors: list[KernelError] = []
     if "mtu" in lease and "mtu" not in config:
-        link = links.get(connection, index=index)
-        if link and link.number(links.IFLA_MIN_MTU) <= lease["mtu"] <= (link.number(links.IFLA_MAX_MTU) or 65535):
-            with step(f"set the leased MTU {lease['mtu']} of {name}"):
-                if lease["mtu"] != link.mtu:
-                    links.change(connection, index, netlink.u32(links.IFLA_MTU, lease["mtu"]))
-    wanted = _routes(lease, config)
-    for route, error in routes.add_all(connection, index, wanted):
-        with step(f"add the leased route to {route['destination']} on {name}"):
-            raise error
-    if previous:
-        for route in _routes(previous, config):
-            if route not in wanted and route not in _configured_routes(config):
-                with step(f"remove the route to {route['destination']} of the previous lease of {name}"):
-                    _remove_route(connection, index, route)
+        errors += _errors(
+            f"set the leased MTU {lease['mtu']} of {name}",
+            functools.partial(_set_mtu, connection, index, lease["mtu"]),
+        )
+    for route, error in routes.add_all(connection, index, _routes(lease, config)):
+        errors += _errors(f"add the leased route to {route['destination']} on {name}", functools.partial(_fail, error))
+    return errors
+
+
+def _set_mtu(connection: Netlink, index: int, mtu: int) -> None:
+    """Set the MTU, unless it is outside the limits of the interface. Raises OSError."""
+    link = links.get(connection, index=index)
+    if link and link.number(links.IFLA_MIN_MTU) <= mtu <= (link.number(links.IFLA_MAX_MTU) or 65535):
+        if mtu != link.mtu:
+            links.change(connection, index, netlink.u32(links.IFLA_MTU, mtu))
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _errors(action: str, function: t.Callable[[], object]) -> list[KernelError]:
+    """Call a function. Returns its error, if there is one."""
+    try:
+        with step(action):
+            function()
+    except KernelError as error:
+        return [error]
+    return []
 
 
 def add_configured_routes(connection: Netlink, index: int, name: str, config: ObjectView) -> None:

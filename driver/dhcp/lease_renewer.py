@@ -161,7 +161,7 @@ class LeaseRenewer:
         with Netlink(renewal.netns) as connection:
             link = links.get(connection, name=new["interface"])
             if link is not None:
-                dhcp.apply(connection, link.index, new, renewal.config, previous=lease)
+                dhcp.apply_renewed(connection, link.index, new, lease, renewal.config)
                 if renewal.lease.get("lost") or new["address"] != lease["address"]:
                     dhcp.add_configured_routes(connection, link.index, new["interface"], renewal.config)
         renewal.lease, renewal.failures = new, 0

@@ -224,6 +224,27 @@ def test_a_renewal_removes_only_the_routes_that_the_lease_no_longer_has() -> Non
 
 
 @on_a_node
+def test_a_renewed_lease_is_kept_if_one_of_its_routes_cannot_be_added(caplog: pytest.LogCaptureFixture) -> None:
+    """The server begins to announce a route through a gateway that the pod cannot reach."""
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    renewer, changes = recording_renewer()
+    with Pod() as pod:
+        with server("2m"):
+            (lease,) = attach(host, config, pod.pin).leases
+        unreachable = "--dhcp-option=121,10.70.0.0/16,10.99.0.1,10.71.0.0/16,10.1.0.1"
+        with server("2m", unreachable, without=ROUTES_IPV4):
+            renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
+            until(lambda: changes)
+        renewer.close()
+        assert changes[-1]["address"] == lease["address"] and dhcp.age(changes[-1]) < 30 and len(changes) == 1
+        (message,) = (record.getMessage() for record in caplog.records if "after a renewal" in record.getMessage())
+        assert "add the leased route to 10.70.0.0/16 on net1" in message and "Network is unreachable" in message
+        assert "10.71.0.0/16 via 10.1.0.1" in pod.run("ip route")
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
 def test_a_renewal_is_reported_again_until_the_report_succeeds() -> None:
     """A report fails while the claim is locked, for example while the driver starts."""
     host = node()
