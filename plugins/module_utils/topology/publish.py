@@ -219,8 +219,8 @@ class _Publisher:
         return found
 
     def _usable(self, vf: NicFacts, pf: str) -> bool:
-        """Whether a share can get a VF: the VF is free, or a share has it already. `pf` is the name of the PF's
-        device."""
+        """Whether a share can get a VF: the VF is free and the settings do not reserve it, or a share has it already.
+        `pf` is the name of the PF's device."""
         policy = self.policy
         shares = policy.held_shares.get(share_name(pf)) if policy else None
         if shares and vf["address"] in shares.vfs:
@@ -229,7 +229,13 @@ class _Publisher:
             return False
         if policy and device_name(vf["address"]) in policy.unclean:
             return False
-        return not policy or (len(vf["interfaces"]) == 1 and not _uplink_vf([vf], policy))
+        return len(vf["interfaces"]) == 1 and not self._reserved(vf) if policy else True
+
+    def _reserved(self, vf: NicFacts) -> bool:
+        """Whether the settings exclude a VF or keep it for management, or the node's traffic uses it. A selection of
+        the devices to publish does not matter, because shares get VFs that are not published."""
+        policy = self.policy
+        return bool(policy and _excluded(values_of(vf, self.facts), replace(policy, include=())))
 
     def _away(self, nic: NicFacts) -> bool:
         """Whether a pod has the interface, according to the facts. Facts of an earlier release may not contain this."""
@@ -262,6 +268,8 @@ class _Publisher:
         address = nic["physfn"] or ""
         rule, pf = self.rules.get(address), self.node.nics.get(address)
         if rule is None or pf is None or rule.mechanism != VFS or pf["link_layer"] == "infiniband":
+            return False
+        if self._reserved(nic):
             return False
         return device_name(address) in self.held or not self._withheld(pf)
 

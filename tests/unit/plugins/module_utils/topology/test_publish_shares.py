@@ -121,6 +121,26 @@ def test_a_vf_in_a_pod_counts_if_it_belongs_to_a_share() -> None:
     assert result.shared[name].vfs == tuple(vfs)
 
 
+@pytest.mark.parametrize("setting", ["address", "interface", "exclude"])
+def test_no_share_gets_a_vf_that_the_settings_reserve(setting: str) -> None:
+    facts, pf, vfs = facts_with_vfs()
+    pf_alone = (Selector(address=(pf,)),)
+    interface = next(nic["interfaces"][0] for nic in facts["nics"] if nic["address"] == vfs[0])
+    policy = {
+        "address": Policy(include=pf_alone, management=(vfs[0],)),
+        "interface": Policy(include=pf_alone, management=(interface,)),
+        "exclude": Policy(include=pf_alone, exclude=(Selector(address=(vfs[0],)),)),
+    }[setting]
+    name = share_name(device_name(pf))
+    result = publication(facts, policy=policy, shares=[BY_VFS])
+    assert result.shared[name].vfs == tuple(vfs[1:])
+    assert devices_by_name(result)[name]["capacity"]["vfs"]["value"] == str(len(vfs) - 1)
+    assert "the settings" in result.withheld[vfs[0]] and "shares" in result.withheld[vfs[1]]
+    held = {name: HeldShares(devices_by_name(result)[name], frozenset(vfs[:1]))}
+    result = publication(facts, policy=dataclasses.replace(policy, held_shares=held), shares=[BY_VFS])
+    assert result.shared[name].vfs == tuple(vfs)  # a share that a pod has keeps its VF
+
+
 def test_hard_shares_of_a_lower_factor_shrink_the_capacity() -> None:
     facts, pf, _vfs = facts_with_vfs()
     name = share_name(device_name(pf))
