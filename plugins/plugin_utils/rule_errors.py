@@ -13,11 +13,17 @@ from __future__ import annotations
 import re
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.validation import check_type_list
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NIC, NODE, RULE, split_nulls
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import hint
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Option, Result, Spec, Variables
 
 _MAX_SHOWN = 60  # characters of a value
+#: The settings of a NIC, and those inside them, such as `ethtool.pause`.
+_SETTINGS = {
+    *NIC,
+    *(f"{name}.{inner}" for name in NIC if NIC[name]["type"] == "dict" for inner in NIC[name].get("options", ())),
+}
 _PLAIN: dict[str, type] = {"bool": bool, "dict": dict, "int": int, "str": str}
 #: The types of options in messages: one value, and a list of values.
 _TYPES = {
@@ -36,7 +42,9 @@ def option_errors(args: Variables) -> list[str]:
     if isinstance(nics, (list, tuple)):
         for index, rule in enumerate(nics):
             name = rule.get("name") if isinstance(rule, dict) else None
-            errors += _entry_errors(f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else ""), rule, RULE)
+            path = f"nics[{index}]" + (f" ({name})" if isinstance(name, str) else "")
+            errors += _entry_errors(path, rule, RULE)
+            errors += _unset_errors(path, rule) if isinstance(rule, dict) else []
     elif nics is not None:
         errors.append(f"nics: {_shortened(nics)} is not a list of rules")
     errors += _mapping_errors("node", args.get("node"), NODE)
@@ -85,6 +93,38 @@ def _value_errors(path: str, name: str, value: object, option: Option) -> list[s
     if ArgumentSpecValidator({name: plain}).validate({name: value}).error_messages:
         return [f"{path}: {_shortened(value)} is not {_expected(option)}"]
     return []
+
+
+def _unset_errors(path: str, rule: Variables) -> list[str]:
+    """The names in a rule's `unset` that are no settings of a NIC."""
+    unknown = [name for name in _unset_names(rule.get("unset")) if not _is_setting(name)]
+    return [
+        f"{path}.unset: {_shortened(name)} is not a setting: "
+        f"{hint(name, _SETTINGS) or 'use a name such as mtu or roce.tos'}"
+        for name in unknown
+    ]
+
+
+def _unset_names(value: object) -> list[str]:
+    """The names in the option `unset`, split at commas if it is a string, as Ansible does; empty if it is no list."""
+    try:
+        return [str(name).strip() for name in check_type_list(value)] if value else []
+    except TypeError:
+        return []
+
+
+def _is_setting(name: str) -> bool:
+    """Whether this is the name of a NIC's setting, such as `ethtool.pause`. Names in a mapping without options, such as
+    `firmware`, are free."""
+    spec: Spec | None = NIC
+    for part in name.split("."):
+        if spec is None:
+            return bool(part)
+        if part not in spec:
+            return False
+        option = spec[part]
+        spec = option.get("options") if option["type"] == "dict" else {}
+    return True
 
 
 def _is_plain(value: object, option: Option) -> bool:
@@ -138,5 +178,5 @@ def _used_profiles(rules: list[Result], profiles: Variables) -> Variables:
 def _rule(rule: Variables) -> Result:
     settings, nulls = split_nulls({name: value for name, value in rule.items() if name in NIC})
     rest, _unused = split_nulls({name: value for name, value in rule.items() if name not in NIC})
-    unset = [*(rest.get("unset") or ()), *nulls]
+    unset = [*_unset_names(rest.get("unset")), *nulls]
     return {**rest, **settings, **({"unset": unset} if unset else {})}

@@ -75,6 +75,15 @@ def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[di
             {"nics": [{"select": {"link_layer": ["ethernet", "ib"]}}]},
             "nics[0].select.link_layer: ['ethernet', 'ib'] is not a list with values from: ethernet, infiniband",
         ),
+        (
+            {"nics": [{"select": {}, "unset": "mtu, roce.toss"}]},
+            "nics[0].unset: 'roce.toss' is not a setting: did you mean roce.tos?",
+        ),
+        (
+            {"nics": [{"name": "a", "select": {}, "unset": ["mtuu"]}]},
+            "nics[0] (a).unset: 'mtuu' is not a setting: did you mean mtu?",
+        ),
+        ({"nics": [{"select": {}, "unset": {"mtu": 1}}]}, "nics[0].unset: {'mtu': 1} is not a list of strings"),
         ({"node": {"kernel_args": {}}}, "node.kernel_args: {} is not a list of strings"),
         (
             {"node": {"hugepages": [{"size": "2M", "count": 1, "x": 1}]}},
@@ -100,6 +109,20 @@ def test_valid_values_and_nulls_are_accepted() -> None:
     assert (
         option_errors({"nics": rules, "node": {"kernel_args": None, "acs": "gpudirect"}, "profiles": {"x": None}}) == []
     )
+
+
+@pytest.mark.parametrize("unset", ["mtu,ethtool.pause", "mtu, ethtool.pause", ["mtu", "ethtool.pause"]])
+def test_settings_to_unset_are_a_list_or_separated_by_commas(unset: str | list[str]) -> None:
+    args = {"nics": [{"name": "rails", "select": {}, "unset": unset, "firmware": {"ADVANCED": None}}]}
+    assert option_errors(args) == []
+    assert module_arguments(args)["nics"][0]["unset"] == ["mtu", "ethtool.pause", "firmware.ADVANCED"]
+
+
+def test_names_in_mappings_without_options_can_be_unset() -> None:
+    names = ["firmware.SRIOV_EN", "ethtool.features.rx-gro", "sysctls.ipv4.conf.rp_filter", "vf", "vfs"]
+    assert option_errors({"nics": [{"select": {}, "unset": names}]}) == []
+    wrong = option_errors({"nics": [{"select": {}, "unset": ["vfs.trust", "mtu.x", "ethtool.rx", "firmware."]}]})
+    assert len(wrong) == 4 and all("is not a setting" in error for error in wrong)
 
 
 def test_errors_are_reported_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
