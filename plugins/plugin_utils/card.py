@@ -95,7 +95,7 @@ def cards(facts: NodeFacts) -> list[Card]:
         vpd = facts["functions"][nic["address"]]["vpd"] or {}
         keys: set[_Key] = {slot_of(nic["address"])}
         serial = (vpd.get("serial_number") or "").strip()
-        if len(set(serial)) > 1:  # some cards report only zeros
+        if is_unique_serial(serial):
             keys.add((vpd.get("part_number"), serial))
         members = [nic]
         for group in [group for group in groups if group[0] & keys]:
@@ -233,13 +233,18 @@ def _locations(card: Card) -> tuple[list[str], list[str], list[str]]:
 
 def same_card(first: Card, second: Card) -> bool | None:
     """Whether both are the same physical card; None if they have no kind of identifier in common."""
-    if first["serial"] and second["serial"]:
-        return bool(first["serial"] == second["serial"])
+    if is_unique_serial(first["serial"]) and is_unique_serial(second["serial"]):
+        return first["serial"] == second["serial"]
     for identities in (guids, macs):
         of_first, of_second = set(identities(first)), set(identities(second))
         if of_first and of_second:
             return bool(of_first & of_second)
     return None
+
+
+def is_unique_serial(serial: str | None) -> bool:
+    """Whether a serial number identifies a card. Some cards report only zeros, or another repeated character."""
+    return len(set(serial or "")) > 1
 
 
 def guids(card: Card) -> list[str]:

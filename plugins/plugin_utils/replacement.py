@@ -17,7 +17,19 @@ from ..module_utils.dra.kube.objects import Object
 from ..module_utils.host.engine.rules import Unfit, selector
 from ..module_utils.topology.facts import NicFacts, NodeFacts
 from ..module_utils.topology.selector import values_of
-from .card import Card, Function, Link, cards, function_addresses, guids, location, macs, same_card, title
+from .card import (
+    Card,
+    Function,
+    Link,
+    cards,
+    function_addresses,
+    guids,
+    is_unique_serial,
+    location,
+    macs,
+    same_card,
+    title,
+)
 from .cluster_nodes import describe
 from .report_compare import differences
 from .report_facts import View, natural, read_facts
@@ -139,7 +151,7 @@ def _identifiers(card: Card) -> dict[str, _Identifiers]:
     hexadecimal = {"MAC address": macs(card), "GUID": guids(card)}
     serial = card["serial"] or ""
     plain = {
-        "serial number": [serial] if len(set(serial)) > 1 else [],  # some cards report only zeros
+        "serial number": [serial] if is_unique_serial(serial) else [],
         "PCI address": sorted(function_addresses(card)),
     }
     found = {}
@@ -318,7 +330,8 @@ def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card 
         other_card = cards_before.get(card["functions"][0]["address"])
         if other_card and not function_addresses(card) & of_cards and same_card(card, other_card) is False:
             old_serial = other_card["serial"] or "unknown"
-            serials = f": serial {card['serial']} instead of {old_serial}" if card["serial"] else ""
+            differs = card["serial"] and card["serial"] != old_serial
+            serials = f": serial {card['serial']} instead of {old_serial}" if differs else ""
             lines.append(f"{location(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
     for drive in after["nvme"]:

@@ -18,6 +18,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
 from ansible_collections.lanewise.dra.plugins.plugin_utils.card import (
+    Card,
     card_at,
     cards,
     find,
@@ -312,6 +313,22 @@ def test_a_new_card_must_be_as_fast_as_the_old_one(site, override, message, allo
     # another model may be slower, but must reach the speed that it can have in this slot
     found = replacement.replacement_problems(old, new, other_model=True)
     assert len(found) == bool(allowed) and allowed in " ".join(found)
+
+
+@pytest.mark.parametrize("serial", ["000000000000", "FFFF", "0"])
+def test_cards_with_the_same_meaningless_serial_are_compared_by_guids_and_macs(serial: str) -> None:
+    def card(guid: str | None, mac: str | None, serial: str | None = serial) -> Card:
+        rdma = [{"name": "mlx5_0", "guid": guid, "firmware": None}]
+        function: t.Any = {"rdma": rdma, "interfaces": [{"name": "ens1", "mac": mac}]}
+        return t.cast(Card, {"serial": serial, "functions": [function]})
+
+    old = card("a088:c203:0001:0001", "a0:88:c2:01:00:01")
+    assert same_card(old, card("a088:c203:0001:0001", "a0:88:c2:01:00:01")) is True
+    assert same_card(old, card("a088:c203:0002:0002", "a0:88:c2:02:00:02")) is False
+    assert same_card(old, card(None, "a0:88:c2:02:00:02")) is False
+    assert same_card(old, card(None, None)) is None
+    assert same_card(old, card("a088:c203:0001:0001", None, "MT2646X00001")) is True
+    assert same_card(card(None, None, "MT1"), card(None, None, "MT2")) is False
 
 
 def test_a_card_that_is_unchanged_or_missing_is_refused(site):
