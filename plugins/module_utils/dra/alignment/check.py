@@ -28,18 +28,21 @@ _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
 _CONTAINER = re.compile(r"([0-9a-f]{64})")
 
+#: The cgroup of a container's monitor, which CRI-O creates beside that of the container (`conmon_cgroup = "pod"`).
+_MONITOR = re.compile(r"conmon-[0-9a-f]{64}")
+
 
 def cgroup_cpusets(text: str) -> dict[str, dict[str, str]]:
     """The CPUs that each container may run on, by pod UID and container ID.
 
     `text` consists of lines `PATH:CPUS`, as `grep -H . cpuset.cpus.effective` prints them in a cgroup v2 tree. Lines
-    for anything but a pod's container are ignored.
+    for anything but a pod's container, such as CRI-O's monitor conmon of a container, are ignored.
     """
     found: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
         path, _colon, cpus = line.rpartition(":")
         pod, containers = _POD_UID.search(path), _CONTAINER.findall(path)
-        if pod and containers and cpus.strip():
+        if pod and containers and cpus.strip() and not _MONITOR.search(path):
             found.setdefault(pod.group(1).replace("_", "-"), {})[containers[-1]] = cpus.strip()
     return found
 

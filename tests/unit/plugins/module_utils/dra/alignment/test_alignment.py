@@ -631,6 +631,18 @@ def test_cpusets_are_read_for_both_cgroup_drivers() -> None:
     assert cgroup_cpusets("nonsense") == {}
 
 
+@pytest.mark.parametrize("monitor_first", [True, False])
+def test_the_cpus_of_the_monitor_of_cri_o_are_not_those_of_the_container(monitor_first: bool) -> None:
+    uid, container = "0a1b2c3d-0000-1111-2222-0123456789ab", "e" * 64
+    systemd = f"/sys/fs/cgroup/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice"
+    for folder, suffix in ((systemd, ".scope"), (f"/sys/fs/cgroup/kubepods/pod{uid}", "")):
+        lines = [
+            f"{folder}/crio-conmon-{container}{suffix}/cpuset.cpus.effective:0-63",
+            f"{folder}/crio-{container}{suffix}/cpuset.cpus.effective:0-3",
+        ]
+        assert cgroup_cpusets("\n".join(sorted(lines, reverse=not monitor_first))) == {uid: {container: "0-3"}}
+
+
 def test_older_versions_of_the_api_are_read() -> None:
     node = NodeWithClaims("hgx-h100")
     gpu, nic = node.pair("PIX")
