@@ -201,7 +201,8 @@ class DriverKnowledge:
             return self._unreleased_warning()
         return (
             f"dra_claims_drivers.{self.name}.version: {self.title} {self.oldest} to {self.newest} are known; "
-            f"{self.version} is assumed to publish the same as {self.newest}. Correct it if there is no such version"
+            f"{self.version} is assumed to publish the same as the newest known build. Correct it if there is no such "
+            "version"
         )
 
     def _unreleased_warning(self) -> str:

@@ -149,6 +149,17 @@ def test_versions_newer_than_the_newest_known_one_give_a_warning(name: str, vers
         assert version in warning and f"dra_claims_drivers.{name}.version" in warning
 
 
+@pytest.mark.parametrize(("name", "version"), [("dra.net", "99.0.0"), ("gpu.nvidia.com", "0.99.0")])
+def test_a_newer_version_is_assumed_to_publish_the_same_as_the_newest_known_build(name: str, version: str) -> None:
+    newer, newest_build = knowledge(name, {"version": version}), knowledge(name, {"version": "main"})
+    assert f"{version} is assumed to publish the same as the newest known build. " in newer.version_warning()
+    for kind, tables in newer.kinds.items():
+        assert all(newer.filter(kind, entry) == newest_build.filter(kind, entry) for entry in tables.filters)
+    assert all(newer.alignments(level, True) == newest_build.alignments(level, True) for level in ALIGNMENTS)
+    newest_release = knowledge("dra.net", {"version": DRIVERS["dra.net"].newest})  # its newest build publishes more
+    assert newest_release.alignments("numa_node") != knowledge("dra.net", {"version": "main"}).alignments("numa_node")
+
+
 def test_the_newest_known_version_of_lanewise_dev_is_that_of_the_collection() -> None:
     galaxy = Path(__file__).resolve().parents[6] / "galaxy.yml"
     assert f"version: {DRIVERS['lanewise.dev'].newest}\n" in galaxy.read_text()
