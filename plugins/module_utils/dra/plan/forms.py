@@ -93,7 +93,11 @@ FORMS: t.Mapping[str, Form] = {
     "Node": {"spec": {"taints": [_TAINT], "unschedulable": FLAG}, "status": {"allocatable": AMOUNTS}},
     "Pod": {
         "spec!": {**RUNNING, "containers!": [_CONTAINER]},
-        "status": {"phase": TEXT, "resourceClaimStatuses": [{"name!": TEXT, "resourceClaimName": TEXT}]},
+        "status": {
+            "phase": TEXT,
+            "resourceClaimStatuses": [{"name!": TEXT, "resourceClaimName": TEXT}],
+            "extendedResourceClaimStatus": {"resourceClaimName": TEXT},
+        },
     },
     "ResourceQuota": {
         "spec": {"hard": AMOUNTS, "scopes": [TEXT], "scopeSelector": ANY},

@@ -19,7 +19,7 @@ from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from ..scheduler.published import v1
 from .fleet import Workload
-from .pods import SCHEDULER, claim_names, requests, selected
+from .pods import SCHEDULER, claim_names, extended_resource_claim, requests, selected
 
 #: The kinds of controllers that replace a deleted pod on any suitable node.
 CONTROLLERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
@@ -92,7 +92,8 @@ def movable(
     movable_pods, reasons = [], {}
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
-        if not spec.get("nodeName") or not spec.get("resourceClaims") or status.get("phase") in _ENDED:
+        with_claims = spec.get("resourceClaims") or extended_resource_claim(pod)
+        if not spec.get("nodeName") or not with_claims or status.get("phase") in _ENDED:
             continue
         names = [name for name in claim_names(pod) if name in claims]
         reason = "it must not be moved again"
@@ -165,6 +166,9 @@ def _why_protected(
 
 def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
     """Why a pod's claims prevent a move. A claim that was not created for the pod alone keeps its devices."""
+    extended = extended_resource_claim(pod)
+    if extended:  # whether the devices of another node serve its extended resources is not modelled
+        return f"its claim {extended} was created for extended resources"
     for entry in pod["spec"]["resourceClaims"]:
         if not entry.get("resourceClaimTemplateName"):
             return f"its claim {entry.get('resourceClaimName')} was not created for this pod alone"

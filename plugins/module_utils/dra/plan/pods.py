@@ -6,7 +6,7 @@
 """Whether a node takes a pod, apart from devices: kube-scheduler's filters for resources, taints and labels.
 
 Source: kube-scheduler 1.37, plugins NodeResourcesFit, NodeUnschedulable, TaintToleration, NodeAffinity and NodeName;
-k8s.io/component-helpers/resource (PodRequests).
+k8s.io/component-helpers/resource (PodRequests, PodLimits).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
     """The requests of a v1 PodSpec, in the units of `units`; if `part` is limits, its limits. Raises QuantityError.
 
     Init containers run one after the other. Those with restartPolicy Always (sidecars) keep running with the others.
+    The pod's overhead is added to all requests, but only to the limits that are set.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
@@ -61,7 +62,10 @@ def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
             peak = _maximum(peak, _add(amounts, sidecars))
     total = _maximum(total, peak)
     total.update(_pod_level(spec, part, total))
-    return _add(total, units(spec.get("overhead")))
+    overhead = units(spec.get("overhead"))
+    if part == "limits":
+        overhead = {name: amount for name, amount in overhead.items() if total.get(name)}
+    return _add(total, overhead)
 
 
 def _container_requests(container: ObjectView, part: str) -> dict[str, int]:
@@ -178,12 +182,16 @@ def selected(selector: ObjectView | None, labels: t.Mapping[str, str]) -> bool:
 
 
 def claim_names(pod: ObjectView) -> list[str]:
-    """`namespace/name` of the claims of a pod: those created for it from templates, and those it refers to by name."""
-    namespace = pod["metadata"]["namespace"]
-    generated = {
-        entry["name"]: entry.get("resourceClaimName")
-        for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
+    """`namespace/name` of the claims of a pod: those created for it from templates or for its extended resources, and
+    those it refers to by name."""
+    namespace, status = pod["metadata"]["namespace"], pod.get("status") or {}
+    generated = {entry["name"]: entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or ()}
     entries = pod["spec"].get("resourceClaims") or ()
     names = [entry.get("resourceClaimName") or generated.get(entry["name"]) for entry in entries]
-    return [f"{namespace}/{name}" for name in names if name]
+    return [f"{namespace}/{name}" for name in (*names, extended_resource_claim(pod)) if name]
+
+
+def extended_resource_claim(pod: ObjectView) -> str:
+    """The name of the claim that the scheduler created for a pod's extended resources (KEP-5004); empty without one."""
+    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return str(extended.get("resourceClaimName") or "")

@@ -122,6 +122,17 @@ def test_pods_that_must_not_be_evicted_are_refused(run: t.Any) -> None:
     assert answer["refused"] == [f"{device}: claim team/p-d has it, but no pod that uses the claim is known"]
 
 
+def test_the_pod_with_a_claim_for_its_extended_resources_is_known(run: t.Any) -> None:
+    created = low_tier_pod("p", "a", [0])
+    del created[0]["spec"]["resourceClaims"]
+    created[0]["status"] = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimName": "p-d"}}
+    answer = run(created, devices=device_names("a", 0))
+    assert [leaving["pod"] for leaving in answer["leaving"]] == ["team/p"] and answer["refused"] == []
+    del created[1]["status"]["allocation"]["devices"]["results"][0]["tolerations"]  # as the scheduler creates it
+    answer = run(created, devices=device_names("a", 0))
+    assert "team/p: its claim team/p-d does not tolerate a swap" in answer["refused"][0]
+
+
 def test_violated_disruption_budgets_are_reported_and_prevent_a_swap_unless_ignored(run: t.Any) -> None:
     web = {"labels": {"app": "web"}}
     objects = [

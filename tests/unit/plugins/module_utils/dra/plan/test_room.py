@@ -177,6 +177,15 @@ def test_shared_claims_disruption_budgets_and_options_protect_pods() -> None:
     assert movable([*pod("p", "a", [0])], never=["team/p"])[0] == []
 
 
+@pytest.mark.parametrize("only", [True, False])
+def test_pods_with_a_claim_for_extended_resources_are_not_movable(only: bool) -> None:
+    objects = pod("p", "a", [0])
+    objects[0]["status"]["extendedResourceClaimStatus"] = {"resourceClaimName": "p-x"}
+    if only:
+        del objects[0]["spec"]["resourceClaims"]
+    assert movable(objects) == ([], {"team/p": "its claim p-x was created for extended resources"})
+
+
 def test_the_cheapest_sufficient_choice_is_found() -> None:
     rows = [("a", [(1, 1), (3, 4)]), ("b", [(2, 3)]), ("c", [(1, 0)])]
     best = cheapest_choice(rows, 4)

@@ -251,6 +251,17 @@ def test_a_quota_charges_extended_resources_only_by_requests() -> None:
     assert not found.keys() & {"example.com/nic", "limits.example.com/nic", "limits.hugepages-1Gi"}
 
 
+def test_a_quota_charges_overhead_to_requests_and_to_limits_that_are_set() -> None:
+    """As in PodRequests and PodLimits of Kubernetes' component-helpers."""
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "0"}}
+    spec = {"containers": [{"resources": resources}], "overhead": {"cpu": "250m", "memory": "64Mi"}}
+    found = quotas.usage(Workload("w", (), pod=spec), {})
+    assert found["requests.cpu"] == 1250 and found["requests.memory"] == (1024 + 64) << 20
+    assert found["limits.cpu"] == 2250 and not found.get("limits.memory")
+    del resources["limits"]["memory"]
+    assert "limits.memory" not in quotas.usage(Workload("w", (), pod=spec), {})
+
+
 def test_a_quota_charges_the_maximum_of_alternatives_and_32_for_mode_all() -> None:
     """As in Kubernetes' pkg/quota/v1/evaluator/core/resource_claims.go."""
     body = {"deviceClassName": "a", "allocationMode": "ExactCount", "count": 2}
