@@ -66,8 +66,9 @@ class _Merged:
     """The nodes of the report after a run.
 
     `times` has the time of the last change of facts by host, `absent` the state of hosts that were not probed, and
-    `fresh` the nodes whose facts changed. `missing` are stored hosts that are not in the inventory; `dropped` are those
-    of them that came from this inventory. `origins` has the inventory of each host.
+    `fresh` the nodes whose facts changed. `missing` are stored hosts that are neither in the inventory nor in the
+    request; `dropped` are those of them that a run with this inventory stored. `origins` has the inventory of each
+    host.
     """
 
     times: dict[str, str]
@@ -156,7 +157,8 @@ class Site:
             fresh[host] = Stored(host, request.now, text)
             times[host] = request.now
             self._note_changes(host, old.facts if old else None, text)
-        missing = [host for host in stored if host not in request.facts and host not in request.inventory]
+        known = {*request.facts, *request.play, *request.inventory}
+        missing = [host for host in stored if host not in known]
         origins = _origins(before)
         dropped = [host for host in missing if origins.get(host, request.source) == request.source]
         dropped = dropped if request.prune else []
@@ -164,7 +166,7 @@ class Site:
             times.pop(host)
             self.diff.append(f"- {clean(host)}: no longer in the inventory")
         if request.source:
-            origins.update(dict.fromkeys(request.inventory, request.source))
+            origins.update(dict.fromkeys([*request.inventory, *request.facts], request.source))
         return _Merged(times, _absent(request, before, times), fresh, missing, dropped, origins)
 
     def _note_changes(self, host: str, old: str | None, new: str) -> None:

@@ -128,6 +128,14 @@ def test_nodes_and_states_can_be_given_as_arguments(site, machines):
     assert {"unreachable: a1", "failed: a2"} <= set(result["summary"])
 
 
+def test_a_host_outside_of_the_inventory_keeps_its_facts_if_the_new_ones_are_incomplete(site, machines):
+    site.play(nodes={"x": machines["vmd"], "y": machines["vmd"]})
+    incomplete = {key: value for key, value in machines["vmd"].items() if key != "findings"}
+    result, output = site.play(nodes={"x": incomplete, "y": None})
+    assert "x: its facts lack findings, so the report keeps earlier facts" in " ".join(output.split())
+    assert result["counts"]["probed"] == 2 and {path.stem for path in site.report.glob("nodes/*.json")} == {"x", "y"}
+
+
 def test_a_relative_folder_is_below_the_playbooks_folder(site):
     result, _output = site.play(dest="out/site")
     assert Path(result["path"]) == site.folder / "out/site/index.html" and Path(result["path"]).exists()

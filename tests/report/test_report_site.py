@@ -311,6 +311,29 @@ def test_nodes_of_another_inventory_are_not_dropped(fleet, report):
     assert not report.run(kept, source="/srv/first.yml").changed and report.files() == before
 
 
+def test_given_nodes_belong_to_the_inventory_of_their_run(fleet, report):
+    """Nodes that are given as an argument need not be in an inventory."""
+    report.run({"vmd-1": fleet["vmd-1"]}, inventory={"localhost"}, source="/srv/first.yml")
+    other = {"h100-01": fleet["h100-01"]}
+    report.run(other, inventory=set(other), source="/srv/second.yml")
+    assert report.result["summary"][-2] == "kept, of other inventories: vmd-1" and "vmd-1" in report.text()
+    report.run({}, inventory={"localhost"}, source="/srv/first.yml")
+    assert report.result["summary"][-3] == "dropped, not in this inventory: vmd-1"
+    assert report.result["summary"][-2] == "kept, of other inventories: h100-01"
+
+
+def test_nodes_without_facts_keep_those_of_an_earlier_run(fleet, report):
+    """Their hosts need not be in the inventory: the caller may name them in `nodes`, `unreachable` or `failed`."""
+    hosts = {"h100-01", "h100-02", "vmd-1"}
+    report.run({host: fleet[host] for host in hosts}, inventory={"localhost"})
+    before = report.files()
+    report.run({}, play=hosts - {"vmd-1"}, inventory={"localhost"})
+    assert "dropped, not in this inventory: vmd-1" in report.result["summary"]
+    assert report.result["counts"]["probed"] == 2 and report.result["counts"]["absent"] == 2
+    after = report.files()
+    assert all(after[f"nodes/{host}.json"] == before[f"nodes/{host}.json"] for host in hosts - {"vmd-1"})
+
+
 def test_check_mode_predicts_the_changes_and_writes_nothing(fleet, machines, report):
     assert report.run(fleet, dry=True).changed and not report.folder.exists()
     report.run(fleet)
