@@ -55,7 +55,7 @@ class Claims:
         self.sites = _stored(store)
         if rendered is not None:
             for site, uses in rendered.items():
-                self.sites[str(site)] = _checked(site, uses)
+                self.sites[str(site)] = _rendered(site, uses)
             self.sites = {site: uses for site, uses in sorted(self.sites.items()) if uses}
             if self.sites or store.path(FILE).exists():
                 store.write(FILE, json.dumps(FORMS.write({"sites": self.sites}), indent=1).encode() + b"\n")
@@ -91,33 +91,41 @@ def _stored(store: Store) -> dict[str, list[Json]]:
     path = store.path(FILE)
     try:
         sites = read_stored(json.loads(path.read_bytes()), path)["sites"]
-        return {str(site): _checked(site, uses) for site, uses in sites.items()}
+        return {str(site): _stored_fields(uses) for site, uses in sites.items()}
     except FileNotFoundError:
         return {}
     except Unusable:
         raise
-    except (ValueError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Unusable(
             f"{path} is damaged: {error}. Remove it: lanewise.dra.claims writes it again when it renders the claims."
         ) from None
 
 
-def _checked(site: object, uses: object) -> list[Json]:
-    """The fields of a site's claims that the report stores. Raises Unusable if `dra_render` did not return `uses`."""
+def _rendered(site: str, uses: object) -> list[Json]:
+    """The fields of a site's rendered claims. Raises Unusable if `dra_render` did not return `uses`."""
     try:
-        checked = []
-        for use in t.cast("list[Json]", uses):
-            boards = {str(board): [str(node) for node in nodes] for board, nodes in use["boards"].items()}
-            pairs = [[str(word) for word in pair] for pair in use["pairs"]]
-            if not all(len(pair) == _PAIR_LENGTH for pair in pairs):
-                raise ValueError("a pair has no board, level, GPU and NIC")
-            named = {key: str(use[key]) for key in ("claim", "name", "form")}
-            checked.append({**named, "boards": boards, "pairs": pairs})
-        return checked
+        return _stored_fields(uses)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unusable(
             f"claims.{site}: this is not the `boards` that dra_render returns ({error}). Pass that value unchanged."
         ) from None
+
+
+def _stored_fields(uses: object) -> list[Json]:
+    """The fields of a site's claims that the report stores.
+
+    Raises ValueError, KeyError, TypeError or AttributeError if `uses` are no claims.
+    """
+    fields = []
+    for use in t.cast("list[Json]", uses):
+        boards = {str(board): [str(node) for node in nodes] for board, nodes in use["boards"].items()}
+        pairs = [[str(word) for word in pair] for pair in use["pairs"]]
+        if not all(len(pair) == _PAIR_LENGTH for pair in pairs):
+            raise ValueError("a pair has no board, level, GPU and NIC")
+        named = {key: str(use[key]) for key in ("claim", "name", "form")}
+        fields.append({**named, "boards": boards, "pairs": pairs})
+    return fields
 
 
 def _board(facts: str) -> str:

@@ -105,8 +105,11 @@ class Store:
         """A host's stored facts. Raises Unusable if only a newer release can read them."""
         return self._read(self.path(f"nodes/{file_name(host)}.json"))
 
-    def _read(self, path: pathlib.Path) -> Stored | None:
-        """A stored node, or None for a foreign file. Raises Unusable as `node` does."""
+    def _read(self, path: pathlib.Path, replaced: bool = False) -> Stored | None:
+        """A stored node, or None with a warning for a damaged or foreign file, which this run may have `replaced`.
+
+        Raises Unusable as `node` does.
+        """
         try:
             raw = path.read_bytes()
         except OSError:
@@ -121,7 +124,8 @@ class Store:
         except Unusable:
             raise
         except (ValueError, KeyError, TypeError, AttributeError):
-            self.warnings.append(f"{path}: not a stored node, so it was left unchanged")
+            effect = "this run's facts replace it" if replaced else "it was left unchanged"
+            self.warnings.append(f"{path}: not a stored node, so {effect}")
             return None
 
     def hosts(self, probed: t.Collection[str] = ()) -> dict[str, str]:
@@ -130,8 +134,9 @@ class Store:
         Raises Unusable for facts of a newer release, except those of hosts that were `probed` again.
         """
         hosts = {}
+        written = {f"{file_name(host)}.json" for host in probed}
         for path in sorted(self.path("nodes").glob("*.json")):
-            known = self._read(path)
+            known = self._read(path, path.name in written)
             if known and known.host not in probed:
                 check_facts_version(version_in(known.facts), f"{known.host} ({path})")
             if known:

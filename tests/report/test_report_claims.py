@@ -139,10 +139,12 @@ def test_unusable_boards_change_nothing(report: Report, site: Values, rendered: 
     path.write_text('{"format": 2, "sites": {}}')
     with pytest.raises(Unusable, match=r"a newer release of lanewise.dra wrote"):
         report.run(site)
-    for text in ("[", '{"format": 1}', '{"format": 1, "sites": 3}'):
+    damaged = [json.dumps({"format": 1, "sites": {"default": one}}) for one in (3, *wrong)]
+    for text in ("[", '{"format": 1}', '{"format": 1, "sites": 3}', *damaged):
         path.write_text(text)
-        with pytest.raises(Unusable, match=r"claims.json is damaged: .*Remove it"):
+        with pytest.raises(Unusable, match=r"claims.json is damaged: .*Remove it") as raised:
             report.run(site)
+        assert "dra_render" not in str(raised.value), "the caller passed no claims"
     path.unlink()
     assert report.run(site).changed
 

@@ -402,13 +402,19 @@ def test_an_interrupted_run_leaves_complete_files(fleet, machines, report, monke
     assert not report.run(newer).changed and report.files() == other
 
 
-def test_foreign_and_corrupt_stored_files_are_not_changed(fleet, report):
+def test_foreign_and_corrupt_stored_files_of_other_hosts_are_not_changed(fleet, report):
     report.run(fleet)
+    good = report.text("nodes/h100-01.json")
     for name, text in {"mine.json": "{}", "h100-01.json": '{"format": 1', "bad.json": "\x00\xff"}.items():
         (report.folder / "nodes" / name).write_text(text)
     report.run({host: facts for host, facts in fleet.items() if host != "h100-01"})
-    assert len(report.site.store.warnings) == 3
-    assert (report.folder / "nodes/mine.json").read_text() == "{}"
+    warnings = report.site.store.warnings
+    assert len(warnings) == 3 and all(text.endswith("not a stored node, so it was left unchanged") for text in warnings)
+    assert report.text("nodes/mine.json") == "{}" and report.text("nodes/h100-01.json") == '{"format": 1'
+    report.run(fleet)
+    (replaced,) = (text for text in report.site.store.warnings if "h100-01" in text)
+    assert replaced.endswith("nodes/h100-01.json: not a stored node, so this run's facts replace it")
+    assert report.text("nodes/h100-01.json") == good and report.text("nodes/mine.json") == "{}"
 
 
 def evil(value: t.Any) -> t.Any:
