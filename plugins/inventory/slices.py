@@ -76,7 +76,12 @@ import typing as t
 
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import ListPage, read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import (
+    KubeconfigError,
+    ListPage,
+    api_client,
+    read_all,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import PREFERENCE
@@ -136,15 +141,15 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Read Nodes, ResourceSlices and ResourceClaims. Raises AnsibleParserError."""
         try:
             import urllib3
-            from kubernetes import client, config
+            from kubernetes import client
         except ImportError as error:
             raise AnsibleParserError(
                 f"the controller's Python lacks the package kubernetes or a part of it ({error}), so no node was read. "
                 f"Install it: {sys.executable} -m pip install kubernetes"
             ) from None
         try:
-            api = config.new_client_from_config(self.get_option("kubeconfig"), self.get_option("context"))
-        except (config.ConfigException, OSError) as error:
+            api = api_client(self.get_option("kubeconfig"), self.get_option("context"))
+        except (KubeconfigError, OSError) as error:
             raise AnsibleParserError(f"cannot use the kubeconfig: {error}") from None
         try:
             version = self._version(client.ApisApi(api).get_api_versions(_request_timeout=_TIMEOUT_SECONDS))

@@ -19,7 +19,7 @@ from http import HTTPStatus
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
-from .cluster_lists import REQUEST_TIMEOUT_SECONDS, minor, read_all
+from .cluster_lists import REQUEST_TIMEOUT_SECONDS, api_client, minor, read_all
 from .dra.holds import serving
 from .dra.holds.changes import Changes, Overtaken, Refused, changes_to_make, changes_to_release
 from .dra.holds.hold import Hold, holds
@@ -28,7 +28,6 @@ from .dra.kube.objects import Object, ObjectView
 
 try:
     import kubernetes
-    import kubernetes.config
     import urllib3
 
     LIBRARY_ERROR = None
@@ -193,14 +192,14 @@ def call_on_cluster(kubeconfig: str | None, context: str | None, failure: str, w
         raise Failed(missing_required_lib("kubernetes"))
     failed = f"the kubeconfig {kubeconfig or 'of kubectl'} cannot be used"
     try:
-        api = kubernetes.config.new_client_from_config(kubeconfig, context=context)
+        api = api_client(kubeconfig, context)
         failed = "the version of the API server cannot be read"
         version = minor(kubernetes.client.VersionApi(api).get_code())
         failed = failure
         return work(api, version)
     except kubernetes.client.ApiException as error:
         raise Failed(f"{failed}: {api_error_text(error)}") from error
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise Failed(f"{failed}: {error}") from error
 
 

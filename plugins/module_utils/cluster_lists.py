@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Lists a cluster's objects in chunks, and limits the size of the JSON.
+"""Connects to a cluster, lists its objects in chunks, and limits the size of the JSON.
 
 Tenants write the content of claims. A claim that Python's JSON reader cannot read must not prevent reading the others.
 """
@@ -19,6 +19,7 @@ from .dra.kube.objects import Object
 
 if t.TYPE_CHECKING:
     import kubernetes
+    import urllib3
 
 #: Lists a page of objects. The list methods of the package kubernetes are of this type.
 ListPage = t.Callable[..., t.Any]
@@ -34,6 +35,35 @@ MAX_RESTARTS = 5
 
 class TooMuch(JsonError):
     """A list that is too long, or that expires faster than it can be read."""
+
+
+class KubeconfigError(ValueError):
+    """A kubeconfig whose content cannot be used."""
+
+
+def api_client(
+    kubeconfig: str | None, context: str | None, retries: urllib3.Retry | None = None
+) -> kubernetes.client.ApiClient:
+    """A client of the package kubernetes for a context of a kubeconfig, by default the current context of kubectl's.
+
+    Without `retries`, failed requests are repeated as urllib3 does by default. Raises KubeconfigError, and OSError if a
+    file cannot be read.
+    """
+    import yaml
+    from kubernetes import client, config
+
+    # the client reads `retries` only when it is created
+    settings = client.Configuration()
+    settings.retries = retries
+    try:
+        config.load_kube_config(kubeconfig, context=context, client_configuration=settings)
+        return client.ApiClient(settings)
+    except config.ConfigException as error:
+        raise KubeconfigError(str(error)) from error
+    except yaml.YAMLError as error:
+        raise KubeconfigError(f"it is not valid YAML: {' '.join(str(error).split())}") from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # the package does not check all types
+        raise KubeconfigError(f"its content is not that of a kubeconfig ({type(error).__name__}: {error})") from error
 
 
 def minor(code: kubernetes.client.VersionInfo) -> str:

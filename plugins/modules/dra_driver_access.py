@@ -40,7 +40,11 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   kubeconfig:
-    description: A kubeconfig file on the controller. It must allow reading Nodes, and creating tokens with O(account).
+    description:
+      - A kubeconfig file on the controller. It needs the right to get the Node.
+      - With O(account), it also needs the rights to get C(serviceaccounts) and create C(serviceaccounts/token) in
+        O(namespace), and to get and patch this namespace (C(namespaces)), which is annotated with the audiences of
+        the API server's tokens.
     type: path
     required: true
   context:
@@ -119,10 +123,10 @@ import typing as t
 from http import HTTPStatus
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import api_client
 
 try:
     import kubernetes
-    import kubernetes.config
     import urllib3
 
     LIBRARY_ERROR = None
@@ -182,8 +186,7 @@ def main() -> None:
     result: Result = {"changed": False, "reason": "", "node": {}}
     failure = f"the kubeconfig {params['kubeconfig']} cannot be used"
     try:
-        client = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
-        client.configuration.retries = urllib3.Retry(2, redirect=0)
+        client = api_client(params["kubeconfig"], params["context"], urllib3.Retry(2, redirect=0))
         authority = client.configuration.ssl_ca_cert
         result["server"] = client.configuration.host
         result["certificate_authority"] = ""
@@ -212,7 +215,7 @@ def main() -> None:
             request_token(module, api, result)
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{failure}: {server_message(error)}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(**result)
 

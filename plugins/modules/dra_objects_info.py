@@ -108,7 +108,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
 
 compiled_once.begin()
 
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import api_client, minor
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_objects import (
     KINDS,
     OPTIONAL_KINDS,
@@ -121,7 +121,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot imp
 
 try:
     import kubernetes
-    import kubernetes.config
     import urllib3
 
     LIBRARY_ERROR = None
@@ -149,7 +148,7 @@ def main() -> None:
     version = ""
     failure = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
     try:
-        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        api = api_client(params["kubeconfig"], params["context"])
         failure = "the version of the API server cannot be read"
         version = minor(kubernetes.client.VersionApi(api).get_code())
         for kind in params["kinds"]:
@@ -163,7 +162,7 @@ def main() -> None:
                 missing.append(kind)
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{failure}: the API server returned {error.status} {error.reason}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(changed=False, objects=objects, kubernetes_version=version, missing=missing)
 

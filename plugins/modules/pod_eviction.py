@@ -94,13 +94,16 @@ from http import HTTPStatus
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import api_error_text
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import REQUEST_TIMEOUT_SECONDS, read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import (
+    REQUEST_TIMEOUT_SECONDS,
+    api_client,
+    read_all,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_pruned
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, ObjectView
 
 try:
     import kubernetes
-    import kubernetes.config
     import urllib3
 
     LIBRARY_ERROR = None
@@ -265,12 +268,12 @@ def main() -> None:
     params = module.params
     failure = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
     try:
-        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        api = api_client(params["kubeconfig"], params["context"])
         failure = f"pod {params['pod']} cannot be evicted"
         result = evict_pod(module, Pods(api, params["pod"], params["uid"]))
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{failure}: {api_error_text(error)}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, StillExists) as error:
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, StillExists) as error:
         module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(**result)
 
