@@ -2,15 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Error messages have the kernel's text, and a run that needs no netlink does not load pyroute2."""
+"""Error messages have the kernel's text, a run that needs no netlink does not load pyroute2, and the process that has
+a device file open is found."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access import usage
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
 
@@ -60,3 +65,16 @@ def test_an_unknown_netlink_family_is_reported_by_its_name():
         system.socket("no-such-family")
     assert raised.value.code == errno.ENOENT and "open a netlink socket (no-such-family)" in str(raised.value)
     system.close()
+
+
+def test_a_process_that_closes_another_file_meanwhile_is_found_by_its_open_file(tmp_path: Path):
+    """This process lists its own files. It closes the folder that it lists before it reaches the file."""
+    path = tmp_path / "device"
+    path.touch()
+    with path.open() as file:
+        high = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 500)
+    try:
+        assert usage._opened_by(System(), {str(path)}) == str(os.getpid())
+    finally:
+        os.close(high)
+    assert usage._opened_by(System(), {str(path)}) == ""

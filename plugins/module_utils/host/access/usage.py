@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import typing as t
@@ -79,10 +80,13 @@ def _opened_by(system: System, paths: t.Collection[str]) -> str:
     for process in system.names("/proc"):
         if not process.isdigit():
             continue
+        folder = os.path.join(system.reader.root, f"proc/{process}/fd")
         try:
-            folder = os.path.join(system.reader.root, f"proc/{process}/fd")
-            if any(os.readlink(f"{folder}/{name}") in paths for name in os.listdir(folder)):
-                return process
+            names = os.listdir(folder)
         except OSError:
             continue  # the process has ended
+        for name in names:
+            with contextlib.suppress(OSError):  # the process has closed this file
+                if os.readlink(f"{folder}/{name}") in paths:
+                    return process
     return ""
