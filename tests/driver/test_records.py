@@ -29,6 +29,7 @@ from lanewise_driver.claims.cdi import DeviceNode
 from lanewise_driver.claims.record_forms import FORMS
 from lanewise_driver.claims.records import DeviceRecord, Pod, RdmaRecord, Record, Store, Unreadable
 from lanewise_driver.publish.inventory import Device
+from lanewise_driver.shares.share import ShareRecord
 
 UID = "5f0c1b9e-0000-4000-8000-000000000001"
 # Hypothesis strategies of random records and their parts.
@@ -161,6 +162,26 @@ def test_the_role_fabric_finds_the_devices_of_pods_in_the_records(tmp_path: Path
         "speed_mbps": 400000,
     }
     assert usage.as_published(system, "0000:1a:00.0") == {}
+
+
+def test_a_share_by_a_vf_is_in_the_record_as_the_vf_and_not_as_its_pf(tmp_path: Path) -> None:
+    """The device for shares is published with the attributes of the NIC, and the record also contains the PF."""
+    pf, vf = "0000:19:00.0", "0000:19:00.2"
+    attributes = {"linkSpeedMbps": {"int": 400000}, "ifName": {"string": "eth7"}}
+    published = {"name": "pci-share", "attributes": attributes}
+    known = Device("pci-share", published, address=vf, interface="eth7v0", pf=pf, vf=0)
+    share = ShareRecord("pci", "vfs", asked=10**9, consumed=10**9, physical=10**11, ceiling=10**11)
+    device = DeviceRecord("pci-share", "node", "nic", known, share_id="1", lock=pf, share=share)
+    folder = tmp_path / usage._CLAIMS.lstrip("/")
+    Store(folder).save(Record(UID, "ns", "claim", Pod("ns", "pod", "1"), "boot", [device]))
+    system = System(str(tmp_path))
+    assert usage.users(system, vf).endswith(UID) and usage.users(system, pf) == ""
+    assert usage.as_published(system, vf) == {"interface": ["eth7v0"], "speed_mbps": 400000}
+    assert usage.as_published(system, pf) == {}
+    path = folder / f"{UID}.json"
+    path.write_bytes(path.read_bytes()[:-10])
+    # a damaged record does not show which of its addresses the pod has
+    assert usage.users(system, vf).endswith(UID) and usage.users(system, pf).endswith(UID)
 
 
 def test_only_root_can_read_the_records(tmp_path: Path) -> None:

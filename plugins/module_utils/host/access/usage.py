@@ -17,6 +17,8 @@ from .system import System
 _DEVICES = "/sys/bus/pci/devices"
 #: The DRA driver's records of claims, which list the devices that pods have.
 _CLAIMS = "/var/lib/kubelet/plugins/lanewise.dev/state"
+#: What reading a record raises that is damaged or of a newer release.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _USER_SPACE_DRIVERS = ("vfio-pci", "uio_pci_generic", "igb_uio")
 
 
@@ -26,9 +28,9 @@ def users(system: System, function: str) -> str:
     A pod has it if a claim's record names it or if its interface is in another network namespace. A guest or a program
     has it if it is open through VFIO or UIO. For use by the node itself, see `management.management_interfaces`.
     """
-    for name in system.names(_CLAIMS):
-        if name.endswith(".json") and f'"{function}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
-            return f"a pod has it through the resource claim with UID {name[:-5]}"
+    for uid, text in _claims_with(system, function):
+        if _is_in_claim(text, function):
+            return f"a pod has it through the resource claim with UID {uid}"
     driver = system.link(f"{_DEVICES}/{function}/driver")
     paths = _device_files(system, function, driver)
     if paths:
@@ -43,24 +45,43 @@ def as_published(system: System, function: str) -> dict[str, object]:
     """The values for selectors of a function that a pod has, as the DRA driver published them before the pod got it.
 
     They are `interface`, `link_layer` and `speed_mbps` from the driver's record of the claim. Without a record, the
-    result is empty.
+    result is empty. A share of a NIC is published with the interface of the NIC; `interface` is then the function's.
     """
-    for name in system.names(_CLAIMS):
-        text = system.content(f"{_CLAIMS}/{name}") if name.endswith(".json") else None
-        if not text or f'"{function}"' not in text:
-            continue
+    for _uid, text in _claims_with(system, function):
         try:
-            records = [device["known"] for device in json.loads(text)["devices"]]
-            (attributes,) = [record["device"]["attributes"] for record in records if record["address"] == function]
+            (device,) = [device for device in json.loads(text)["devices"] if device["known"]["address"] == function]
+            attributes = device["known"]["device"]["attributes"]
+            if device.get("share"):
+                interface = device["known"].get("interface")
+            else:
+                interface = attributes.get("ifName", {}).get("string")
             values = {
-                "interface": [value["string"] for key, value in attributes.items() if key == "ifName"],
+                "interface": [interface] if interface else [],
                 "link_layer": attributes.get("linkLayer", {}).get("string"),
                 "speed_mbps": attributes.get("linkSpeedMbps", {}).get("int"),
             }
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except _DAMAGED:
             continue  # the driver itself reports damaged records
         return {key: value for key, value in values.items() if value}
     return {}
+
+
+def _claims_with(system: System, function: str) -> t.Iterator[tuple[str, str]]:
+    """The UIDs and records of the claims that contain a PCI address, which may be that of a VF's PF. Raises
+    HostError."""
+    for name in system.names(_CLAIMS):
+        text = system.content(f"{_CLAIMS}/{name}") if name.endswith(".json") else None
+        if text and f'"{function}"' in text:
+            yield name[:-5], text
+
+
+def _is_in_claim(text: str, function: str) -> bool:
+    """Whether a claim has a function, by its record, which contains the function's PCI address. A record that is
+    damaged or of a newer release counts."""
+    try:
+        return any(device["known"]["address"] == function for device in json.loads(text)["devices"])
+    except _DAMAGED:
+        return True
 
 
 def _device_files(system: System, function: str, driver: str | None) -> set[str]:
