@@ -468,6 +468,10 @@ class EmulatedSystem(System):
             self.node.write(f"{path[1:]}/ports/1/default_roce_mode", "IB/RoCE v1")
             self.node.write(f"{path[1:]}/ports/1/default_roce_tos", "0")
 
+    def remove_folder(self, path: str, step: str) -> None:
+        """As rmdir in configfs, which also removes the files in the folder."""
+        shutil.rmtree(self.node.root / path[1:], ignore_errors=True)
+
     def socket(self, name: str) -> t.Any:
         return EmulatedSocket(self.node)
 

@@ -105,6 +105,9 @@ class FailingSystem(System):
     def make_folder(self, path: str, step: str) -> None:
         self._change(step, lambda: super(FailingSystem, self).make_folder(path, step))
 
+    def remove_folder(self, path: str, step: str) -> None:
+        self._change(step, lambda: super(FailingSystem, self).remove_folder(path, step))
+
     def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
         self._change(step, lambda: super(FailingSystem, self).install(path, content, step, mode))
 

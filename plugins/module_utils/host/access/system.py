@@ -204,6 +204,15 @@ class System:
         except OSError as error:
             raise refused(step, error.errno or 0, path) from None
 
+    def remove_folder(self, path: str, step: str) -> None:
+        """Remove a directory of configfs, with the files and directories that the kernel created in it. Raises
+        HostError."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(self._prefix + path)
+        except OSError as error:
+            raise refused(step, error.errno or 0, path) from None
+
     def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
         """Write a configuration file atomically; None removes it. Raises HostError."""
         target = os.path.realpath(self._prefix + path)

@@ -23,6 +23,8 @@ _OPTION = re.compile(r"^[A-Za-z0-9_]+=[^\s\"'#\\]+$", re.ASCII)
 _LOADED = "module {}"
 _AT_BOOT = "module {} at boot"
 _OF_MODULE = "options of module {}"
+#: Where the resource `roce` creates a folder for each RDMA device.
+_RDMA_CM_FOLDER = "/sys/kernel/config/rdma_cm"
 _BOOLEANS = {"Y": "1", "N": "0", "y": "1", "n": "0"}
 #: Commands that rebuild the initial RAM disk, for all kernels.
 _BUILDERS = (
@@ -170,6 +172,10 @@ class KernelModules(Resource):
             self.system.install(LOAD, text, step)
         else:
             module = _module(change.setting)
+            if not change.after:
+                # a folder in configfs keeps its module loaded (configfs_mkdir in fs/configfs/dir.c)
+                for name in self.system.names(_RDMA_CM_FOLDER) if module == "rdma_cm" else []:
+                    self.system.remove_folder(f"{_RDMA_CM_FOLDER}/{name}", step)
             argv = ["modprobe", module] if change.after else ["modprobe", "--remove", module]
             self.system.command(argv, step, "look at 'dmesg'; with Secure Boot, the module must be signed")
 

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import os
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_modules import (
@@ -92,3 +94,19 @@ def test_invalid_and_conflicting_options_are_refused(root: Path, general: t.Any,
     _write(root, "etc/modprobe.d/mlnx.conf", "options mlx5-core prof_sel=3\n")
     with pytest.raises(Refused, match=reason):
         _converge(root, **general)
+
+
+def test_the_folders_of_rdma_devices_do_not_keep_rdma_cm_loaded(root: Path) -> None:
+    """configfs holds a module as long as one of its folders exists."""
+    folder = root / "sys/kernel/config/rdma_cm"
+    (folder / "mlx5_0").mkdir(parents=True)
+    left: list[list[str]] = []
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        left.append([*argv, *os.listdir(folder)])
+        return 0, "", ""
+
+    system = System(str(root), run)
+    change = Change("kernel_modules", NODE, "module rdma_cm", True, False)
+    KernelModules(system).apply(Node(system), change)
+    assert left == [["modprobe", "--remove", "rdma_cm"]]
