@@ -8,17 +8,23 @@
 from __future__ import annotations
 
 import re
+import time
 import typing as t
 
 from ..access.system import HostError, System
-from ..engine.change import Change, Refusal, State
+from ..engine.change import Change, Plan, Refusal, State, shown
 from ..engine.node import Node
 from ..engine.resource import Resource
 
-_CONFIGFS = "/sys/kernel/config/rdma_cm"
+_MOUNT_POINT = "/sys/kernel/config"
+_CONFIGFS = f"{_MOUNT_POINT}/rdma_cm"
+_MOUNT_FIX = f"load rdma_cm (kernel_modules) and mount configfs on {_MOUNT_POINT}"
+#: systemd mounts configfs after its module was loaded, for example by rdma_cm.
+_MOUNT_TIMEOUT_SECONDS = 10.0
 _CLASS = "/sys/class/infiniband"
 _MODES = {"v1": "IB/RoCE v1", "v2": "RoCE v2"}
 _FILES = {"mode": "default_roce_mode", "tos": "default_roce_tos"}
+_NO_TRAFFIC_CLASS = "-1"
 
 
 class Roce(Resource):
@@ -50,8 +56,38 @@ class Roce(Resource):
     def read(self, node: Node, wanted: State) -> State:
         return {key: {setting: self._value(setting) for setting in settings} for key, settings in wanted.items()}
 
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """As for any resource, but values to restore are skipped if their RDMA device or rdma_cm no longer exists: the
+        values were lost with it."""
+        if wanted is not None:
+            wanted = {
+                key: {setting: value for setting, value in settings.items() if self._exists(setting)}
+                for key, settings in wanted.items()
+            }
+        return super().plan(node, wanted)
+
+    def _exists(self, setting: str) -> bool:
+        """Whether the kernel has a setting, or would show it in a new folder."""
+        device, port, name = _parts(setting)
+        if name == "traffic_class":
+            return self.system.exists(_traffic_class_path(device, port))
+        return self.system.exists(_CONFIGFS) and self.system.exists(f"{_CLASS}/{device}")
+
+    def from_stored(self, setting: str, value: object) -> object:
+        """A value of an earlier run. If that run could not read a value before it created the folder, this is the
+        kernel's default (cma_add_one in drivers/infiniband/core/cma.c)."""
+        device, port, name = _parts(setting)
+        if value is not None or name == "traffic_class":
+            return value
+        if name == "tos":
+            return 0
+        folder = f"{_CLASS}/{device}/ports/{port}/gid_attrs/types"
+        supported = {self.system.text(f"{folder}/{index}") for index in self.system.names(folder)}
+        return next((mode for mode in ("v2", "v1") if _MODES[mode] in supported), None)
+
     def same(self, setting: str, before: object, after: object) -> bool:
-        if after is None:  # the value could not be read before the folder was created
+        if after is None and not setting.endswith(" traffic_class"):
+            # the value could not be read before the folder was created
             return setting not in self._originals or bool(before == self._originals[setting])
         return bool(before == after)
 
@@ -65,9 +101,10 @@ class Roce(Resource):
         if name == "traffic_class":
             if not self.system.exists(_traffic_class_path(device, port)):
                 return refusal("this RDMA driver has no such setting", "only DOCA-OFED has it: leave it out")
-        elif not self.system.exists(_CONFIGFS):
-            fix = "load rdma_cm (kernel_modules) and mount configfs on /sys/kernel/config"
-            return refusal("the RDMA connection manager shows no settings", fix)
+            if change.after is None:
+                return None
+        elif not self._is_available(node):
+            return refusal("the RDMA connection manager shows no settings", _MOUNT_FIX)
         limit = 255
         if name != "mode" and not 0 <= change.after <= limit:
             return refusal(f"{change.after} is not in the range 0 to {limit}")
@@ -75,20 +112,36 @@ class Roce(Resource):
             return refusal(f"{change.after} is not a RoCE version", "use v1 or v2")
         return None
 
+    def _is_available(self, node: Node) -> bool:
+        """Whether the connection manager shows its settings, or will when this run has loaded it."""
+        requested = {str(module).replace("-", "_") for module in node.general.get("kernel_modules") or ()}
+        mounted_later = any(map(self.system.exists, (_MOUNT_POINT, "/run/systemd/system")))
+        return self.system.exists(_CONFIGFS) or ("rdma_cm" in requested and mounted_later)
+
     def apply(self, node: Node, change: Change) -> None:
         device, port, name = _parts(change.setting)
         after = self._originals.get(change.setting) if change.after is None else change.after
+        step = f"set RoCE {name} of {device} port {port} of {node.device(change.device)} to {shown(after)}"
+        if name == "traffic_class":
+            value = _NO_TRAFFIC_CLASS if after is None else str(after)
+            self.system.write(_traffic_class_path(device, port), value, step)
+            return
         if after is None:
             return
-        step = f"set RoCE {name} of {device} port {port} of {node.device(change.device)} to {after}"
-        if name == "traffic_class":
-            self.system.write(_traffic_class_path(device, port), str(after), step)
-            return
+        self._wait_for_configfs(step)
         if not self.system.exists(f"{_CONFIGFS}/{device}"):
             self.system.make_folder(f"{_CONFIGFS}/{device}", step)
         self._originals.setdefault(change.setting, self._value(change.setting))
         path = f"{_CONFIGFS}/{device}/ports/{port}/{_FILES[name]}"
         self.system.write(path, _MODES[str(after)] if name == "mode" else str(after), step)
+
+    def _wait_for_configfs(self, step: str) -> None:
+        """Wait until the connection manager shows its settings. Raises HostError."""
+        deadline = time.monotonic() + _MOUNT_TIMEOUT_SECONDS
+        while not self.system.exists(_CONFIGFS):
+            if time.monotonic() >= deadline:
+                raise HostError(step, "the RDMA connection manager shows no settings", _MOUNT_FIX)
+            time.sleep(0.05)
 
     def _devices(self, node: Node, key: str) -> t.Sequence[str]:
         """The RDMA devices of a NIC. Raises HostError if it has none."""
@@ -105,8 +158,13 @@ class Roce(Resource):
         """The current value of a setting; None if it cannot be read."""
         device, port, name = _parts(setting)
         if name == "traffic_class":
-            digits = re.search(r"\d+\s*$", self.system.text(_traffic_class_path(device, port)) or "")
-            return int(digits[0]) if digits else None
+            # further lines are for single addresses, which this resource does not set
+            found = re.match(
+                r"(?:Global tclass=)?(\d+)$",
+                self.system.text(_traffic_class_path(device, port)) or "",
+                re.ASCII | re.MULTILINE,
+            )
+            return int(found[1]) if found else None
         text = self.system.text(f"{_CONFIGFS}/{device}/ports/{port}/{_FILES[name]}")
         if name == "mode":
             return next((mode for mode, shown in _MODES.items() if shown == text), text)
