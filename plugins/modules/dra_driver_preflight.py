@@ -202,7 +202,10 @@ def check_kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> 
 
 
 def find_process(name: str) -> tuple[str, list[str]] | None:
-    """The program and the arguments of a running process of this name; None if there is none."""
+    """The program and the arguments of a running process of this name; None if there is none.
+
+    The program is the process' `exe` in /proc, which can be run even after an upgrade has replaced the file (proc(5)).
+    """
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit():
@@ -211,10 +214,16 @@ def find_process(name: str) -> tuple[str, list[str]] | None:
                         continue
                 with open(f"/proc/{entry}/cmdline", "rb") as stream:
                     arguments = [os.fsdecode(part) for part in stream.read().split(b"\0")]
-                return os.readlink(f"/proc/{entry}/exe"), arguments
+                os.readlink(f"/proc/{entry}/exe")  # fails for threads of the kernel and without permission
+                return f"/proc/{entry}/exe", arguments
         except OSError:  # the process has ended
             continue
     return None
+
+
+def failure_reason(status: int, output: str) -> str:
+    """Why a program failed, from its exit status and its output."""
+    return output.strip()[-500:] or f"exit status {status}, and it printed no reason"
 
 
 def check_runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
@@ -222,10 +231,13 @@ def check_runtime(module: AnsibleModule, reported: str, problems: list[str]) -> 
     name, _slashes, version = reported.partition("://")
     process = find_process("containerd") if name in ("", "containerd") else None
     if not name:
-        if process:
-            name, version = "containerd", run(module, process[0], "--version")[1]
-        elif find_process("crio"):
-            name, version = "cri-o", run(module, "crio", "--version")[1]
+        running = process or find_process("crio")
+        if running:
+            name = "containerd" if process else "cri-o"
+            status, version = run(module, running[0], "--version")
+            if status:
+                problems.append(f"The version of {name} is unknown: {failure_reason(status, version)}")
+                return name
     minimum = {"containerd": MIN_CONTAINERD, "cri-o": MIN_CRIO}.get(name)
     parsed = version_of(version)
     if minimum is None:
@@ -260,8 +272,7 @@ def check_containerd(
     status, output = run(module, program, *(["--config", config] if config else []), "config", "dump")
     config_path = config or "/etc/containerd/config.toml"
     if status:
-        reason = output.strip()[-500:] or f"exit status {status}, and it printed no reason"
-        problems.append(f"'containerd config dump' fails for {config_path}: {reason}")
+        problems.append(f"'containerd config dump' fails for {config_path}: {failure_reason(status, output)}")
         return
     enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", output, re.MULTILINE)
     # newer releases no longer have the option, because CDI is always enabled

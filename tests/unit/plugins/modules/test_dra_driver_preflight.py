@@ -111,6 +111,37 @@ def test_a_process_name_that_is_not_valid_utf8_is_no_error(tmp_path):
             running.kill()
 
 
+def test_a_runtime_whose_file_an_upgrade_has_replaced_is_run(tmp_path):
+    """The kernel then shows the path of the file with ` (deleted)` at its end."""
+    program = tmp_path / "no-such-runtime"
+    shutil.copy(shutil.which("sleep"), program)
+    with subprocess.Popen([str(program), "60"]) as running:
+        try:
+            program.unlink()
+            found, arguments = dra_driver_preflight.find_process("no-such-runtime"[:15])
+            assert os.readlink(f"/proc/{running.pid}/exe").endswith(" (deleted)") and arguments[:2] == [
+                str(program),
+                "60",
+            ]
+            status, output = dra_driver_preflight.run(Module(), found, "--version")
+            assert status == 0 and "sleep" in output
+        finally:
+            running.kill()
+
+
+def test_the_output_of_a_runtime_that_fails_is_not_its_version(tmp_path, monkeypatch):
+    program = tmp_path / "crio"
+    program.write_text("#!/bin/sh\necho cannot load libc-2.36.so >&2; exit 127\n")
+    program.chmod(0o755)
+    processes = {"crio": (str(program), [])}
+    monkeypatch.setattr(dra_driver_preflight, "find_process", processes.get)
+    problems = []
+    assert dra_driver_preflight.check_runtime(Module(), "", problems) == "cri-o"
+    assert problems == ["The version of cri-o is unknown: cannot load libc-2.36.so"]
+    program.write_text("#!/bin/sh\necho crio version 1.30.2\n")
+    assert dra_driver_preflight.check_runtime(Module(), "", problems) == "cri-o 1.30.2" and len(problems) == 1
+
+
 @pytest.mark.parametrize(
     "path",
     [
