@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
-from ..engine.change import Change, Plan, Refusal, State
+from ..access.system import HostError
+from ..engine.change import Change, Plan, Refusal, State, shown
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -19,10 +21,13 @@ _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
 _LARGER = ("rp_filter", "arp_announce", "arp_ignore", "arp_accept", "arp_notify")
 #: Settings that are on if either value is on (ORCONF), and those that are on only if both are (ANDCONF).
 _EITHER = (
-    *("accept_local", "arp_filter", "log_martians", "promote_secondaries", "proxy_arp", "route_localnet"),
-    *("secure_redirects", "send_redirects", "shared_media", "src_valid_mark"),
+    *("accept_local", "arp_filter", "drop_gratuitous_arp", "drop_unicast_in_l2_multicast"),
+    *("ignore_routes_with_linkdown", "log_martians", "promote_secondaries", "proxy_arp", "proxy_arp_pvlan"),
+    *("route_localnet", "secure_redirects", "send_redirects", "shared_media", "src_valid_mark"),
 )
-_BOTH = ("accept_source_route", "bootp_relay")
+_BOTH = ("accept_source_route", "arp_evict_nocarrier", "bc_forwarding", "bootp_relay")
+#: An IPv6 address that cannot be read before it is set, and cannot be unset (net/ipv6/addrconf.c).
+_SECRET = "ipv6.stable_secret"
 
 
 class InterfaceSysctls(Resource):
@@ -39,18 +44,33 @@ class InterfaceSysctls(Resource):
         for key, settings in node.settings.items():
             for family in _FAMILIES:
                 for name, value in (settings.get("sysctls", {}).get(family) or {}).items():
-                    found.setdefault(key, {})[f"{family}.{name}"] = _parsed(value)
+                    setting = f"{family}.{name}"
+                    found.setdefault(key, {})[setting] = self.from_stored(setting, value)
         return found
 
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
         for key, settings in wanted.items():
             interface = node.device(key).interface
-            found[key] = {setting: _parsed(self._text(interface, setting)) for setting in settings}
+            found[key] = {setting: self.from_stored(setting, self._text(interface, setting)) for setting in settings}
         return found
+
+    def from_stored(self, setting: str, value: object) -> object:
+        """A value in the form in which values are compared: a number if possible, else text."""
+        if setting == _SECRET and value is not None:
+            try:
+                return str(ipaddress.IPv6Address(str(value).strip()))
+            except ValueError:
+                pass  # the kernel refuses it
+        return _parsed(value)
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
+        kept = [change for change in plan.changes if change.after is None]
+        plan.changes = [change for change in plan.changes if change.after is not None]
+        plan.reboot += [
+            f"{change.setting} of {change.device} was not set, and only a reboot unsets it" for change in kept
+        ]
         refused = {(refusal.device, refusal.setting) for refusal in plan.refusals}
         for key, settings in (self.wanted(node) if wanted is None else {}).items():
             for setting, value in settings.items():
@@ -63,7 +83,7 @@ class InterfaceSysctls(Resource):
         """The refusal of a value that the setting for all interfaces overrides."""
         interface = node.device(key).interface
         family, _dot, name = setting.partition(".")
-        if not _NAME.fullmatch(name) or self._text(interface, setting) is None:
+        if not _NAME.fullmatch(name) or not self.system.exists(_path(interface, setting)):
             message = f"{interface} has no net.{family}.conf.{interface}.{name}"
             fix = "check the name, and whether " + ("IPv6 is on" if family == "ipv6" else "this kernel has it")
             return Refusal(key, setting, message, fix)
@@ -86,7 +106,9 @@ class InterfaceSysctls(Resource):
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
-        step = f"set {change.setting} of {device} to {change.after}"
+        step = f"set {change.setting} of {device} to {shown(change.after)}"
+        if change.after is None:
+            raise HostError(step, "the kernel cannot unset it", "reboot the node")
         self.system.write(_path(device.interface, change.setting), str(change.after), step)
 
     def _text(self, interface: str, setting: str) -> str | None:
@@ -99,7 +121,7 @@ def _path(interface: str, setting: str) -> str:
 
 
 def _parsed(value: object) -> int | str | None:
-    """A value in the form in which values are compared: a number if possible, else text."""
+    """A number if possible, else text."""
     if value is None:
         return None
     text = str(int(value)) if isinstance(value, bool) else str(value).strip()
