@@ -125,19 +125,42 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
 
 
 def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
-    """Mappings of a running Configuration that conflict with the fragment: Kueue does not start with both."""
+    """Why Kueue would not start with a running Configuration that the fragment is merged into, one line each.
+
+    Source: pkg/config/validation.go of Kueue 0.19.2.
+    """
     required = (part.get("resources") or {}).get("deviceClassMappings") or ()
-    names = {str(mapping["name"]) for mapping in required}
-    classes = {name for mapping in required for name in mapping["deviceClassNames"]}
     found = []
-    for mapping in _as_dicts(_as_dict(running.get("resources")).get("deviceClassMappings")):
-        common = sorted(classes & set(map(str, mapping.get("deviceClassNames") or ())))
-        if common and str(mapping.get("name")) not in names:
+    for mapping in _other_mappings(running, required):
+        common = sorted({name for other in required for name in _shared_classes(mapping, other)})
+        if common:
             name = mapping.get("name")
             found.append(
                 f"resources.deviceClassMappings[{name}] also has class {common[0]}: Kueue does not start with both"
             )
     return found
+
+
+def _other_mappings(running: ObjectView, required: t.Sequence[ObjectView]) -> list[ObjectView]:
+    """The mappings of a Configuration that are for other resources than the required ones."""
+    names = {str(mapping["name"]) for mapping in required}
+    mappings = _as_dicts(_as_dict(running.get("resources")).get("deviceClassMappings"))
+    return [mapping for mapping in mappings if str(mapping.get("name")) not in names]
+
+
+def _shared_classes(first: ObjectView, second: ObjectView) -> set[str]:
+    """The classes that Kueue does not accept in both mappings. It accepts those whose mappings count different
+    counters."""
+    counters = {_counter(first), _counter(second)}
+    if len(counters) == 2 and "" not in counters:
+        return set()
+    return set(map(str, first.get("deviceClassNames") or ())) & set(map(str, second.get("deviceClassNames") or ()))
+
+
+def _counter(mapping: ObjectView) -> str:
+    """The counter of a mapping, which Kueue takes from the first source; empty if that has none."""
+    sources = _as_dicts(mapping.get("sources"))
+    return str(_as_dict(sources[0].get("counter")).get("name") or "") if sources else ""
 
 
 def _as_dict(value: object) -> ObjectView:

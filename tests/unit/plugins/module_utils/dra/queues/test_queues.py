@@ -20,7 +20,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler i
     CompileInput,
     compile_queues,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import differences, merged
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import (
+    conflicts,
+    differences,
+    merged,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import PublishedNode
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
@@ -367,6 +371,32 @@ def test_differences_from_the_running_configuration_are_reported() -> None:
     assert any(line.startswith("featureGates.KueueDRAIntegration is not true") for line in found)
     for invalid in ({"resources": []}, {"resources": {"deviceClassMappings": [1, None]}}, {"featureGates": "x"}):
         assert differences(required, invalid)
+
+
+def _mapping(name: str, counter: str = "", *classes: str) -> Object:
+    mapping: Object = {"name": name, "deviceClassNames": list(classes or ("gpu-partition",))}
+    if counter:
+        selector = {"cel": {"expression": "true"}}
+        mapping["sources"] = [{"counter": {"name": counter, "driver": "gpu.nvidia.com", "deviceSelector": selector}}]
+    return mapping
+
+
+def _mapped(*mappings: Object, **fields: t.Any) -> Object:
+    """A Configuration with device class mappings and other fields of `resources`."""
+    return {"resources": {"deviceClassMappings": list(mappings), **fields}}
+
+
+def test_mappings_with_different_counters_can_share_a_class() -> None:
+    ours = _mapped(_mapping("lanewise.dev/memory", "memory"), _mapping("lanewise.dev/gpus", "", "gpu"))
+    assert conflicts(ours, _mapped(_mapping("example.com/engines", "copy-engines"))) == []
+    for counter in ("memory", ""):
+        assert conflicts(ours, _mapped(_mapping("example.com/gpus", counter))) == [
+            "resources.deviceClassMappings[example.com/gpus] also has class gpu-partition: "
+            "Kueue does not start with both"
+        ]
+    assert conflicts(ours, _mapped(_mapping("example.com/gpus", "copy-engines", "gpu-partition", "gpu")))
+    assert conflicts(_mapped(_mapping("lanewise.dev/memory")), _mapped(_mapping("example.com/gpus", "memory")))
+    assert conflicts(ours, _mapped(_mapping("lanewise.dev/memory"))) == []  # replaced by ours
 
 
 def test_other_parts_of_the_base_configuration_are_kept() -> None:
