@@ -69,7 +69,7 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
     """A complete Configuration: `base` merged with the fragment.
 
     Gates, fields of fairSharing and prefixes are added to those of `base`; a mapping replaces the one with the same
-    name.
+    name. Prefixes are not added if `base` has the strategy IgnoreUndeclared, which already leaves these resources out.
     """
     configuration: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
     for key in ("featureGates", "fairSharing"):
@@ -83,7 +83,7 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
         if kept or required.get("deviceClassMappings"):
             resources["deviceClassMappings"] = [*kept, *(required.get("deviceClassMappings") or ())]
         prefixes = [*(resources.get("excludeResourcePrefixes") or ()), *(required.get("excludeResourcePrefixes") or ())]
-        if prefixes:
+        if prefixes and not _ignores_undeclared(base):
             resources["excludeResourcePrefixes"] = list(dict.fromkeys(prefixes))
         configuration["resources"] = resources
     return configuration
@@ -110,7 +110,7 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
     lines += conflicts(part, running)
     prefixes = resources.get("excludeResourcePrefixes") or []
     for prefix in (part.get("resources") or {}).get("excludeResourcePrefixes") or ():
-        if prefix not in prefixes:
+        if prefix not in prefixes and not _ignores_undeclared(running):
             lines.append(f"resources.excludeResourcePrefixes lacks {prefix}: pods that request it are not admitted")
     gates = _as_dict(running.get("featureGates"))
     for name, value in (part.get("featureGates") or {}).items():
@@ -138,7 +138,19 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
             found.append(
                 f"resources.deviceClassMappings[{name}] also has class {common[0]}: Kueue does not start with both"
             )
+    if _ignores_undeclared(running) and _as_dict(running.get("resources")).get("excludeResourcePrefixes"):
+        found.append(
+            "resources.excludeResourcePrefixes is set together with quotaCheckStrategy IgnoreUndeclared: "
+            "Kueue does not start with both"
+        )
     return found
+
+
+def _ignores_undeclared(running: ObjectView) -> bool:
+    """Whether Kueue ignores all resources that a ClusterQueue does not have. Then no prefixes may be set."""
+    strategy = _as_dict(running.get("resources")).get("quotaCheckStrategy")
+    enabled = _as_dict(running.get("featureGates")).get("QuotaCheckStrategy") is not False  # enabled by default
+    return enabled and strategy == "IgnoreUndeclared"
 
 
 def _other_mappings(running: ObjectView, required: t.Sequence[ObjectView]) -> list[ObjectView]:

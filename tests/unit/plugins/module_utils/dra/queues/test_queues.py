@@ -399,6 +399,20 @@ def test_mappings_with_different_counters_can_share_a_class() -> None:
     assert conflicts(ours, _mapped(_mapping("lanewise.dev/memory"))) == []  # replaced by ours
 
 
+def test_no_prefixes_are_added_if_undeclared_resources_are_ignored() -> None:
+    required = _compile(QUEUES).configuration
+    running: Object = {"resources": {"quotaCheckStrategy": "IgnoreUndeclared"}}
+    whole = merged(running, required)
+    assert "excludeResourcePrefixes" not in whole["resources"] and whole["resources"]["deviceClassMappings"]
+    assert differences(required, whole) == [] and conflicts(required, running) == []
+    running["resources"]["excludeResourcePrefixes"] = ["cpu"]
+    (line,) = conflicts(required, running)
+    assert line.startswith("resources.excludeResourcePrefixes is set together with quotaCheckStrategy")
+    running["featureGates"] = {"QuotaCheckStrategy": False}  # Kueue does not use the strategy
+    assert conflicts(required, running) == []
+    assert merged(running, required)["resources"]["excludeResourcePrefixes"] == ["cpu", "memory", "ephemeral-storage"]
+
+
 def test_other_parts_of_the_base_configuration_are_kept() -> None:
     required = _compile(QUEUES).configuration
     base = {
