@@ -18,6 +18,7 @@ import typing as t
 from ..cel.engine import Engine
 from ..kube.objects import Object, ObjectView
 from .inventory import Queues, Resource
+from .language import MAX_MAPPINGS
 
 API_VERSION = "config.kueue.x-k8s.io/v1beta2"
 CAPACITY_GATE = "KueueDRAIntegrationConsumableCapacity"
@@ -130,14 +131,20 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
     Source: pkg/config/validation.go of Kueue 0.19.2.
     """
     required = (part.get("resources") or {}).get("deviceClassMappings") or ()
+    others = _other_mappings(running, required)
     found = []
-    for mapping in _other_mappings(running, required):
+    for mapping in others:
         common = sorted({name for other in required for name in _shared_classes(mapping, other)})
         if common:
             name = mapping.get("name")
             found.append(
                 f"resources.deviceClassMappings[{name}] also has class {common[0]}: Kueue does not start with both"
             )
+    if len(others) + len(required) > MAX_MAPPINGS:
+        found.append(
+            f"resources.deviceClassMappings has {len(others)} other mappings, and the queues need {len(required)}: "
+            f"Kueue accepts at most {MAX_MAPPINGS}"
+        )
     if _ignores_undeclared(running) and _as_dict(running.get("resources")).get("excludeResourcePrefixes"):
         found.append(
             "resources.excludeResourcePrefixes is set together with quotaCheckStrategy IgnoreUndeclared: "

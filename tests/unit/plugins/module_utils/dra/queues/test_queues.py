@@ -399,6 +399,16 @@ def test_mappings_with_different_counters_can_share_a_class() -> None:
     assert conflicts(ours, _mapped(_mapping("lanewise.dev/memory"))) == []  # replaced by ours
 
 
+def test_more_mappings_than_kueue_accepts_are_a_conflict() -> None:
+    ours = _mapped(_mapping("lanewise.dev/gpus", "", "gpu"), _mapping("lanewise.dev/nics", "", "rdma"))
+    others = [_mapping(f"example.com/{number}", "", f"class-{number}") for number in range(15)]
+    replaced = _mapping("lanewise.dev/nics", "", "old")
+    assert conflicts(ours, _mapped(*others[:14], replaced)) == []
+    assert conflicts(ours, _mapped(*others, replaced)) == [
+        "resources.deviceClassMappings has 15 other mappings, and the queues need 2: Kueue accepts at most 16"
+    ]
+
+
 def test_no_prefixes_are_added_if_undeclared_resources_are_ignored() -> None:
     required = _compile(QUEUES).configuration
     running: Object = {"resources": {"quotaCheckStrategy": "IgnoreUndeclared"}}
