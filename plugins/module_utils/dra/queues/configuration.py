@@ -21,6 +21,8 @@ from .inventory import Queues, Resource
 from .language import MAX_MAPPINGS
 
 API_VERSION = "config.kueue.x-k8s.io/v1beta2"
+#: The older version that Kueue 0.19 still reads. Its mappings have no sources, and fairSharing needs `enable`.
+_V1BETA1 = "config.kueue.x-k8s.io/v1beta1"
 CAPACITY_GATE = "KueueDRAIntegrationConsumableCapacity"
 COUNTER_GATE = "KueueDRAIntegrationPartitionableDevices"
 _GATES = {"KueueDRAIntegration": True, COUNTER_GATE: True, CAPACITY_GATE: False}  # their defaults in 0.19
@@ -70,19 +72,22 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
     """A complete Configuration: `base` merged with the fragment.
 
     Gates, fields of fairSharing and prefixes are added to those of `base`; a mapping replaces the one with the same
-    name. Prefixes are not added if `base` has the strategy IgnoreUndeclared, which already leaves these resources out.
+    name. In v1beta1, fairSharing is also enabled. Prefixes are not added if `base` has the strategy IgnoreUndeclared,
+    which already leaves these resources out.
     """
     configuration: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
     for key in ("featureGates", "fairSharing"):
         if key in part:
             configuration[key] = {**(base.get(key) or {}), **part[key]}
+    if "fairSharing" in part and _version(base) == _V1BETA1:
+        configuration["fairSharing"]["enable"] = True
     if "resources" in part:
         resources = dict(base.get("resources") or {})
         required = part["resources"]
-        names = {mapping["name"] for mapping in required.get("deviceClassMappings") or ()}
-        kept = [mapping for mapping in resources.get("deviceClassMappings") or () if mapping.get("name") not in names]
-        if kept or required.get("deviceClassMappings"):
-            resources["deviceClassMappings"] = [*kept, *(required.get("deviceClassMappings") or ())]
+        mappings = required.get("deviceClassMappings") or ()
+        others = _other_mappings(base, mappings)
+        if others or mappings:
+            resources["deviceClassMappings"] = [*others, *mappings]
         prefixes = [*(resources.get("excludeResourcePrefixes") or ()), *(required.get("excludeResourcePrefixes") or ())]
         if prefixes and not _ignores_undeclared(base):
             resources["excludeResourcePrefixes"] = list(dict.fromkeys(prefixes))
@@ -122,6 +127,9 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
             )
     if "fairSharing" in part and not running.get("fairSharing"):
         lines.append("fairSharing is missing: the weights of teams have no effect")
+    elif "fairSharing" in part and _version(running) == _V1BETA1:
+        if _as_dict(running["fairSharing"]).get("enable") is not True:
+            lines.append("fairSharing.enable is not true: the weights of teams have no effect")
     return lines
 
 
@@ -132,7 +140,7 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
     """
     required = (part.get("resources") or {}).get("deviceClassMappings") or ()
     others = _other_mappings(running, required)
-    found = []
+    found = _version_conflicts(required, running)
     for mapping in others:
         common = sorted({name for other in required for name in _shared_classes(mapping, other)})
         if common:
@@ -151,6 +159,25 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
             "Kueue does not start with both"
         )
     return found
+
+
+def _version_conflicts(required: t.Sequence[ObjectView], running: ObjectView) -> list[str]:
+    """What the API version of a Configuration does not allow. Kueue does not start with unknown fields."""
+    version = _version(running)
+    if version not in (API_VERSION, _V1BETA1):
+        return [f"apiVersion {version} is unknown to Kueue 0.19: convert the configuration to {API_VERSION}"]
+    if version == _V1BETA1 and any(mapping.get("sources") for mapping in required):
+        return [
+            f"apiVersion {version} has no sources of device class mappings, which capacities and counters need: "
+            f"convert the configuration to {API_VERSION}"
+        ]
+    if version == API_VERSION and "enable" in _as_dict(running.get("fairSharing")):
+        return [f"fairSharing.enable does not exist in {version}: remove it"]
+    return []
+
+
+def _version(configuration: ObjectView) -> str:
+    return str(configuration.get("apiVersion") or API_VERSION)
 
 
 def _ignores_undeclared(running: ObjectView) -> bool:

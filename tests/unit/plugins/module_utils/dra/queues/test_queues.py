@@ -409,6 +409,34 @@ def test_more_mappings_than_kueue_accepts_are_a_conflict() -> None:
     ]
 
 
+def test_the_version_of_the_running_configuration_is_respected() -> None:
+    old: Object = {"apiVersion": "config.kueue.x-k8s.io/v1beta1"}
+    required = _compile(QUEUES).configuration
+    assert conflicts(required, old) == []
+    (line,) = conflicts(_mapped(_mapping("lanewise.dev/memory", "memory")), old)
+    assert line.startswith("apiVersion config.kueue.x-k8s.io/v1beta1 has no sources of device class mappings")
+    (line,) = conflicts(required, {"apiVersion": "config.kueue.x-k8s.io/v1alpha1"})
+    assert line.startswith("apiVersion config.kueue.x-k8s.io/v1alpha1 is unknown to Kueue 0.19")
+    whole = merged({**old, "fairSharing": {"enable": False}}, required)
+    assert whole["fairSharing"]["enable"] is True and differences(required, whole) == []
+
+
+@pytest.mark.parametrize("disabled", [{"enable": False}, {"preemptionStrategies": ["LessThanInitialShare"]}])
+def test_disabled_fair_sharing_is_a_difference(disabled: Object) -> None:
+    required = _compile(QUEUES).configuration
+    running = merged({"apiVersion": "config.kueue.x-k8s.io/v1beta1"}, required)
+    assert differences(required, {**running, "fairSharing": disabled}) == [
+        "fairSharing.enable is not true: the weights of teams have no effect"
+    ]
+
+
+def test_a_field_of_v1beta1_in_a_configuration_of_v1beta2_is_a_conflict() -> None:
+    required = _compile(QUEUES).configuration
+    assert conflicts(required, {"fairSharing": {"enable": False}}) == [
+        "fairSharing.enable does not exist in config.kueue.x-k8s.io/v1beta2: remove it"
+    ]
+
+
 def test_no_prefixes_are_added_if_undeclared_resources_are_ignored() -> None:
     required = _compile(QUEUES).configuration
     running: Object = {"resources": {"quotaCheckStrategy": "IgnoreUndeclared"}}
