@@ -162,6 +162,8 @@ class ActionModule(SiteCompiler, ControllerAction):
         return (running if isinstance(running, dict) else {}), ""
 
     def _write(self, compiled: Compiled, options: Variables, variables: Variables) -> Result:
+        """Write the files. Raises AnsibleActionFail if Kueue could not start with the configuration in them, and
+        OSError if they cannot be written."""
         dest = self._path(options["dest"], variables)
         texts: dict[str, list[str]] = {}
         for item in compiled.objects:
@@ -170,7 +172,14 @@ class ActionModule(SiteCompiler, ControllerAction):
         if compiled.configuration:
             files["kueue/configuration.yaml"] = f"---\n{to_manifest(compiled.configuration)}"
         if options["configuration"] is not None:
-            complete = to_manifest(merged(t.cast(Object, plain(options["configuration"])), compiled.configuration))
+            base = t.cast(Object, plain(options["configuration"]))
+            conflicting = conflicts(compiled.configuration, base)
+            if conflicting:
+                lines = "\n".join(conflicting)
+                raise AnsibleActionFail(
+                    f"Nothing was written, as Kueue would not start with kueue/values.yaml:\n{lines}"
+                )
+            complete = to_manifest(merged(base, compiled.configuration))
             values = {"managerConfig": {"controllerManagerConfigYaml": complete}}
             files["kueue/values.yaml"] = f"---\n{to_manifest(values)}"
         # differs from the mark of the claims, because claims may be in the same folder

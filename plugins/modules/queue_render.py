@@ -54,7 +54,7 @@ options:
   configuration:
     description:
       - The rest of Kueue's configuration. With it, C(kueue/values.yaml) is written, too. It has the values for Kueue's
-        Helm chart with the whole configuration.
+        Helm chart with the whole configuration. The task fails if Kueue would not start with it.
       - Feature gates in the configuration cannot be combined with feature gates on Kueue's command line, which the
         chart writes for C(controllerManager.featureGates).
     type: dict

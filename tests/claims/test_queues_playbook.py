@@ -81,6 +81,16 @@ def test_the_values_for_the_chart_have_the_whole_configuration(folder: Folder) -
     assert not (folder.path / "queues/kueue/values.yaml").exists()
 
 
+def test_values_with_which_kueue_would_not_start_are_refused(folder: Folder) -> None:
+    mapping = {"name": "example.com/gpus", "deviceClassNames": ["gpu"]}
+    output = _run(folder, rc=2, queues_configuration={"resources": {"deviceClassMappings": [mapping]}})
+    assert "Nothing was written, as Kueue would not start with kueue/values.yaml:" in output
+    assert (
+        "resources.deviceClassMappings[example.com/gpus] also has class gpu: Kueue does not start with both" in output
+    )
+    assert not (folder.path / "queues").exists()
+
+
 def test_an_overdue_loan_is_shown(folder: Folder) -> None:
     loan = {**EXAMPLE["queues_loans"][0], "until": "2026-01-01"}
     output = _run(folder, queues_loans=[loan])
