@@ -5,6 +5,8 @@
 """Random queue configurations against the real Kueue: Kueue accepts what the compiler renders, and refuses what the
 compiler refuses, except for wrong sums.
 
+The conflicts found with the configuration of a cluster are those with which Kueue does not start.
+
 Objects are tested in a server-side dry run with Kueue's webhooks, configurations by starting Kueue with them.
 LANEWISE_QUEUES is the number of configurations.
 """
@@ -23,7 +25,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import merged
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import conflicts, merged
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.queue_configurations import (
     CLAIMS,
@@ -70,10 +72,10 @@ class Kueue:
         status, answer = self.plane.request(method, path, item, kind)
         return "" if status < 300 else f"{status} {answer['message'] if isinstance(answer, dict) else answer}"
 
-    def error_on_start(self, part: Object, name: str) -> str:
-        """The error when Kueue starts with a configuration, which it checks before it connects to a server."""
+    def error_on_start(self, part: Object, name: str, base: Object | None = None) -> str:
+        """The error when Kueue starts with `part` merged into `base`. It checks that before it connects to a server."""
         path = self.folder / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(merged({}, part)))
+        path.write_text(yaml.safe_dump(merged(base or {}, part)))
         command = [str(self.queueing.programs["kueue"]), f"--config={path}", "--kubeconfig=/none"]
         output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         text = output.stdout + output.stderr
@@ -110,6 +112,56 @@ def test_kueue_and_the_compiler_accept_and_refuse_the_same_configurations(queuei
     print(counts)
     assert not wrong, "\n".join(wrong[:20])
     assert counts["accepted"] >= COUNT / 3 and counts["refused by both"] >= COUNT / 20 and counts["wrong sum"], counts
+
+
+def _mapping(name: str, device_class: str, counter: str = "") -> Object:
+    mapping: Object = {"name": f"example.com/{name}", "deviceClassNames": [device_class]}
+    if counter:
+        selector = {"cel": {"expression": "true"}}
+        mapping["sources"] = [{"counter": {"name": counter, "driver": "gpu.nvidia.com", "deviceSelector": selector}}]
+    return mapping
+
+
+def _resources(*mappings: Object, **fields: t.Any) -> Object:
+    return {"resources": {"deviceClassMappings": list(mappings), **fields}}
+
+
+_OLD = {"apiVersion": "config.kueue.x-k8s.io/v1beta1"}
+_IGNORE = {"quotaCheckStrategy": "IgnoreUndeclared"}
+#: Configurations of a cluster, and whether Kueue starts with each when the queues' part is merged into it.
+_BASES: dict[str, tuple[Object, bool]] = {
+    "no mapping": ({}, True),
+    "same class": (_resources(_mapping("other", "gpu")), False),
+    "class with another counter": (_resources(_mapping("other", "gpu-partition", "copy-engines")), True),
+    "class with the same counter": (_resources(_mapping("other", "gpu-partition", "memory")), False),
+    "class without a counter": (_resources(_mapping("other", "gpu-partition")), False),
+    "16 mappings": (_resources(*(_mapping(f"other-{i}", f"class-{i}") for i in range(14))), True),
+    "17 mappings": (_resources(*(_mapping(f"other-{i}", f"class-{i}") for i in range(15))), False),
+    "undeclared resources ignored": (_resources(**_IGNORE), True),
+    "ignored and prefixes": (_resources(**_IGNORE, excludeResourcePrefixes=["example.com/"]), False),
+    "version without sources": (_OLD, False),
+    "unknown version": ({"apiVersion": "config.kueue.x-k8s.io/v1alpha1"}, False),
+    "enable in v1beta2": ({"fairSharing": {"enable": False}}, False),
+}
+
+
+@pytest.mark.parametrize("name", _BASES)
+def test_conflicts_are_found_exactly_if_kueue_does_not_start(queueing: Queueing, tmp_path: Path, name: str) -> None:
+    base, starts = _BASES[name]
+    part = _resources(_mapping("gpus", "gpu"), _mapping("memory", "gpu-partition", "memory"))
+    part["resources"]["excludeResourcePrefixes"] = ["cpu"]
+    part["fairSharing"] = {"preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]}
+    error = Kueue(queueing, tmp_path).error_on_start(part, "configuration", base)
+    assert (not error) is starts, error
+    assert (not conflicts(part, base)) is starts
+
+
+def test_fair_sharing_of_an_old_configuration_is_enabled(queueing: Queueing, tmp_path: Path) -> None:
+    """In v1beta1 the strategies alone do not enable it, and whole devices need no newer version."""
+    part = {**_resources(_mapping("gpus", "gpu")), "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]}}
+    base = {**_OLD, "fairSharing": {"enable": False}}
+    assert not Kueue(queueing, tmp_path).error_on_start(part, "configuration", base) and not conflicts(part, base)
+    assert merged(base, part)["fairSharing"]["enable"] is True
 
 
 def _accepted(kueue: Kueue, compiled: Compiled, seed: int) -> str:
