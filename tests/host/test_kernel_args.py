@@ -101,15 +101,15 @@ def test_the_grub_menu_gets_the_arguments_and_loses_them_on_removal(grub: Path, 
 @on_a_node
 def test_a_file_that_is_sourced_later_and_overrides_the_drop_in_is_named(grub: Path, folder: Path) -> None:
     _install_grub(grub, folder)
-    before = Path("/boot/grub/grub.cfg").read_text()
-    Path("/etc/default/grub.d/zzz-site.cfg").write_text('GRUB_CMDLINE_LINUX_DEFAULT="nosplash"\n')
-    _update_grub()
-    with pytest.raises(Failed, match="zzz-site.cfg is sourced later") as caught:
-        _converge(**SETTINGS)
-    assert not caught.value.remaining and not DROP_IN.exists()
-    Path("/etc/default/grub.d/zzz-site.cfg").unlink()
-    _update_grub()
-    assert Path("/boot/grub/grub.cfg").read_text() == before
+    site_file = Path("/etc/default/grub.d/zzz-site.cfg")
+    for value in ("nosplash", "$GRUB_CMDLINE_LINUX_DEFAULT iommu=soft"):
+        site_file.write_text(f'GRUB_CMDLINE_LINUX_DEFAULT="{value}"\n')
+        _update_grub()
+        before = Path("/boot/grub/grub.cfg").read_text()
+        with pytest.raises(Failed, match="zzz-site.cfg is sourced later") as caught:
+            _converge(**SETTINGS)
+        assert not caught.value.remaining and not DROP_IN.exists()
+        assert Path("/boot/grub/grub.cfg").read_text() == before
 
 
 @on_a_node

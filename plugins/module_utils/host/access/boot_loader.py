@@ -60,7 +60,7 @@ class BootLoader:
         return "", ""
 
     def restore(self) -> None:
-        """Restore the content that the files had before `change`. Raises HostError."""
+        """Restore what `change` has changed; may be called again if it failed. Raises HostError."""
         for path, content in reversed(list(self._original.items())):
             self.system.install(path, content, f"restore {path}")
 
@@ -161,6 +161,7 @@ class Entries(BootLoader):
     def __init__(self, system: System, folder: str) -> None:
         super().__init__(system)
         self.folder = folder
+        self._original_kernelopts: str | None = None  # the variable in GRUB's environment before `change`
 
     def _entries(self) -> list[str]:
         """The paths of the entries with options, without rescue entries."""
@@ -246,15 +247,18 @@ class Entries(BootLoader):
 
     def _set_kernelopts(self, value: str) -> None:
         step = "write the kernel arguments to GRUB's environment"
-        if "kernelopts" not in self._original:
-            self._original["kernelopts"] = self._variables()["kernelopts"]
+        if self._original_kernelopts is None:
+            self._original_kernelopts = self._variables()["kernelopts"]
         self.system.command(["grub2-editenv", "-", "set", f"kernelopts={value}"], step)
 
     def restore(self) -> None:
-        kernelopts = self._original.pop("kernelopts", None)
+        if self._original_kernelopts is not None:
+            self._set_kernelopts(self._original_kernelopts)
         super().restore()
-        if kernelopts is not None:
-            self._set_kernelopts(kernelopts)
+
+    @property
+    def changed(self) -> bool:
+        return super().changed or self._original_kernelopts is not None
 
 
 def find_boot_loader(system: System) -> BootLoader | None:

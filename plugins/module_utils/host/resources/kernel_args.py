@@ -13,11 +13,12 @@ import typing as t
 from ..access.boot_loader import BootLoader, find_boot_loader, why_unsupported
 from ..access.command_line import Arguments, equal, key, matches, split
 from ..access.system import HostError, System
-from ..engine.change import NODE, Change, Plan, Refusal, State
+from ..engine.change import NODE, Change, Plan, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
 _SETTINGS = ("kernel_args", "kernel_args_absent", "iommu")
+_COMMAND_LINES = "command lines of the next boot"
 #: Arguments that every boot loader's configuration supports.
 _PORTABLE = re.compile(r"^[A-Za-z0-9_.,:;=/@+*%\[\]{}()!?~^|&<>-]+$", re.ASCII)
 #: Arguments that decide what is booted. They are never changed, as a wrong value could keep the node from booting.
@@ -140,6 +141,17 @@ class KernelArgs(Resource):
         ]
         removed = [argument for argument in removed if any(equal(argument, other) for other in running)]
         return f"kernel arguments are removed at the next boot: {', '.join(removed)}" if removed else ""
+
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
+        """The next boot's command lines. A failed change may alter them although the site's part of them, which `read`
+        returns, is as before."""
+        loader = self._boot_loader()
+        return {_COMMAND_LINES: list(dict.fromkeys(map(" ".join, loader.lines())))} if loader else {}
+
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        loader = self._boot_loader()
+        if loader:
+            loader.restore()
 
     def apply(self, node: Node, change: Change) -> None:
         loader = self._boot_loader()

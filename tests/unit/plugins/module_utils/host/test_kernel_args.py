@@ -84,8 +84,21 @@ class Machine:
         return next(line for line in lines if line.startswith("options ")).partition(" ")[2]
 
     def converge(self, check_mode: bool = False, **general: t.Any) -> t.Any:
-        system = System(str(self.root))
+        system = System(str(self.root), run=self.run_program)
         return converge(Node(system, general=general), [KernelArgs(system)], check_mode)
+
+    def run_program(self, argv: list[str]) -> tuple[int, str, str]:
+        """Run update-grub, which writes one menu entry, or grub2-editenv, which sets one variable."""
+        if argv[0] == "grub2-editenv":
+            self.write("boot/grub2/grubenv", f"# GRUB Environment Block\n{argv[-1]}\n")
+            return 0, "", ""
+        script = (
+            f'for file in {self.root}/etc/default/grub.d/*.cfg; do . "$file"; done; echo $GRUB_CMDLINE_LINUX_DEFAULT'
+        )
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+        if not done.returncode:
+            self.write("boot/grub/grub.cfg", f"linux /vmlinuz root=UUID=1 ro {done.stdout}")
+        return done.returncode, "", done.stderr
 
 
 @pytest.fixture
@@ -233,6 +246,79 @@ def test_a_conflict_with_tuned_that_appears_after_the_plan_changes_nothing(machi
     with pytest.raises(Failed, match="tuned_params.*The node is in its previous state"):
         converge(node, [KernelArgs(system)], before_changes=change_profile)
     assert machine.options() == "root=UUID=1 ro rhgb quiet $tuned_params"
+
+
+def _grub_machine(folder: Path, later_file: str) -> Machine:
+    """A node with GRUB, and a file that is sourced after the collection's file."""
+    machine = Machine(folder)
+    machine.write("usr/sbin/update-grub", "")
+    machine.write("etc/default/grub.d/00-site.cfg", "GRUB_CMDLINE_LINUX_DEFAULT=quiet\n")
+    machine.write("etc/default/grub.d/zzz-site.cfg", later_file)
+    machine.write("boot/grub/grub.cfg", "linux /vmlinuz root=UUID=1 ro quiet iommu=soft\n")
+    return machine
+
+
+_ADD_IOMMU_SOFT = 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT iommu=soft"\n'
+
+
+def test_the_grub_menu_is_restored_if_another_file_overrides_the_arguments(tmp_path: Path) -> None:
+    machine = _grub_machine(tmp_path, _ADD_IOMMU_SOFT)
+    menu = machine.read("boot/grub/grub.cfg")
+    with pytest.raises(Failed, match=r"zzz-site\.cfg is sourced later.*The node is in its previous state"):
+        machine.converge(kernel_args=["iommu=pt", "default_hugepagesz=1G"])
+    assert machine.read("boot/grub/grub.cfg") == menu
+    assert not (tmp_path / "etc/default/grub.d/zz-lanewise.cfg").exists()
+
+
+def test_the_command_line_of_a_menu_that_cannot_be_restored_is_reported(tmp_path: Path) -> None:
+    fails_second_time = "[ ! -e $(dirname $file)/called ] || exit 3; touch $(dirname $file)/called\n"
+    machine = _grub_machine(tmp_path, fails_second_time + _ADD_IOMMU_SOFT)
+    with pytest.raises(Failed) as caught:
+        machine.converge(kernel_args=["iommu=pt", "default_hugepagesz=1G"])
+    now = "root=UUID=1 ro quiet iommu=pt default_hugepagesz=1G iommu=soft"
+    assert now in machine.read("boot/grub/grub.cfg")
+    assert "previous state: node: command lines of the next boot is" in str(caught.value)
+    remaining = {remaining.setting: remaining for remaining in caught.value.remaining}
+    assert remaining["command lines of the next boot"].now == [now]
+    assert remaining["command lines of the next boot"].before == ["root=UUID=1 ro quiet iommu=soft"]
+    assert "rebuild GRUB's menu" in remaining["command lines of the next boot"].reason
+
+
+@pytest.mark.parametrize("undo_fails_once", [False, True])
+def test_kernelopts_are_restored_if_a_later_file_cannot_be_written(machine: Machine, undo_fails_once: bool) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("root=UUID=1 ro rhgb quiet iommu=soft", "$kernelopts"))
+    machine.write("etc/kernel/cmdline", "root=UUID=1 ro quiet\n")
+    grubenv = "# GRUB Environment Block\nkernelopts=root=UUID=1 ro quiet\n"
+    machine.write("boot/grub2/grubenv", grubenv)
+
+    failing = ["/etc/kernel/cmdline", *(["/etc/lanewise/kernel-args"] if undo_fails_once else [])]
+
+    class FullDisk(System):
+        """The first change of /etc/kernel/cmdline, and the first removal of a file in `failing`, fail."""
+
+        def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
+            if path in failing and (content is None or path == "/etc/kernel/cmdline"):
+                failing.remove(path)
+                raise HostError(step, "no space left on device")
+            super().install(path, content, step, mode)
+
+    system = FullDisk(str(machine.root), run=machine.run_program)
+    with pytest.raises(Failed, match="write the kernel arguments to /etc/kernel/cmdline: no space left") as caught:
+        converge(Node(system, general={"kernel_args": ["nosmt"]}), [KernelArgs(system)])
+    assert not failing and [value.reason for value in caught.value.remaining] == (
+        ["cannot restore /etc/lanewise/kernel-args: no space left on device"] if undo_fails_once else []
+    )
+    assert machine.read("boot/grub2/grubenv") == grubenv
+    assert not (machine.root / "etc/lanewise/kernel-args").exists()
+
+
+def test_kernelopts_are_restored_if_the_rest_of_the_options_overrides_the_arguments(machine: Machine) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("root=UUID=1 ro rhgb quiet", "$kernelopts"))
+    grubenv = "# GRUB Environment Block\nkernelopts=root=UUID=1 ro quiet\n"
+    machine.write("boot/grub2/grubenv", grubenv)
+    with pytest.raises(Failed, match="The node is in its previous state"):
+        machine.converge(kernel_args=["iommu=pt", "nosmt"])
+    assert machine.read("boot/grub2/grubenv") == grubenv
 
 
 def test_an_argument_that_a_boot_did_not_apply_is_refused(machine: Machine) -> None:
