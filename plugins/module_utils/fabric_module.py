@@ -104,7 +104,7 @@ def run(
             if rollback:
                 guard.restart_timer(system, rollback["id"], outcome.changes, seconds)
             if restore and not module.check_mode:
-                origin.forget(system)
+                _forget_original_settings(system, rollback)
             if module.check_mode and seconds and guard.needed(node, outcome.changes):
                 rollback = {"seconds": seconds}
     except Unfit as error:
@@ -130,6 +130,14 @@ def _chosen(
     if restore or persist:
         chosen.append(Boot(node.system, {} if restore else desired(node, wanted, general)))
     return chosen, before
+
+
+def _forget_original_settings(system: System, rollback: Rollback | None) -> None:
+    """Remove the record of the settings that were restored, unless they may still be rolled back. Raises HostError."""
+    if rollback:
+        origin.forget_when_confirmed(system, rollback["id"])
+    else:
+        origin.forget(system)
 
 
 def _fail_undone(module: AnsibleModule, system: System, error: Failed, rollback: Rollback | None) -> t.NoReturn:
@@ -167,11 +175,18 @@ def fail(module: AnsibleModule, error: Unfit) -> t.NoReturn:
 
 def confirm(module: AnsibleModule, name: str) -> t.NoReturn:
     """Confirm the changes, so that the timer does not undo them, and end the module."""
+    state = ""
     try:
         if not module.check_mode:
-            guard.confirm(System(run=lambda argv: _run(module, argv)), name)
+            system = System(run=lambda argv: _run(module, argv))
+            restored = origin.restored_by(system, name)
+            with node_lock() if restored else contextlib.nullcontext():  # another run may use the record
+                guard.confirm(system, name)
+                if restored:
+                    state = ". The changes are confirmed. Run again with the state absent to remove the record."
+                    origin.forget(system)
     except HostError as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=f"{error}{state}")
     module.exit_json(changed=True)
 
 

@@ -18,6 +18,8 @@ from ..engine.resource import Resource
 from ..resources.catalogue import named
 
 PATH = "/var/lib/lanewise/fabric-origin.json"
+#: The rollback of the run that has restored the settings, until they are confirmed.
+_RESTORED_BY = "/run/lanewise/fabric-restored-by"
 #: The settings by resource, device and name. The first format had only these.
 _FORMS = Forms(
     conversions={2: Conversion(up=lambda value: {"resources": value}, down=lambda value: value["resources"])},
@@ -55,6 +57,8 @@ def _levels(recorded: dict[str, dict[str, object]]) -> t.Iterator[object]:
 
 def remember(system: System, changes: t.Sequence[Change]) -> None:
     """Record the values before the changes, except for settings that are already recorded. Raises HostError."""
+    if system.exists(_RESTORED_BY):  # of an earlier run that was rolled back; later rollbacks may have the same name
+        system.install(_RESTORED_BY, None, "record the original settings")
     recorded = load(system)
     before = json.dumps(recorded, indent=2, sort_keys=True)
     for change in changes:
@@ -97,4 +101,19 @@ def _values(resource: Resource | None, settings: dict[str, object]) -> dict[str,
 
 def forget(system: System) -> None:
     """Remove the recorded settings. Raises HostError."""
-    system.install(PATH, None, "remove the record of the original settings")
+    step = "remove the record of the original settings"
+    system.install(PATH, None, step)
+    system.install(_RESTORED_BY, None, step)
+
+
+def forget_when_confirmed(system: System, rollback: str) -> None:
+    """Keep the recorded settings until the run with this rollback is confirmed, as its changes may be undone.
+
+    Raises HostError.
+    """
+    system.install(_RESTORED_BY, f"{rollback}\n", "keep the record of the original settings", 0o600)
+
+
+def restored_by(system: System, rollback: str) -> bool:
+    """Whether the run with this rollback has restored the recorded settings."""
+    return system.text(_RESTORED_BY) == rollback

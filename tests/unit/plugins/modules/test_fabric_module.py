@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils import fabric_module
@@ -54,10 +55,14 @@ def _run_module(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.
     monkeypatch.setattr(fabric_module, "node_lock", contextlib.nullcontext)
     monkeypatch.setattr(fabric_module.guard, "check_none_pending", lambda _system: None)
 
-    def run_module(converge: t.Callable[..., Outcome], **options: t.Any) -> dict[str, t.Any]:
+    def run_module(
+        converge: t.Callable[..., Outcome], params: t.Mapping[str, t.Any] | None = None, **options: t.Any
+    ) -> dict[str, t.Any]:
         monkeypatch.setattr(fabric_module, "converge", converge)
+        module = Module()
+        module.params.update(params or {})
         with pytest.raises(Ended) as caught:
-            fabric_module.run(Module(), [], {}, **options)  # type: ignore[arg-type]
+            fabric_module.run(module, [], {}, **options)  # type: ignore[arg-type]
         answer = caught.value.answer
         if sys.version_info >= (3, 11):  # with this version and later, the controller checks answers
             typed = {name: answer[name] for name in t.get_type_hints(Fabric) if name in answer}
@@ -86,6 +91,83 @@ def test_a_failure_after_the_changes_is_reported_with_the_changes(
     monkeypatch.setattr(fabric_module.origin, "forget", forget)
     answer = run_module(lambda *_unused: Outcome(changes=[CHANGE]), restore=True)
     assert "All changes were made and are in place." in answer["msg"] and answer["remaining"]
+
+
+class Record:
+    """The record of the original settings, and runs that change it. Each run sets a timer with the same name."""
+
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, run_module: t.Callable[..., dict[str, t.Any]]
+    ) -> None:
+        self.path = folder / "fabric-origin.json"
+        self.path.write_text('{"sysctl": {"node": {"vm.swappiness": "60"}}}')
+        self.undo_file = folder / "undo-7.json"
+        self._run_module = run_module
+        monkeypatch.setattr(fabric_module.origin, "PATH", str(self.path))
+        monkeypatch.setattr(fabric_module.origin, "_RESTORED_BY", str(folder / "restored-by"))
+        monkeypatch.setattr(fabric_module.guard, "_FOLDER", str(folder))
+        monkeypatch.setattr(fabric_module.guard, "needed", lambda _node, _changes: True)
+        monkeypatch.setattr(fabric_module.guard, "arm", self._arm)
+
+    def _arm(self, system: t.Any, changes: t.Sequence[Change], seconds: int) -> str:
+        """Write the changes as `guard.arm` does, but set no timer of systemd."""
+        fabric_module.guard._write(system, str(self.undo_file), changes, seconds, "set a timer")
+        return "7"
+
+    def run(self, restore: bool, allow_management: bool = True) -> dict[str, t.Any]:
+        def converge(*arguments: t.Any) -> Outcome:
+            arguments[-1]([CHANGE])
+            return Outcome(changes=[CHANGE])
+
+        return self._run_module(converge, {"allow_management": allow_management}, restore=restore)
+
+    def confirm(self) -> dict[str, t.Any]:
+        with pytest.raises(Ended) as caught:
+            fabric_module.confirm(Module(), "7")  # type: ignore[arg-type]
+        return caught.value.answer
+
+    def roll_back(self) -> None:
+        """Claim the changes, as the timer's program does before it undoes them."""
+        claimed = fabric_module.guard.claim(str(self.undo_file))
+        assert claimed
+        Path(claimed).unlink()
+
+
+@pytest.fixture(name="record")
+def _record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_module: t.Callable[..., dict[str, t.Any]]) -> Record:
+    return Record(tmp_path, monkeypatch, run_module)
+
+
+def test_restored_settings_are_recorded_until_they_are_confirmed(record: Record) -> None:
+    assert record.run(restore=True)["rollback"]["id"] == "7" and record.path.exists()
+    assert record.confirm() == {"changed": True} and not record.path.exists()
+    assert "already undone" in record.confirm()["msg"]
+
+
+def test_without_a_rollback_restored_settings_are_no_longer_recorded(record: Record) -> None:
+    record.run(restore=True, allow_management=False)
+    assert not record.path.exists()
+
+
+def test_settings_stay_recorded_if_their_restoration_is_rolled_back(record: Record) -> None:
+    record.run(restore=True)
+    record.roll_back()
+    assert "already undone" in record.confirm()["msg"] and record.path.exists()
+    # another run, whose process has the same ID
+    record.run(restore=False)
+    assert record.confirm() == {"changed": True} and record.path.exists()
+
+
+def test_a_record_that_cannot_be_removed_is_reported_after_the_confirmation(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_unused: t.Any) -> None:
+        raise HostError("remove the record", "it is read-only")
+
+    record.run(restore=True)
+    monkeypatch.setattr(fabric_module.origin, "forget", fail)
+    assert record.confirm()["msg"].startswith("cannot remove the record: it is read-only. The changes are confirmed.")
+    assert not record.undo_file.exists()
 
 
 def test_remaining_changes_are_in_the_answer(run_module: t.Callable[..., dict[str, t.Any]]) -> None:
