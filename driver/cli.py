@@ -36,7 +36,7 @@ from .kernel import netns
 
 if t.TYPE_CHECKING:
     from .api.cluster import Cluster
-    from .claims.unclean import UncleanDevice
+    from .claims.unclean import UncleanDevices
     from .publish.inventory import Inventory
 
 _DRIVER_PYTHON = Paths().hook_python
@@ -158,15 +158,15 @@ def _make_inventory(paths: Paths, settings: Settings, root: str) -> Inventory:
 
     records, _broken = _records(paths)
     held = [device.known for record in records for device in record.held if device.share is None]
-    unclean = {name: device.word for name, device in _unclean(paths)}
+    unclean = {name: device.word for name, device in _unclean(paths).by_nic().items()}
     return Inventory(lambda: settings, lambda: held, root, lambda: unclean, lambda: share_state.held(records))
 
 
-def _unclean(paths: Paths) -> list[tuple[str, UncleanDevice]]:
+def _unclean(paths: Paths) -> UncleanDevices:
     """The devices whose original state could not be restored after a pod used them."""
     from .claims.unclean import UncleanDevices
 
-    return sorted(UncleanDevices(paths.unclean_dir, boot_id()).all().items())
+    return UncleanDevices(paths.unclean_dir, boot_id())
 
 
 def _inventory(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
@@ -277,7 +277,8 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
         if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
     ]
     yield "pods have their network namespaces", lost
-    yield "devices are in their original state", [f"{name}: {device.text}" for name, device in _unclean(paths)]
+    unclean = sorted(_unclean(paths).all().items())
+    yield "devices are in their original state", [f"{name}: {device.text}" for name, device in unclean]
     if settings.rail_addresses:
         yield from _rail_checks(paths, settings, records)
 

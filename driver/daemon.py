@@ -171,7 +171,7 @@ class Daemon:
         return self.service.shares.held()
 
     def _unclean(self) -> dict[str, str]:
-        return {name: entry.word for name, entry in self.service.unclean.all().items()}
+        return {name: entry.word for name, entry in self.service.unclean.by_nic().items()}
 
     def _reload(self) -> None:
         # not in the signal handler: the interrupted code may hold a lock

@@ -15,11 +15,13 @@ from ..base.calls import DeviceHealth
 from ..base.errors import Busy, KernelError
 from ..base.metrics import Metrics
 from ..publish.device import Device
+from ..topology.publish_shares import base_name
 from . import health
 from .claim_status import HealthProblem
 from .ledger import Ledger
 from .protocols import Inventory
 from .records import ATTACHED, PREPARED, DeviceKey, Record
+from .unclean import UncleanDevice
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +92,8 @@ class Devices:
             with contextlib.suppress(Busy):
                 try:
                     with self._ledger.device_if_free(entry.lock):
-                        if self._may_be_in_pod(name) and not entry.config:
-                            continue  # an entry with `config` is for a parent, of which claims may have other children
+                        if self._may_affect_pod(entry):
+                            continue
                         siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
                         restored |= self._ledger.unclean.retry(entry, siblings)
                 except KernelError as error:
@@ -99,10 +101,15 @@ class Devices:
                     self._errors.report(name, logging.ERROR, message)
         return restored
 
-    def _may_be_in_pod(self, name: str) -> bool:
-        """Whether a device may be in a pod. The caller holds the device's lock."""
+    def _may_affect_pod(self, entry: UncleanDevice) -> bool:
+        """Whether restoring a device could affect a pod that has the device, a share of it or one of its VFs. If only
+        a child of a device must be removed (`entry.config`), pods may have other children of the device. The caller
+        holds the device's lock."""
         moved = [record for record in self._ledger.store.all()[0] if record.phase != PREPARED]
-        return any(device.own_name == name for record in moved for device in record.held)
+        affected = [
+            device for record in moved for device in record.held if base_name(entry.device) in device.withheld_with
+        ]
+        return any(not entry.config or "child" not in device.config for device in affected)
 
 
 def _log_changes(

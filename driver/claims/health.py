@@ -38,7 +38,8 @@ def devices(
         taints = {taint["key"] for taint in device.get("taints", ())}
         message = "the link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
         if publish.UNCLEAN in taints:
-            message = "the original state could not be restored after a pod used the device; it is withheld from pods"
+            state = "the original state of the device, or of its NIC, could not be restored after a pod used it"
+            message = f"{state}; the device is withheld from pods"
         by_device[device["name"]] = _health(node, device["name"], now, message)
     for record in records:
         for held_device in record.held:

@@ -30,7 +30,7 @@ from ..dra.kube import bounded_json
 from ..interface import rails
 from ..interface.host_state import HostState
 from ..kernel import rdma
-from ..publish.device import Device
+from ..publish.device import Device, withheld_with
 from ..shares.share import ShareRecord
 from ..topology.publish import device_name
 from ..topology.publish_shares import VFS
@@ -123,9 +123,17 @@ class DeviceRecord:
 
     @property
     def own_name(self) -> str:
-        """The name of the device on the node: for a share by VFs, that of the VF; otherwise the published name."""
-        by_vf = self.share is not None and self.share.mechanism == VFS and self.known.address is not None
-        return device_name(str(self.known.address)) if by_vf else self.device
+        """The name of the device on the node: for a share, that of its VF or of the parent of its macvlan interface;
+        otherwise the published name."""
+        if self.share is None:
+            return self.device
+        by_vf = self.share.mechanism == VFS and self.known.address is not None
+        return device_name(str(self.known.address)) if by_vf else self.share.of
+
+    @property
+    def withheld_with(self) -> list[str]:
+        """The devices with which this one is withheld (`publish.device.withheld_with`)."""
+        return withheld_with(self.own_name, self.known.pf)
 
     @property
     def claimed_config(self) -> Object:

@@ -70,7 +70,7 @@ def excludes(device: DeviceRecord, other: DeviceRecord) -> bool:
     """Whether two claims cannot have these devices at the same time: both are the same device or have the same VF, or
     one is a NIC, or a VF of that NIC, and the other is a share of the NIC."""
     if device.share and other.share:
-        return device.own_name == other.own_name != device.device
+        return device.own_name == other.own_name != device.share.of
     if device.share or other.share:
         share, whole = (device, other) if device.share else (other, device)
         of_nic = bool(share.share and whole.device in (share.share.of, share.own_name))

@@ -29,6 +29,7 @@ from ..interface import take_back
 from ..interface.children import Siblings
 from ..interface.host_state import HostState
 from ..publish.device import Device
+from ..topology.publish_shares import base_name
 from ..topology.stored import Forms
 from .records import Record
 
@@ -137,10 +138,13 @@ class UncleanDevices:
     def _older_entry(self, device: str, host: HostState, config: ObjectView | None) -> UncleanDevice | None:
         """The existing entry of a device; None if there is none, or if it has the same host state.
 
-        With `config`, an existing entry for a child is always returned: the child may have belonged to another claim.
+        If either outcome is that of a child, an existing entry is always returned: the child may have belonged to
+        another claim, and removing a child does not restore the settings of its parent.
         """
         entry = self.all().get(device)
-        if entry is None or (entry.host == json.loads(json.dumps(host)) and not (config and entry.config)):
+        if entry is None:
+            return None
+        if entry.host == json.loads(json.dumps(host)) and not config and not entry.config:
             return None
         return entry
 
@@ -178,13 +182,20 @@ class UncleanDevices:
                 files.remove(self._folder / name)
         return entries
 
+    def by_nic(self) -> dict[str, UncleanDevice]:
+        """One entry for each device on the node. Earlier releases named the entry of a macvlan share after the device
+        for shares; here it has the name of the NIC."""
+        return {base_name(device): entry for device, entry in sorted(self.all().items(), reverse=True)}
+
     def check(self, record: Record) -> None:
         """Check that none of a claim's devices is withheld. Raises Busy for the first one that is."""
-        entries = self.all()
+        entries = self.by_nic()
         for device in record.held:
-            if device.own_name in entries:
-                reason = entries[device.own_name].text
-                raise Busy(f"{device.device} is withheld from pods until its original state is restored: {reason}")
+            for name in device.withheld_with:
+                if name in entries:
+                    state = "its original state" if name == device.device else f"the original state of {name}"
+                    message = f"{device.device} is withheld from pods until {state} is restored"
+                    raise Busy(f"{message}: {entries[name].text}")
 
     def addresses(self) -> set[str]:
         """The addresses of rails that ended pods could still use, although no claim has them."""

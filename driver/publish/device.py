@@ -10,6 +10,8 @@ import typing as t
 from dataclasses import dataclass, fields, replace
 
 from ..base.objects import Object, ObjectView
+from ..topology.publish import device_name
+from ..topology.publish_shares import base_name
 
 if t.TYPE_CHECKING:
     from ..interface.identity import Identity
@@ -68,6 +70,13 @@ class Device:
             raise ValueError("the device's vf must be an integer")
         _check_published(known.get("device"), known["name"])
         return cls(**known)
+
+
+def withheld_with(name: str, pf: str | None) -> list[str]:
+    """The devices with which a device is withheld while their original state is not restored: the device itself, or
+    the NIC that a device for shares divides, and for a VF its PF, at the PCI address `pf`. A PF's settings, flow rules
+    and upper interfaces may affect the traffic of its VFs."""
+    return [base_name(name), *([device_name(pf)] if pf else [])]
 
 
 _FIELDS = tuple(field.name for field in fields(Device))

@@ -24,7 +24,7 @@ from ..topology.probe import probe
 from ..topology.publish_shares import HeldShares, base_name
 from ..topology.selector import like
 from ..uplinks.carried import Path, Rule
-from .device import Device
+from .device import Device, withheld_with
 from .offer import Offer
 from .places import Places, places
 
@@ -47,7 +47,8 @@ class Inventory:
     `settings` returns the current settings. `held` returns the devices that records hold, as they were at allocation:
     these stay published unchanged, whatever happens to their interfaces. `root` is the root of the tree to probe; the
     kernel is queried only for `/`. `unclean` returns the devices whose original state could not be restored, each with
-    a short reason. `held_shares` returns the shares that records hold, by the names of the devices for shares.
+    a short reason; a NIC's VFs and its device for shares are withheld with it. `held_shares` returns the shares that
+    records hold, by the names of the devices for shares.
     """
 
     def __init__(
@@ -129,11 +130,8 @@ class Inventory:
         )
         with trace.step("compute the devices"):
             publication = publish.publication(facts, self._counters, policy, settings.shares if self._shares else ())
-        for device in publication.devices:
-            if device["name"] in unclean:
-                taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}
-                device["taints"] = [*device.get("taints", ()), taint]
         devices = _devices(publication, facts, policy)
+        _add_unclean_taints(publication, {**devices, **held}, unclean)
         self._places = places(facts, "nccl_topology" in settings.pod_environment)
         self._offers = _offers(publication, facts, devices)
         self._devices = {**devices, **held}
@@ -283,6 +281,20 @@ def _devices(publication: publish.Publication, facts: NodeFacts, policy: publish
             nic = nics[publication.addresses[name]]
             devices[name] = _function(device, nic, facts, policy.keeps_interface(nic))
     return devices
+
+
+def _add_unclean_taints(
+    publication: publish.Publication, devices: t.Mapping[str, Device], unclean: t.Mapping[str, str]
+) -> None:
+    """Taint the published devices that are withheld. `devices` are the published ones and those that claims hold;
+    `unclean` has the devices whose original state could not be restored, each with the value of the taint."""
+    for device in publication.devices:
+        name = device["name"]
+        pf = devices[name].pf if name in devices else None
+        value = next((unclean[owner] for owner in withheld_with(name, pf) if owner in unclean), None)
+        if value is not None:
+            taint = {"key": publish.UNCLEAN, "value": value, "effect": "NoSchedule"}
+            device["taints"] = [*device.get("taints", ()), taint]
 
 
 def _function(device: Object, nic: NicFacts, facts: NodeFacts, keeps_interface: bool = False) -> Device:

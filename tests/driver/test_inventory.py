@@ -152,6 +152,28 @@ def test_a_device_that_returns_during_a_probe_stays_published(sriov: Path, tmp_p
     assert device["taints"] == [{"key": UNCLEAN, "value": "mtu", "effect": "NoSchedule"}]
 
 
+@pytest.mark.parametrize("mechanism", ["vfs", "macvlan"])
+def test_a_pf_is_withheld_with_its_vfs_and_its_shares(mechanism: str, sriov: Path) -> None:
+    """The VFs are those on the node and in pods. A VF that is withheld does not affect its PF or other VFs."""
+    settings: dict[str, t.Any] = {"select": {"address": "0000:c9:00.1"}, "mechanism": mechanism, "bandwidth": "100G"}
+    divided = read({"shares": [{**settings, "namespace": "team-a"}]})
+    vf = inventory(sriov).device(VF)
+    assert vf and vf.pf == "0000:c9:00.1"
+
+    def tainted(unclean: str, held: t.Sequence[Device] = (), shares: bool = True) -> set[str]:
+        node = Inventory(lambda: divided, lambda: held, str(sriov), lambda: {unclean: "stacked"})
+        taint = {"key": UNCLEAN, "value": "stacked", "effect": "NoSchedule"}
+        return {device["name"] for device in node.refresh(shares=shares).devices if taint in device.get("taints", ())}
+
+    node = inventory(sriov)
+    published = [node.device(device["name"]) for device in node.refresh().devices]
+    vfs = {device.name for device in published if device and device.pf == vf.pf}
+    assert VF in vfs and len(vfs) < sum(bool(device and device.pf) for device in published)
+    assert tainted(PF, shares=False) == {PF, *vfs} == tainted(PF, [vf], shares=False)
+    assert {PF, f"{PF}-share"} <= tainted(PF) <= {PF, f"{PF}-share", *vfs}
+    assert tainted(VF, shares=False) == {VF}
+
+
 SHARED: dict[str, t.Any] = {
     "include": [{"address": "0000:c9:*"}],
     "shares": [{"select": {"address": "0000:c9:00.1"}, "mechanism": "vfs", "bandwidth": "100G", "step": "1G"}],

@@ -25,6 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver import driver_changes, folder
 from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox, differences, host_state, ip
 from ansible_collections.lanewise.dra.tests.driver.fake_cluster import NODE, FakeCluster
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
+from ansible_collections.lanewise.dra.tests.driver.nodes import HiddenNamespace
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from ansible_collections.lanewise.dra.tests.driver.shares_node import (
     NIC,
@@ -48,14 +49,14 @@ from lanewise_driver.claims.ledger import Ledger
 from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord, Record
 from lanewise_driver.claims.share_metrics import ShareMetrics
 from lanewise_driver.dra.config.share_rates import EffectiveRate
-from lanewise_driver.interface import take_back
+from lanewise_driver.interface import interfaces, take_back
 from lanewise_driver.interface.identity import Identity
 from lanewise_driver.kernel import htb
 from lanewise_driver.publish.device import Device
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.shares import by_class, by_vf
 from lanewise_driver.shares.share import ShareRecord
-from lanewise_driver.topology.publish import device_name
+from lanewise_driver.topology.publish import UNCLEAN, device_name
 from lanewise_driver.topology.publish_shares import MACVLAN, VFS
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -482,6 +483,47 @@ def test_a_nic_that_cannot_be_restored_does_not_return_to_the_same_pod(
     driver.attach(shares.request(claim, pods[1]))
     assert pods[1].links()["net1"]["mtu"] == 1500 and not driver.retry_unclean()
     driver.unprepare(claim)
+
+
+def test_a_nic_with_an_unknown_child_after_a_share_is_withheld_as_a_whole_too(
+    shares: SharesNode, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
+    service, claim, hidden = shares.service(), shares.allocate("first", "300M"), HiddenNamespace()
+    shares.attach(service, claim, pods[0])
+    ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", netns=pods[0].pid)
+    ip("link", "set", "tap0", "netns", hidden.path(), netns=pods[0].pid)
+    service.unprepare(claim)
+    assert {name: entry.word for name, entry in service.unclean.all().items()} == {f"net-{NIC}": "stacked"}
+    words = {f"net-{NIC}": "stacked"}
+    publication = Inventory(lambda: shares.settings, service.held, "/", lambda: words, service.shares.held).refresh()
+    taints = {device["name"]: device.get("taints") for device in publication.devices}
+    assert taints[f"net-{NIC}"] == taints[SHARE] == [{"key": UNCLEAN, "value": "stacked", "effect": "NoSchedule"}]
+    for name, device in (("whole", f"net-{NIC}"), ("second", SHARE)):
+        refused = shares.allocate(name, "300M", device)
+        with pytest.raises(Busy, match=f"{device} is withheld from pods until .* is restored: {NIC}: .*tap0"):
+            service.prepare(refused)
+        service.unprepare(refused)
+    assert not service.retry_unclean()
+    hidden.run("ip link del tap0")
+    assert service.retry_unclean() and service.unclean.all() == {}
+    hidden.end()
+
+
+def test_a_nic_is_not_restored_while_a_pod_has_a_share_of_it(
+    shares: SharesNode, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, an earlier release gave away the share although the NIC was withheld."""
+    monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
+    service, claim = shares.service(), shares.allocate("first", "300M")
+    shares.attach(service, claim, pods[0])
+    known = service.inventory.device(f"net-{NIC}")
+    assert known
+    host = interfaces.snapshot(known.identity)
+    service.unclean.record_outcome(known.name, known, host, take_back.Outcome([take_back.Reason("changed", "its MTU")]))
+    assert not service.retry_unclean() and "net1" in pods[0].links() and class_rates() == [(300, 1000)]
+    service.unprepare(claim)
+    assert service.retry_unclean() and service.unclean.all() == {}
 
 
 def test_a_pf_or_vf_as_a_whole_excludes_shares_of_its_pf() -> None:

@@ -14,15 +14,26 @@ import os
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver import folders
 from ansible_collections.lanewise.dra.tests.driver.claims_node import WIRES, ClaimsNode, Sandbox, ip
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import FakeCluster
 from ansible_collections.lanewise.dra.tests.driver.nodes import HiddenNamespace
 from lanewise_driver.base.calls import UNHEALTHY
 from lanewise_driver.base.errors import Busy, DriverError
+from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import health, unclean
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.claims.devices import Devices
+from lanewise_driver.claims.ledger import Ledger
+from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord, Record, boot_id
 from lanewise_driver.claims.unclean import UncleanDevices
+from lanewise_driver.interface.identity import Identity
 from lanewise_driver.interface.take_back import Outcome, Reason
 from lanewise_driver.publish.device import Device
 from lanewise_driver.publish.inventory import Inventory
+from lanewise_driver.shares.share import ShareRecord
+from lanewise_driver.topology.publish import device_name
+from lanewise_driver.topology.publish_shares import MACVLAN, VFS, share_name
 
 DEVICE = "net-wire0"
 KNOWN = Device(DEVICE, {"name": DEVICE})
@@ -112,6 +123,108 @@ def test_a_note_without_a_schema_and_with_unknown_keys_is_read(tmp_path: Path) -
     notes.record_outcome(DEVICE, KNOWN, {}, Outcome(reasons=[Reason("changed", "s")]))
     written = json.loads((tmp_path / f"{DEVICE}.json").read_text())
     assert written.pop("schema") == 1 and written == {**NOTE, "reasons": ["s"]}
+
+
+PF, VF, OTHER_VF = "0000:23:00.0", "0000:23:10.0", "0000:23:10.1"
+#: The part of the configuration that makes a claim's interface a child of the device.
+CHILD = {"child": {"type": "macvlan"}}
+
+
+def whole(address: str, pf: str | None = None) -> DeviceRecord:
+    """A PCI function that a claim has; for a VF with its PF."""
+    known = Device(device_name(address), {"name": device_name(address)}, address, pf=pf)
+    return DeviceRecord(known.name, "node", "nic", known, lock=pf or address)
+
+
+def share(mechanism: str) -> DeviceRecord:
+    """A claim's share of the PF: a macvlan interface of it, or its VF."""
+    name = device_name(PF)
+    function = {"address": VF, "pf": PF} if mechanism == VFS else {"address": PF}
+    known = Device(share_name(name), {"name": share_name(name)}, **function)
+    amounts = ShareRecord(name, mechanism, 10**9, 10**9, 10**10, 10**10)
+    config = CHILD if mechanism == MACVLAN else {}
+    return DeviceRecord(known.name, "node", "nic", known, config, lock=PF, share=amounts)
+
+
+def claim_with(device: DeviceRecord, phase: str = PREPARED) -> Record:
+    """The record of a claim that has the device."""
+    return Record("0000-one", "team-a", "one", None, boot_id(), [device], phase)
+
+
+@pytest.mark.parametrize(
+    "note, withheld",
+    [
+        (device_name(PF), {"PF", "VF", "other VF", "macvlan share", "VF share"}),
+        (share_name(device_name(PF)), {"PF", "VF", "other VF", "macvlan share", "VF share"}),  # of an earlier release
+        (device_name(VF), {"VF", "VF share"}),
+        ("pci-0000-23-00-1", set()),
+    ],
+)
+def test_a_nic_is_withheld_with_its_shares_and_vfs(tmp_path: Path, note: str, withheld: set[str]) -> None:
+    notes = UncleanDevices(tmp_path, "boot 1")
+    notes.record_outcome(note, Device(note, {"name": note}), {}, Outcome(reasons=[Reason("stacked", "a macvlan")]))
+    devices = {
+        "PF": whole(PF),
+        "VF": whole(VF, PF),
+        "other VF": whole(OTHER_VF, PF),
+        "macvlan share": share(MACVLAN),
+        "VF share": share(VFS),
+    }
+    refused = set()
+    for name, device in devices.items():
+        try:
+            notes.check(claim_with(device))
+        except Busy as error:
+            owner = note.replace("-share", "")
+            state = "its original state" if owner == device.device else f"the original state of {owner}"
+            assert error.message == f"{device.device} is withheld from pods until {state} is restored: a macvlan"
+            refused.add(name)
+    assert refused == withheld
+
+
+@pytest.mark.parametrize(
+    "note, config, blocking",
+    [
+        (device_name(PF), None, {"PF", "VF", "VF share", "macvlan share"}),
+        (device_name(PF), CHILD, {"PF", "VF", "VF share"}),
+        (share_name(device_name(PF)), CHILD, {"PF", "VF", "VF share"}),  # of an earlier release
+        (device_name(VF), None, {"VF", "VF share"}),
+    ],
+    ids=["PF", "child", "earlier release", "VF"],
+)
+def test_a_nic_is_not_restored_while_a_pod_has_it_or_its_vf_or_share(
+    tmp_path: Path,
+    note: str,
+    config: dict[str, dict[str, str]] | None,
+    blocking: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Restoring a PF sets the VLANs, addresses and rates of all its VFs, and removes its children. But removing a child
+    does not affect the children of other claims."""
+    restored: list[Identity] = []
+
+    def take_back(identity: Identity, *_arguments: object, **_more: object) -> Outcome:
+        restored.append(identity)
+        return Outcome()
+
+    monkeypatch.setattr(unclean.take_back, "take_back", take_back)
+    inventory = Inventory(lambda: Settings(node_name="node"), lambda: [])
+    devices = {"PF": whole(PF), "VF": whole(VF, PF), "macvlan share": share(MACVLAN), "VF share": share(VFS)}
+    known = Device(note, {"name": note}, VF if note == device_name(VF) else PF)
+    blocked = set()
+    for name, device in devices.items():
+        ledger = Ledger(folders.flat(tmp_path / name), "node", inventory, Writer(FakeCluster()))
+        changed = Outcome(reasons=[Reason("changed", "its MTU")])
+        ledger.unclean.record_outcome(note, known, {}, changed, config)
+        ledger.store.save(claim_with(device, ATTACHED))
+        if not Devices(ledger, inventory, None).retry_unclean():
+            assert restored == []
+            blocked.add(name)
+            ledger.store.remove(claim_with(device).uid)
+            assert Devices(ledger, inventory, None).retry_unclean()
+        assert restored == [known.identity] and ledger.unclean.all() == {}
+        restored.clear()
+    assert blocked == blocking
 
 
 def test_a_tapped_device_is_withheld_from_all_pods(
