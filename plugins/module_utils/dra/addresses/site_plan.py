@@ -60,7 +60,7 @@ def ranges_of(plan: object, index: object) -> list[dict[str, t.Any]]:
 def site_plan(nodes: t.Sequence[NodeInput]) -> Site:
     """The ranges of all nodes that have a plan. Raises Problems with all errors, each with its nodes' names."""
     site, problems = Site(), []
-    by_plan: dict[str, list[NodeInput]] = {}
+    by_plan: dict[t.Hashable, list[NodeInput]] = {}
     for node in nodes:
         if node.plan:
             by_plan.setdefault(_canonical(node.plan), []).append(node)
