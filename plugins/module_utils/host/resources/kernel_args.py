@@ -19,6 +19,21 @@ from ..engine.resource import Resource
 
 _SETTINGS = ("kernel_args", "kernel_args_absent", "iommu")
 _COMMAND_LINES = "command lines of the next boot"
+#: The arguments by processor and value of `iommu`. AMD's and arm64's IOMMUs are on by default; Intel's depend on the
+#: distribution. No argument disables all of arm64's.
+_IOMMU = {
+    ("intel", "passthrough"): Arguments(("intel_iommu=on", "iommu=pt")),
+    ("intel", "translate"): Arguments(("intel_iommu=on", "iommu=nopt")),
+    ("intel", "off"): Arguments(("intel_iommu=off",)),
+    ("amd", "passthrough"): Arguments(("iommu=pt",), ("amd_iommu=off",)),
+    ("amd", "translate"): Arguments(("iommu=nopt",), ("amd_iommu=off",)),
+    ("amd", "off"): Arguments(("amd_iommu=off",)),
+    ("arm64", "passthrough"): Arguments(("iommu.passthrough=1",)),
+    ("arm64", "translate"): Arguments(("iommu.passthrough=0",)),
+}
+#: The values of these arguments that set a mode. An argument may have other values, too, such as `sm_on`
+#: (intel_iommu_setup, iommu_setup and parse_amd_iommu_options in the kernel).
+_IOMMU_MODES = {"on", "off", "pt", "nopt", "0", "1"}
 #: Arguments that every boot loader's configuration supports.
 _PORTABLE = re.compile(r"^[A-Za-z0-9_.,:;=/@+*%\[\]{}()!?~^|&<>-]+$", re.ASCII)
 #: Arguments that decide what is booted. They are never changed, as a wrong value could keep the node from booting.
@@ -54,11 +69,12 @@ class KernelArgs(Resource):
     def wanted(self, node: Node) -> State:
         if all(node.general.get(name) is None for name in _SETTINGS):
             return {}
-        present = list(node.general.get("kernel_args") or [])
-        for argument in _iommu(self.system, node.general.get("iommu")) or []:
-            if not any(key(argument) == key(other) for other in present):
-                present.append(argument)
-        return {NODE: {"kernel_args": _value(present, node.general.get("kernel_args_absent") or [])}}
+        present, absent = [list(node.general.get(name) or []) for name in ("kernel_args", "kernel_args_absent")]
+        iommu = _iommu(self.system, node.general.get("iommu")) or Arguments()
+        names = [key(argument) for argument in present]
+        present += [argument for argument in iommu.present if key(argument) not in names]
+        absent += [item for item in iommu.absent if item not in absent]
+        return {NODE: {"kernel_args": _value(present, absent)}}
 
     def read(self, node: Node, wanted: State) -> State:
         loader = self._boot_loader()
@@ -112,8 +128,11 @@ class KernelArgs(Resource):
         return Refusal(NODE, change.setting, reason, fix) if reason else None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but arguments that were not in effect after a reboot are refused."""
+        """As for any resource, but arguments that contradict `iommu`, or had no effect after a reboot, are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
+        contradiction = self._contradiction(node) if wanted else None
+        if contradiction:
+            return Plan(refusals=[contradiction])
         plan = super().plan(node, wanted)
         self._before = next((change.before for change in plan.changes), None)
         loader = self._boot_loader() if wanted else None
@@ -129,6 +148,23 @@ class KernelArgs(Resource):
             fix = "check in /proc/cmdline which entry was booted, and whether by kexec, PXE or another boot loader"
             plan.refusals.append(Refusal(NODE, "kernel_args", message, fix))
         return plan
+
+    def _contradiction(self, node: Node) -> Refusal | None:
+        """The refusal of an argument in `kernel_args` that sets another mode than `iommu`."""
+        mode = node.general.get("iommu")
+        iommu = _iommu(self.system, mode) or Arguments()
+        for argument in (*iommu.present, *iommu.absent):
+            same_name = [other for other in node.general.get("kernel_args") or [] if key(other) == key(argument)]
+            values = {value for other in same_name for value in _comma_values(other)}
+            names = " ".join(same_name)
+            if argument in iommu.absent and _comma_values(argument) <= values:
+                message = f"{names} is in kernel_args, but iommu: {mode} removes {argument}"
+                return Refusal(NODE, "kernel_args", message, "remove one of them")
+            if argument in iommu.present and same_name and values & _IOMMU_MODES != _comma_values(argument):
+                message = f"{names} in kernel_args replaces {argument}, which iommu: {mode} needs"
+                fix = f"remove one of them; for further values, write {argument},VALUE"
+                return Refusal(NODE, "kernel_args", message, fix)
+        return None
 
     def pending(self, node: Node, wanted: State, state: State) -> list[str]:
         missing = _difference(_arguments(wanted[NODE]["kernel_args"]), self.running())
@@ -194,20 +230,11 @@ def _processor_family(system: System) -> str:
     return ""
 
 
-def _iommu(system: System, mode: str | None) -> list[str] | None:
-    """The arguments for a value of `iommu`; None if the processor has none.
+def _iommu(system: System, mode: str | None) -> Arguments | None:
+    """The arguments for a value of `iommu`; None if none are known for the processor."""
+    return Arguments() if mode is None else _IOMMU.get((_processor_family(system), mode))
 
-    AMD's and arm64's IOMMUs are on by default; Intel's depend on the distribution. No argument disables all of arm64's.
-    """
-    if mode is None:
-        return []
-    return {
-        ("intel", "passthrough"): ["intel_iommu=on", "iommu=pt"],
-        ("intel", "translate"): ["intel_iommu=on", "iommu=nopt"],
-        ("intel", "off"): ["intel_iommu=off"],
-        ("amd", "passthrough"): ["iommu=pt"],
-        ("amd", "translate"): ["iommu=nopt"],
-        ("amd", "off"): ["amd_iommu=off"],
-        ("arm64", "passthrough"): ["iommu.passthrough=1"],
-        ("arm64", "translate"): ["iommu.passthrough=0"],
-    }.get((_processor_family(system), mode))
+
+def _comma_values(argument: str) -> set[str]:
+    """The values of an argument, which commas separate."""
+    return set(argument.partition("=")[2].split(","))

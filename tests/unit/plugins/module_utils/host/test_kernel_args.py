@@ -340,22 +340,82 @@ def test_a_removed_argument_needs_a_reboot(machine: Machine) -> None:
     assert machine.converge(kernel_args=[]).reboot == ["kernel arguments are removed at the next boot: iommu=pt"]
 
 
+INTEL, AMD, ARM64 = "vendor_id\t: GenuineIntel", "vendor_id\t: AuthenticAMD", "CPU implementer\t: 0x41"
+
+
 @pytest.mark.parametrize(
-    ("cpu", "iommu", "present"),
+    ("cpu", "iommu", "present", "absent"),
     [
-        ("vendor_id\t: GenuineIntel", "passthrough", ["intel_iommu=on", "iommu=pt"]),
-        ("vendor_id\t: GenuineIntel", "off", ["intel_iommu=off"]),
-        ("vendor_id\t: AuthenticAMD", "passthrough", ["iommu=pt"]),
-        ("vendor_id\t: AuthenticAMD", "translate", ["iommu=nopt"]),
-        ("CPU implementer\t: 0x41", "passthrough", ["iommu.passthrough=1"]),
+        (INTEL, "passthrough", ["intel_iommu=on", "iommu=pt"], []),
+        (INTEL, "off", ["intel_iommu=off"], []),
+        (AMD, "passthrough", ["iommu=pt"], ["amd_iommu=off"]),
+        (AMD, "translate", ["iommu=nopt"], ["amd_iommu=off"]),
+        (AMD, "off", ["amd_iommu=off"], []),
+        (ARM64, "passthrough", ["iommu.passthrough=1"], []),
     ],
 )
 def test_the_iommu_setting_becomes_the_arguments_of_the_processor(
-    tmp_path: Path, cpu: str, iommu: str, present: list[str]
+    tmp_path: Path, cpu: str, iommu: str, present: list[str], absent: list[str]
 ) -> None:
     machine = Machine(tmp_path, cpu=cpu)
     machine.write("boot/loader/entries/a.conf", ENTRY)
-    assert machine.converge(iommu=iommu, check_mode=True).changes[0].after == {"present": present, "absent": []}
+    assert machine.converge(iommu=iommu, check_mode=True).changes[0].after == {"present": present, "absent": absent}
+
+
+def test_an_amd_iommu_that_is_switched_off_is_switched_on(machine: Machine) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "amd_iommu=off"))
+    machine.boot("first", "root=UUID=1 ro rhgb quiet amd_iommu=off")
+    done = machine.converge(iommu="passthrough")
+    assert machine.options() == "root=UUID=1 ro rhgb quiet iommu=pt"
+    assert done.reboot == ["kernel arguments change at the next boot: +iommu=pt, -amd_iommu=off"]
+    assert not machine.converge(iommu="passthrough").changes
+    machine.converge(iommu="off")
+    assert machine.options() == "root=UUID=1 ro rhgb quiet amd_iommu=off"
+    machine.converge(iommu="translate", kernel_args=["amd_iommu=pgtbl_v2"])
+    assert machine.options() == "root=UUID=1 ro rhgb quiet amd_iommu=pgtbl_v2 iommu=nopt"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "iommu", "kernel_args", "reason"),
+    [
+        (AMD, "passthrough", ["iommu=nopt"], "iommu=nopt in kernel_args replaces iommu=pt, which iommu: passthrough"),
+        (AMD, "passthrough", ["iommu=pt", "iommu=off"], "iommu=pt iommu=off in kernel_args replaces iommu=pt"),
+        (AMD, "translate", ["iommu=merge"], "iommu=merge in kernel_args replaces .* write iommu=nopt,VALUE"),
+        (AMD, "translate", ["amd_iommu=fullflush,off"], "but iommu: translate removes amd_iommu=off"),
+        (AMD, "off", ["amd-iommu=force_enable"], "amd-iommu=force_enable in kernel_args replaces amd_iommu=off"),
+        (INTEL, "passthrough", ["intel_iommu=sm_on"], "intel_iommu=sm_on in kernel_args replaces intel_iommu=on"),
+        (INTEL, "off", ["intel_iommu=on"], "intel_iommu=on in kernel_args replaces intel_iommu=off"),
+        (ARM64, "passthrough", ["iommu.passthrough=0"], "iommu.passthrough=0 in kernel_args replaces"),
+    ],
+)
+def test_arguments_that_contradict_the_iommu_mode_are_refused(
+    tmp_path: Path, cpu: str, iommu: str, kernel_args: list[str], reason: str
+) -> None:
+    machine = Machine(tmp_path, cpu=cpu)
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    with pytest.raises(Refused, match=reason):
+        machine.converge(iommu=iommu, kernel_args=kernel_args)
+    machine.converge(kernel_args=kernel_args)
+    with pytest.raises(Refused, match=reason):  # although the node has the arguments
+        machine.converge(iommu=iommu, kernel_args=kernel_args)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "iommu", "kernel_args", "added"),
+    [
+        (INTEL, "passthrough", ["intel_iommu=on,sm_on"], "intel_iommu=on,sm_on iommu=pt"),
+        (INTEL, "passthrough", ["intel_iommu=on", "intel_iommu=sm_on"], "intel_iommu=on intel_iommu=sm_on iommu=pt"),
+        (INTEL, "translate", ["iommu=nopt,merge"], "iommu=nopt,merge intel_iommu=on"),
+        (AMD, "passthrough", ["amd_iommu=force_isolation"], "amd_iommu=force_isolation iommu=pt"),
+    ],
+)
+def test_an_argument_of_the_iommu_mode_may_have_further_values(
+    tmp_path: Path, cpu: str, iommu: str, kernel_args: list[str], added: str
+) -> None:
+    machine = Machine(tmp_path, cpu=cpu)
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    machine.converge(iommu=iommu, kernel_args=kernel_args)
+    assert machine.options() == f"root=UUID=1 ro rhgb quiet {added}"
 
 
 @pytest.mark.parametrize(
