@@ -69,7 +69,8 @@ class KernelArgs(Resource):
     def wanted(self, node: Node) -> State:
         if all(node.general.get(name) is None for name in _SETTINGS):
             return {}
-        present, absent = [list(node.general.get(name) or []) for name in ("kernel_args", "kernel_args_absent")]
+        present = list(node.general.get("kernel_args") or [])
+        absent = list(node.general.get("kernel_args_absent") or [])
         iommu = _iommu(self.system, node.general.get("iommu")) or Arguments()
         names = [key(argument) for argument in present]
         present += [argument for argument in iommu.present if key(argument) not in names]
