@@ -91,7 +91,8 @@ def run(
         if not restore:
             origin.remember(system, changes)
         if seconds and guard.needed(node, changes):
-            rollback = {"id": guard.arm(system, changes, seconds), "seconds": seconds}
+            effects = guard.side_effects(node, chosen, changes)
+            rollback = {"id": guard.arm(system, changes, seconds, effects), "seconds": seconds}
 
     try:
         with contextlib.nullcontext() if module.check_mode else node_lock():
@@ -102,7 +103,7 @@ def run(
             outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, prepare)
             changed = not module.check_mode and bool(outcome.changes)
             if rollback:
-                guard.restart_timer(system, rollback["id"], outcome.changes, seconds)
+                guard.restart_timer(system, rollback["id"], seconds)
             if restore and not module.check_mode:
                 _forget_original_settings(system, rollback)
             if module.check_mode and seconds and guard.needed(node, outcome.changes):

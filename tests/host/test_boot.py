@@ -17,10 +17,15 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_module import desired
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE
-from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, program
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
+from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard, program
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist.program import NETWORK_UNIT, Boot, start
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.sriov import Sriov
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run
+from ansible_collections.lanewise.dra.tests.host.emulated_node import MLX5, EmulatedNode, FailingEmulatedSystem
 from ansible_collections.lanewise.dra.tests.host.node import node
 
 RAIL_ROUTES = {"table": 100, "gateway": "10.0.0.254"}
@@ -138,3 +143,21 @@ def test_the_unit_fails_if_its_program_fails(tmp_path: Path) -> None:
     argv = shlex.split(start(sys.executable, str(tmp_path / "fails.py")))
     done = subprocess.run([word.replace("$$", "$") for word in argv], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "no room\n")
+
+
+def test_the_timer_restores_what_a_change_of_the_number_of_vfs_has_removed(tmp_path: Path) -> None:
+    """All VFs are removed for that. The new ones have the default drivers, and none of the settings."""
+    emulated = EmulatedNode(tmp_path / "node")
+    system = FailingEmulatedSystem(emulated)
+    before = emulated.snapshot()
+    target = Node(system, [Rule("pf", selector({"address": MLX5}), {"num_vfs": 2}, count=1)], allow_management=True)
+    chosen, path = [Sriov(system)], str(tmp_path / "undo-7.json")
+
+    def record(changes: list[Change]) -> None:
+        guard._write(System(), path, changes, 60, "write", guard.side_effects(target, chosen, changes))
+
+    converge(target, chosen, before_changes=record)
+    assert emulated.snapshot()["vfs"] != before["vfs"]
+    changes = guard.claimed_changes(path)
+    assert boot.undo(system, changes, guard.claimed_side_effects(path)) == []
+    assert emulated.snapshot() == before

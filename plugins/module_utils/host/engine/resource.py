@@ -62,7 +62,10 @@ class Resource:
         return bool(before == after)
 
     def from_stored(self, setting: str, value: object) -> object:
-        """Parse a value from a file of an earlier run; the reverse of `change.stored`. Raises ValueError."""
+        """Parse a value of a setting or a side effect from a file of an earlier run; the reverse of `change.stored`.
+
+        Raises ValueError.
+        """
         return value
 
     def check(self, node: Node, change: Change) -> Refusal | None:

@@ -19,7 +19,7 @@ import typing as t
 from dataclasses import replace
 
 from ..access.system import HostError, System
-from ..engine.change import Change
+from ..engine.change import Change, SideEffects
 from ..engine.converge import LOCK, converge, node_lock
 from ..engine.node import Node
 from ..engine.resource import Resource
@@ -99,22 +99,38 @@ def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> li
         return []
 
 
-def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
-    """Undo changes, the last first. Returns those that could not be undone, each with the reason."""
+def undo(system: System, changes: t.Sequence[Change], side_effects: t.Sequence[SideEffects] = ()) -> list[str]:
+    """Undo changes, the last first, then restore the `side_effects` of each change.
+
+    Returns the changes that could not be undone, and those whose side effects remain, each with the reason.
+    """
     node = Node(system, allow_management=True)
     known_resources = [*named(system, {change.resource for change in changes}), Boot(system, {})]
     by_name = {resource.name: resource for resource in known_resources}
+    steps: list[tuple[Change, SideEffects | None]] = [(change, None) for change in reversed(changes)]
+    steps += [(change, effects) for change, effects in reversed(list(zip(changes, side_effects))) if effects]
     failed = []
-    for change in reversed(changes):
+    for change, effects in steps:
         try:
             resource = by_name[change.resource]
-            before, after = (resource.from_stored(change.setting, value) for value in (change.before, change.after))
-            resource.apply(node, replace(change, before=after, after=before))
+            if effects is None:
+                before, after = (resource.from_stored(change.setting, value) for value in (change.before, change.after))
+                resource.apply(node, replace(change, before=after, after=before))
+            else:
+                _restore_side_effects(node, resource, change, effects)
             if resource.recreates_devices:
                 node.refresh()
         except Exception as error:  # noqa: BLE001  # the other changes must still be undone
             failed.append(f"{change}: {describe(error)}")
     return failed
+
+
+def _restore_side_effects(node: Node, resource: Resource, change: Change, effects: SideEffects) -> None:
+    """Restore the recorded side effects of a change if one of them differs. Raises HostError."""
+    wanted = {name: resource.from_stored(name, value) for name, value in effects.items()}
+    now = resource.side_effects(node, change)
+    if any(now.get(name) != value for name, value in wanted.items()):
+        resource.restore_side_effects(node, change, wanted)
 
 
 def _undo(system: System, path: str) -> None:
@@ -123,7 +139,7 @@ def _undo(system: System, path: str) -> None:
     if not claimed:
         print("the changes were confirmed")
         return
-    failed = undo(system, guard.claimed_changes(claimed))
+    failed = undo(system, guard.claimed_changes(claimed), guard.claimed_side_effects(claimed))
     if failed:
         sys.exit("\n".join(failed))
     os.unlink(claimed)

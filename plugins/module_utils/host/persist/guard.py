@@ -17,8 +17,9 @@ import typing as t
 
 from ...topology.stored import Forms
 from ..access.system import HostError, System, refused
-from ..engine.change import Change
+from ..engine.change import Change, SideEffects, Unread, stored
 from ..engine.node import Node
+from ..engine.resource import Resource
 from .program import archive
 
 _FOLDER = "/run/lanewise"
@@ -37,18 +38,34 @@ def _path(name: str) -> str:
     return f"{_FOLDER}/undo-{name}.json"
 
 
-def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
-    """Write the changes, and the time until which they can be confirmed. Raises HostError."""
+def _write(
+    system: System,
+    path: str,
+    changes: t.Sequence[Change],
+    seconds: float,
+    step: str,
+    effects: t.Sequence[SideEffects] = (),
+) -> None:
+    """Write the changes with their side effects, and the time until which they can be confirmed. Raises HostError."""
     # all processes share this clock, which starts at boot and cannot be set
-    content = {"until": time.monotonic() + seconds, "changes": [change.as_json() for change in changes]}
+    content = {
+        "until": time.monotonic() + seconds,
+        "changes": [change.as_json() for change in changes],
+        "side_effects": list(effects),
+    }
     system.install(path, json.dumps(_FORMS.write(content)), step, 0o600)
 
 
-def _read(path: str) -> tuple[float, list[Change]]:
-    """The deadline (on the monotonic clock) and the changes in a file that `_write` wrote.
+class _Content(t.NamedTuple):
+    """What `_write` wrote. `until` is the deadline on the monotonic clock."""
 
-    Raises OSError, and HostError if the file cannot be used.
-    """
+    until: float
+    changes: list[Change]
+    effects: list[SideEffects]
+
+
+def _read(path: str) -> _Content:
+    """The content of a file that `_write` wrote. Raises OSError, and HostError if the file cannot be used."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     try:
@@ -59,10 +76,24 @@ def _read(path: str) -> tuple[float, list[Change]]:
             Change(**{name: value for name, value in fields.items() if name in _FIELDS})
             for fields in content["changes"]
         ]
-        return float(content["until"]), changes
+        # release 1.0.0 did not record side effects
+        effects = [dict(values) for values in content.get("side_effects") or [{} for _change in changes]]
+        return _Content(float(content["until"]), changes, effects)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         fix = "nothing was undone. Set the previous values in the file by hand, then remove it"
         raise HostError("undo changes that were not confirmed", f"{path} cannot be used: {error}", fix) from None
+
+
+def side_effects(node: Node, resources: t.Iterable[Resource], changes: t.Sequence[Change]) -> list[SideEffects]:
+    """For each change, the values that it may alter in addition (`Resource.side_effects`), before any change is made.
+
+    Values that cannot be read are left out. Raises HostError.
+    """
+    by_name = {resource.name: resource for resource in resources}
+    found = [by_name[change.resource].side_effects(node, change) for change in changes]
+    return [
+        {name: stored(value) for name, value in effects.items() if not isinstance(value, Unread)} for effects in found
+    ]
 
 
 def needed(node: Node, changes: t.Sequence[Change]) -> bool:
@@ -70,15 +101,18 @@ def needed(node: Node, changes: t.Sequence[Change]) -> bool:
     return any(node.management_interface(change) for change in changes)
 
 
-def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
-    """Let systemd undo the changes after `seconds`. Returns the name for `confirm`. Raises HostError."""
+def arm(system: System, changes: t.Sequence[Change], seconds: int, effects: t.Sequence[SideEffects] = ()) -> str:
+    """Let systemd undo the changes and restore their side effects after `seconds`.
+
+    Returns the name for `confirm`. Raises HostError.
+    """
     name = str(os.getpid())
     step, path = _ARM_STEP, _path(name)
     if not system.exists("/run/systemd/system"):
         fix = "set rollback_after to 0 to run without a rollback"
         raise HostError(step, "systemd does not run on this node", fix)
     system.install(_PROGRAM, archive(), step, 0o600)
-    _write(system, path, changes, seconds, step)
+    _write(system, path, changes, seconds, step, effects)
     python = sys.executable or "/usr/bin/python3"
     timer = ["systemd-run", f"--unit={_unit(name)}", f"--on-active={seconds}", "--timer-property=AccuracySec=100ms"]
     try:
@@ -91,25 +125,34 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     return name
 
 
-def restart_timer(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
+def restart_timer(system: System, name: str, seconds: int) -> None:
     """Start the time for a confirmation again, as making the changes may have taken long. Raises HostError.
 
     Only the run that made the changes may call this. Its lock on the node blocks the undo meanwhile.
     """
-    _write(system, _path(name), changes, seconds, _ARM_STEP)
+    try:
+        content = _read(_path(name))
+    except OSError as error:
+        raise refused(_ARM_STEP, error.errno or 0, _path(name)) from None
+    _write(system, _path(name), content.changes, seconds, _ARM_STEP, content.effects)
 
 
 def seconds_left(path: str) -> float:
     """Seconds until the changes in a file are undone; 0 if they were confirmed. Raises OSError, HostError."""
     try:
-        return max(0.0, _read(path)[0] - time.monotonic())
+        return max(0.0, _read(path).until - time.monotonic())
     except FileNotFoundError:
         return 0.0
 
 
 def claimed_changes(path: str) -> list[Change]:
     """The changes in a file that `claim` returned. Raises OSError, HostError."""
-    return _read(path)[1]
+    return _read(path).changes
+
+
+def claimed_side_effects(path: str) -> list[SideEffects]:
+    """The side effects of each change in a file that `claim` returned. Raises OSError, HostError."""
+    return _read(path).effects
 
 
 def check_none_pending(system: System) -> None:

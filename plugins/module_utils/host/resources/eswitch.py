@@ -13,7 +13,7 @@ from ..access.usage import users
 from ..engine.change import Change, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
-from .vf_driver import restore_vf_states, vf_states
+from .vf_driver import restore_vf_states, stored_vf_state, vf_states
 from .vfs import VFS_AFTER_MODE, address, number_of_vfs, will_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
@@ -73,6 +73,9 @@ class Eswitch(Resource):
         elif count:
             text += f", and all its {count} VFs"
         return text
+
+    def from_stored(self, setting: str, value: object) -> object:
+        return stored_vf_state(self.system, setting, value)
 
     def side_effects(self, node: Node, change: Change) -> SideEffects:
         return {

@@ -15,7 +15,7 @@ from ..engine.change import Change, Plan, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from . import owner
-from .vf_driver import restore_vf_states, vf_states
+from .vf_driver import restore_vf_states, stored_vf_state, vf_states
 
 _DEVICES = "/sys/bus/pci/devices"
 #: Maximum time until all VFs exist. On large cards, they appear one after the other, and each starts its driver.
@@ -99,6 +99,9 @@ class Sriov(Resource):
         if change.setting == "num_vfs" and change.before:
             return f"all {change.before} VFs of {change.device} are removed and recreated"
         return ""
+
+    def from_stored(self, setting: str, value: object) -> object:
+        return stored_vf_state(self.system, setting, value)
 
     def side_effects(self, node: Node, change: Change) -> SideEffects:
         return vf_states(self.system, node, change.device) if change.setting == "num_vfs" else {}

@@ -179,6 +179,11 @@ def vf_states(system: System, node: Node, key: str) -> dict[str, object]:
     return states
 
 
+def stored_vf_state(system: System, name: str, value: object) -> object:
+    """Parse a value of `vf_states` from a file, for `Resource.from_stored`. Raises ValueError."""
+    return Vf(system).from_stored(name.partition(" of VF ")[0], value)
+
+
 def restore_vf_states(system: System, node: Node, key: str, wanted: SideEffects) -> None:
     """Restore the values of `vf_states` for a PF's VFs; a failure does not stop the rest.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change, SideEffects
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard, program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
@@ -72,8 +72,8 @@ def test_a_change_that_is_being_undone_cannot_be_confirmed(
 ) -> None:
     errors: list[str] = []
 
-    def undo(_system: System, changes: list[Change]) -> list[str]:
-        assert changes == [CHANGE]
+    def undo(_system: System, changes: list[Change], side_effects: list[SideEffects]) -> list[str]:
+        assert changes == [CHANGE] and side_effects == [{}]
         with pytest.raises(HostError) as meanwhile:
             pending.confirm()
         errors.append(str(meanwhile.value))
@@ -190,12 +190,12 @@ def test_the_time_to_confirm_starts_when_the_run_ends(pending: PendingChanges, m
     assert len(undone) == 1
     pending.write()
     restarted = time.monotonic()
-    guard.restart_timer(System(), "7", [CHANGE], 1)
+    guard.restart_timer(System(), "7", 1)
     boot.main()
     assert len(undone) == 2 and undone[1] - restarted >= 1
     # nothing is undone if the change is confirmed meanwhile
     pending.write()
-    guard.restart_timer(System(), "7", [CHANGE], 1)
+    guard.restart_timer(System(), "7", 1)
     delayed_confirmation = threading.Timer(0.2, pending.confirm)
     delayed_confirmation.start()
     boot.main()
