@@ -163,23 +163,24 @@ class Shares:
 
     def _sweep(self) -> None:
         for link in by_class.divided():
-            names = {link.name, *link.altnames}
-            if any(self._is_active(record) for record, _device in self._children(names)):
+            if any(self._is_active(record) for record, _device in self._children(link.index)):
                 continue
             with self._ledger.reservation():  # so that no claim gets a share of the NIC meanwhile
-                locks = {device.lock for _record, device in self._children(names)}
+                locks = {device.lock for _record, device in self._children(link.index)}
                 with self._ledger.locks.hold(*(f"device-{lock}" for lock in locks)):
-                    if not any(self._is_active(record) for record, _device in self._children(names)):
+                    if not any(self._is_active(record) for record, _device in self._children(link.index)):
                         log.warning("removing the classes of %s, of which no claim has a share", link.name)
                         by_class.restore(link)
 
     def _is_active(self, record: Record) -> bool:
         return share_state.is_active(record, self._ledger.boot)
 
-    def _children(self, names: t.Container[str | None]) -> list[tuple[Record, DeviceRecord]]:
-        """The macvlan shares of the NIC whose interface has one of these names."""
-        held = [(record, device) for record in self._ledger.records() for device in record.held]
-        return [(record, device) for record, device in held if is_macvlan(device) and device.known.interface in names]
+    def _children(self, index: int) -> list[tuple[Record, DeviceRecord]]:
+        """The macvlan shares of the NIC whose interface has this index now, and those of NICs that are not found: a
+        renamed virtual interface could be the NIC of each of them. Raises KernelError."""
+        held = [(record, device) for record in self._ledger.records() for device in record.held if is_macvlan(device)]
+        indexes = by_class.indexes({device.known.identity for _record, device in held})
+        return [(record, device) for record, device in held if indexes.get(device.known.identity, index) == index]
 
     def _try(self, key: str, failure: str, function: t.Callable[[], None]) -> tuple[bool, str]:
         """Call a function. Returns whether it succeeded, and its error unless that is Busy. The error begins with

@@ -49,7 +49,7 @@ from lanewise_driver.claims.ledger import Ledger
 from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord, Record
 from lanewise_driver.claims.share_metrics import ShareMetrics
 from lanewise_driver.dra.config.share_rates import EffectiveRate
-from lanewise_driver.interface import interfaces, take_back
+from lanewise_driver.interface import identity, interfaces, take_back
 from lanewise_driver.interface.identity import Identity
 from lanewise_driver.kernel import htb
 from lanewise_driver.publish.device import Device
@@ -689,6 +689,45 @@ def test_traffic_classes_without_a_claim_are_removed(shares: SharesNode, pods: l
     restarted.store.path(claim.uid).write_bytes(content)
     restarted.unprepare(claim)
     Path(shares.paths.pin(claim.uid)).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("pci", [False, True], ids=["virtual", "PCI"])
+def test_the_traffic_classes_of_a_renamed_nic_are_kept(
+    shares: SharesNode, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch, pci: bool
+) -> None:
+    """Interfaces of PCI functions are found by their addresses: another interface, with classes without a claim, has
+    the recorded name now. A renamed virtual interface is not found."""
+    service = shares.service()
+    claim = shares.allocate("first", "300M")
+    shares.attach(service, claim, pods[0])
+    record = service.store.load(claim.uid)
+    assert record
+    known = record.held[0].known
+    if pci:  # the veth stands for the interface of a PCI function
+        (link,) = json.loads(ip("-j", "link", "show", NIC))
+        mac = str(link["address"])
+        monkeypatch.setattr(identity, "_matches", lambda link, *_more, **_options: link.mac == mac)
+        record.held[0].known = replace(known, address="0000:23:00.0")
+        service.store.save(record)
+    ip("link", "set", NIC, "down")
+    ip("link", "set", NIC, "name", "renamed")
+    ip("link", "set", "renamed", "up")
+    try:
+        if pci:
+            ip("link", "add", NIC, "type", "veth", "peer", "name", "other")
+            shares_node.tc("qdisc", "add", "dev", NIC, "root", "handle", "6c77:", "htb")
+        assert shares.service().recover()
+        assert "htb 6c77:" in shares_node.tc("qdisc", "show", "dev", "renamed")
+        assert not pci or "htb" not in shares_node.tc("qdisc", "show", "dev", NIC)
+    finally:
+        if pci:
+            ip("link", "del", NIC)
+        ip("link", "set", "renamed", "down")
+        ip("link", "set", "renamed", "name", NIC)
+        ip("link", "set", NIC, "up")
+        record.held[0].known = known
+        service.store.save(record)
+        shares.service().unprepare(claim)
 
 
 @pytest.mark.parametrize("mechanism", [MACVLAN, VFS])
