@@ -77,7 +77,9 @@ def _read(path: str) -> _Content:
             for fields in content["changes"]
         ]
         # release 1.0.0 did not record side effects
-        effects = [dict(values) for values in content.get("side_effects") or [{} for _change in changes]]
+        effects: list[SideEffects] = [
+            dict(values) for values in content.get("side_effects") or [{} for _change in changes]
+        ]
         return _Content(float(content["until"]), changes, effects)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         fix = "nothing was undone. Set the previous values in the file by hand, then remove it"
