@@ -69,6 +69,8 @@ def test_claims_with_children_of_one_device_share_its_note(tmp_path: Path) -> No
         "net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"]
     )  # not a child: no other pod uses the address
     assert notes.addresses() == {"10.1.0.1", "10.1.0.2"}
+    # a share of the same NIC ends without a change, which does not restore the settings of the NIC
+    assert notes.record_outcome("net-wire1", KNOWN, {}, Outcome(), child) == "" and "net-wire1" in notes.all()
 
 
 def test_a_note_is_removed_only_when_its_own_original_state_is_restored(tmp_path: Path) -> None:
