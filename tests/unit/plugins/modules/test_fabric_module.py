@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils import fabric_module
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import nulls, split_nulls
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
-from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change, SideEffects
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed, Remaining
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import Fabric, fault
@@ -107,11 +107,14 @@ class Record:
         monkeypatch.setattr(fabric_module.origin, "_RESTORED_BY", str(folder / "restored-by"))
         monkeypatch.setattr(fabric_module.guard, "_FOLDER", str(folder))
         monkeypatch.setattr(fabric_module.guard, "needed", lambda _node, _changes: True)
+        monkeypatch.setattr(
+            fabric_module.guard, "side_effects", lambda _node, _resources, changes: [{} for _ in changes]
+        )
         monkeypatch.setattr(fabric_module.guard, "arm", self._arm)
 
-    def _arm(self, system: t.Any, changes: t.Sequence[Change], seconds: int) -> str:
+    def _arm(self, system: t.Any, changes: t.Sequence[Change], seconds: int, effects: t.Sequence[SideEffects]) -> str:
         """Write the changes as `guard.arm` does, but set no timer of systemd."""
-        fabric_module.guard._write(system, str(self.undo_file), changes, seconds, "set a timer")
+        fabric_module.guard._write(system, str(self.undo_file), changes, seconds, "set a timer", effects)
         return "7"
 
     def run(self, restore: bool, allow_management: bool = True) -> dict[str, t.Any]:
