@@ -339,6 +339,7 @@ def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Flee
         (after,) = fleet.rules(swap.KEY)
         assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
         # a rule that an interrupted run left without a hold
+        kill_tree(running.pid)
         for one in fleet.rules():
             fleet.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
         for state in ("previewed", "swapped"):
