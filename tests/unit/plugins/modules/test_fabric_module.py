@@ -107,9 +107,7 @@ class Record:
         monkeypatch.setattr(fabric_module.origin, "_RESTORED_BY", str(folder / "restored-by"))
         monkeypatch.setattr(fabric_module.guard, "_FOLDER", str(folder))
         monkeypatch.setattr(fabric_module.guard, "needed", lambda _node, _changes: True)
-        monkeypatch.setattr(
-            fabric_module.guard, "side_effects", lambda _node, _resources, changes: [{} for _ in changes]
-        )
+        monkeypatch.setattr(fabric_module.guard, "side_effects", lambda _node, _resources, changes: [{}] * len(changes))
         monkeypatch.setattr(fabric_module.guard, "arm", self._arm)
 
     def _arm(self, system: t.Any, changes: t.Sequence[Change], seconds: int, effects: t.Sequence[SideEffects]) -> str:
