@@ -31,6 +31,8 @@ class Resource:
     recorded_in: tuple[str, ...] = ()
     #: Whether a change creates or removes devices, so that the node is read again afterwards.
     recreates_devices = False
+    #: Whether another process can restore the side effects of changes. Otherwise only the process can that made them.
+    side_effects_outlive_run = True
 
     def __init__(self, system: System) -> None:
         self.system = system

@@ -102,7 +102,7 @@ def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> li
 def undo(system: System, changes: t.Sequence[Change], side_effects: t.Sequence[SideEffects] = ()) -> list[str]:
     """Undo changes, the last first, then restore the `side_effects` of each change.
 
-    Returns the changes that could not be undone, and those whose side effects remain, each with the reason.
+    Returns the changes that could not be undone or whose side effects could not be restored, each with the reason.
     """
     node = Node(system, allow_management=True)
     known_resources = [*named(system, {change.resource for change in changes}), Boot(system, {})]

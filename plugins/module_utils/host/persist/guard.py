@@ -89,10 +89,12 @@ def _read(path: str) -> _Content:
 def side_effects(node: Node, resources: t.Iterable[Resource], changes: t.Sequence[Change]) -> list[SideEffects]:
     """For each change, the values that it may alter in addition (`Resource.side_effects`), before any change is made.
 
-    Values that cannot be read are left out. Raises HostError.
+    Values that cannot be read, or that the timer's process could not restore, are left out. Raises HostError.
     """
-    by_name = {resource.name: resource for resource in resources}
-    found = [by_name[change.resource].side_effects(node, change) for change in changes]
+    by_name = {resource.name: resource for resource in resources if resource.side_effects_outlive_run}
+    found = [
+        by_name[change.resource].side_effects(node, change) if change.resource in by_name else {} for change in changes
+    ]
     return [
         {name: stored(value) for name, value in effects.items() if not isinstance(value, Unread)} for effects in found
     ]

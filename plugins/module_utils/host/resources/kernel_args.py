@@ -50,6 +50,7 @@ class KernelArgs(Resource):
     name = "kernel_args"
     recorded_in = ("/boot",)
     boot = False
+    side_effects_outlive_run = False  # only the run's own boot loader knows the files' content before the change
 
     def __init__(self, system: System) -> None:
         super().__init__(system)

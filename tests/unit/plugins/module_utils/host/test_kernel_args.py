@@ -22,9 +22,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.command_l
     split,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_args import KernelArgs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -373,6 +375,33 @@ def test_an_amd_iommu_that_is_switched_off_is_switched_on(machine: Machine) -> N
     assert machine.options() == "root=UUID=1 ro rhgb quiet amd_iommu=off"
     machine.converge(iommu="translate", kernel_args=["amd_iommu=pgtbl_v2"])
     assert machine.options() == "root=UUID=1 ro rhgb quiet amd_iommu=pgtbl_v2 iommu=nopt"
+
+
+@pytest.mark.parametrize(
+    "general",
+    [
+        {"kernel_args_absent": ["quiet"]},
+        {"kernel_args": ["iommu=pt"]},
+        {"kernel_args": ["a=b"], "kernel_args_absent": ["rhgb"]},
+    ],
+    ids=["removed", "replaced", "added and removed"],
+)
+def test_the_timer_undoes_a_change_of_the_arguments(tmp_path: Path, general: dict[str, t.Any]) -> None:
+    """The timer runs in a process of its own. Removed arguments may come back in another place of the line."""
+    machine = Machine(tmp_path)
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    before, path = machine.options(), str(tmp_path / "undo-7.json")
+    system = System(str(machine.root))
+    node, chosen = Node(system, general=general), [KernelArgs(system)]
+
+    def record(changes: list[Change]) -> None:
+        guard._write(System(), path, changes, 60, "write", guard.side_effects(node, chosen, changes))
+
+    converge(node, chosen, before_changes=record)
+    assert machine.options() != before
+    changes, effects = guard.claimed_changes(path), guard.claimed_side_effects(path)
+    assert boot.undo(System(str(machine.root)), changes, effects) == []
+    assert sorted(machine.options().split()) == sorted(before.split())
 
 
 @pytest.mark.parametrize(
