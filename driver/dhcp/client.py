@@ -115,7 +115,7 @@ def _set_options(connection: Netlink, index: int, lease: Lease, config: ObjectVi
             functools.partial(_set_mtu, connection, index, lease["mtu"]),
         )
     for route, error in routes.add_all(connection, index, _routes(lease, config)):
-        errors += _errors(f"add the leased route to {route['destination']} on {name}", functools.partial(_fail, error))
+        errors.append(links.kernel_error(f"add the leased route to {route['destination']} on {name}", error))
     return errors
 
 
@@ -125,10 +125,6 @@ def _set_mtu(connection: Netlink, index: int, mtu: int) -> None:
     if link and link.number(links.IFLA_MIN_MTU) <= mtu <= (link.number(links.IFLA_MAX_MTU) or 65535):
         if mtu != link.mtu:
             links.change(connection, index, netlink.u32(links.IFLA_MTU, mtu))
-
-
-def _fail(error: OSError) -> None:
-    raise error
 
 
 def _errors(action: str, function: t.Callable[[], object]) -> list[KernelError]:

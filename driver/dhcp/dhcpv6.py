@@ -160,9 +160,8 @@ def _parse_reply(options: bytes, requested: bytes) -> _Reply:
     """The content of a reply to a request for the address `requested`, which is empty if any will do."""
     server = _first(options, _OPT_SERVER_ID)
     ia = next((value for kind, value in parse_options(options) if kind == _OPT_IA_NA and _is_valid_ia(value)), b"")
-    code = _status(options) or _status(ia[_IA_NA.size :])
+    code, text = _status(options) or _status(ia[_IA_NA.size :]) or (0, "")
     if code:
-        text = _status_text(options) or _status_text(ia[_IA_NA.size :])
         name = _STATUS_NAMES.get(code, f"status {code}")
         refusal = f"the server refused it: {name}{f' ({text})' if text else ''}"
         return _Reply(server, refusal, temporary=code == _UNSPEC_FAIL)
@@ -190,15 +189,11 @@ def _is_valid_ia(value: bytes) -> bool:
     return iaid == _IAID and not 0 < rebind_time < renew_time
 
 
-def _status(options: bytes) -> int:
-    """The status code among options; 0 for success (RFC 8415, section 21.13)."""
+def _status(options: bytes) -> tuple[int, str] | None:
+    """The code and the message of the status among options; None for success (RFC 8415, section 21.13)."""
     value = _first(options, _OPT_STATUS_CODE)
-    return int.from_bytes(value[:2], "big") if len(value) >= 2 else 0
-
-
-def _status_text(options: bytes) -> str:
-    """The message of the status code among options; empty for success."""
-    return _first(options, _OPT_STATUS_CODE)[2:].decode(errors="replace") if _status(options) else ""
+    code = int.from_bytes(value[:2], "big") if len(value) >= 2 else 0
+    return (code, value[2:].decode(errors="replace")) if code else None
 
 
 def _packed_address(lease: Lease) -> bytes:

@@ -172,7 +172,8 @@ class Ethtool:
         """Turn features on or off, by the names of the kernel or of `ethtool -K`.
 
         Raises OSError (EOPNOTSUPP) if a feature cannot be changed, or does not have the wanted state afterwards
-        (ETHTOOL_F_WISH in linux/ethtool.h). In both cases the requested states are those from before the call.
+        (ETHTOOL_F_WISH in linux/ethtool.h). Nothing is requested in the first case; in the second, the earlier states
+        are requested again, which may fail.
         """
         before = self.feature_states(name)
         resolved, unchangeable = resolve(wanted, before)

@@ -128,12 +128,15 @@ def step(action: str) -> t.Iterator[None]:
     try:
         yield
     except OSError as error:
-        code = error.errno or 0
-        detail = error.args[1] if len(error.args) > 1 and isinstance(error.args[1], str) else ""
-        standard = os.strerror(code) if code else ""
-        raise KernelError(
-            action, code, f"{detail} ({standard})" if detail and detail != standard else standard
-        ) from error
+        raise kernel_error(action, error) from error
+
+
+def kernel_error(action: str, error: OSError) -> KernelError:
+    """The KernelError for a step that failed with an OSError."""
+    code = error.errno or 0
+    detail = error.args[1] if len(error.args) > 1 and isinstance(error.args[1], str) else ""
+    standard = os.strerror(code) if code else ""
+    return KernelError(action, code, f"{detail} ({standard})" if detail and detail != standard else standard)
 
 
 def mac_text(value: bytes) -> str:

@@ -189,14 +189,20 @@ def test_an_advertise_without_a_usable_address_is_ignored(first: bytes) -> None:
 
 
 @on_a_node
-def test_the_error_says_why_no_dhcpv6_address_was_granted() -> None:
-    start_server(association(NO_ADDRESSES))
+@pytest.mark.parametrize(
+    ("family", "protocol", "reply", "reason"),
+    [
+        ("ipv4", "DHCP", LEASE_TIME_0, "the server 10.1.0.1 grants a lease of 0 seconds"),
+        ("ipv6", "DHCPv6", association(NO_ADDRESSES), "the server refused it: NoAddrsAvail (all in use)"),
+    ],
+    ids=["DHCPv4", "DHCPv6"],
+)
+def test_the_error_says_why_the_last_reply_was_not_used(family: str, protocol: str, reply: bytes, reason: str) -> None:
+    start_server(reply)
     with pytest.raises(KernelError) as caught:
-        dhcp.acquire(NODE_NETNS, "one", "ipv6", 1.2)
-    assert caught.value.message == (
-        "request an ipv6 lease on one: no DHCPv6 server granted a usable lease in time: "
-        "the server refused it: NoAddrsAvail (all in use)"
-    )
+        dhcp.acquire(NODE_NETNS, "one", family, 1.2)
+    start = f"request an {family} lease on one: no {protocol} server granted a usable lease in time"
+    assert caught.value.message == f"{start}: {reason}"
 
 
 @on_a_node
@@ -276,17 +282,6 @@ def test_a_dhcpv4_lease_of_0_seconds_is_ignored(replies: tuple[bytes, ...]) -> N
     running = start_server(*replies)
     assert dhcp.acquire(NODE_NETNS, "one", "ipv4", 5)["lifetime"] == 120
     assert running.requests == 3
-
-
-@on_a_node
-def test_the_error_says_that_dhcpv4_leases_had_0_seconds() -> None:
-    start_server(LEASE_TIME_0)
-    with pytest.raises(KernelError) as caught:
-        dhcp.acquire(NODE_NETNS, "one", "ipv4", 1.2)
-    assert caught.value.message == (
-        "request an ipv4 lease on one: no DHCP server granted a usable lease in time: "
-        "the server 10.1.0.1 grants a lease of 0 seconds"
-    )
 
 
 @on_a_node
