@@ -17,7 +17,7 @@ import typing as t
 
 from ..cel.engine import Engine
 from ..kube.objects import Object, ObjectView
-from .inventory import Queues, Resource
+from .inventory import Queues, Resource, counted_separately
 from .language import MAX_MAPPINGS
 
 API_VERSION = "config.kueue.x-k8s.io/v1beta2"
@@ -197,8 +197,7 @@ def _other_mappings(running: ObjectView, required: t.Sequence[ObjectView]) -> li
 def _shared_classes(first: ObjectView, second: ObjectView) -> set[str]:
     """The classes that Kueue does not accept in both mappings. It accepts those whose mappings count different
     counters."""
-    counters = {_counter(first), _counter(second)}
-    if len(counters) == 2 and "" not in counters:
+    if counted_separately(_counter(first), _counter(second)):
         return set()
     return set(map(str, first.get("deviceClassNames") or ())) & set(map(str, second.get("deviceClassNames") or ()))
 

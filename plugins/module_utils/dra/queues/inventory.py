@@ -55,6 +55,12 @@ class Resource:
         return self.name[len(DOMAIN) :] if self.name.startswith(DOMAIN) else self.name
 
 
+def counted_separately(first: str, second: str) -> bool:
+    """Whether two resources with these counters may have the same device class. Kueue accepts that only if both count a
+    counter, and not the same one (pkg/config/validation.go of 0.19.2)."""
+    return bool(first and second and first != second)
+
+
 @dataclass
 class Team:
     """A team: its namespaces, guarantees, and limits on borrowing and lending.

@@ -15,7 +15,19 @@ from ..holds.times import parse_user_time
 from ..kube import limits, quantity
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
-from .inventory import DOMAIN, POD_RESOURCES, PREFIX, Amounts, Loan, Priority, Queues, Resource, Team, TemplateChoice
+from .inventory import (
+    DOMAIN,
+    POD_RESOURCES,
+    PREFIX,
+    Amounts,
+    Loan,
+    Priority,
+    Queues,
+    Resource,
+    Team,
+    TemplateChoice,
+    counted_separately,
+)
 
 _VARIABLES = (
     *("cohort", "flavor", "resources", "bundles", "teams", "pool", "priorities", "loans", "templates"),
@@ -189,9 +201,7 @@ class _Parser:
         for resource in resources:
             for number, name in enumerate(resource.classes):
                 other = first.setdefault(name, resource)
-                if other is not resource and not (
-                    resource.counter and other.counter and resource.counter != other.counter
-                ):
+                if other is not resource and not counted_separately(resource.counter, other.counter):
                     message = f"the devices of class {name!r} are already counted as {other.short}"
                     self.reader.problem(child(child(resource.path, "classes"), number), message, "counted-twice")
         mappings = [resource for resource in resources if resource.classes]
