@@ -77,23 +77,27 @@ class FindingGroup:
     @property
     def summaries(self) -> list[str]:
         """The distinct summaries, those of most nodes first."""
-        counts = Counter(text for _node, found in self.by_host.values() for text in {one.summary for one in found})
+        counts = Counter(
+            text for _node, findings in self.by_host.values() for text in {finding.summary for finding in findings}
+        )
         return sorted(counts, key=lambda text: (-counts[text], text))
 
     @property
     def actions(self) -> list[str]:
         """The distinct actions; findings may have none."""
-        return sorted({one.action for _node, found in self.by_host.values() for one in found if one.action})
+        return sorted(
+            {finding.action for _node, findings in self.by_host.values() for finding in findings if finding.action}
+        )
 
     @property
     def variants(self) -> list[FindingVariant]:
         """The nodes by the texts of their findings, the texts of most nodes first. Each node is in one of them."""
         variants: dict[tuple[NodeFinding, ...], FindingVariant] = {}
-        for node, found in self.by_host.values():
-            texts = tuple(sorted(found))
-            summaries = dict(sorted(Counter(finding.summary for finding in texts).items()))
-            actions = sorted({finding.action for finding in texts if finding.action})
-            variants.setdefault(texts, FindingVariant([], summaries, actions)).nodes.append(node)
+        for node, findings in self.by_host.values():
+            summaries = dict(sorted(Counter(finding.summary for finding in findings).items()))
+            actions = sorted({finding.action for finding in findings if finding.action})
+            key = tuple(sorted(findings))
+            variants.setdefault(key, FindingVariant([], summaries, actions)).nodes.append(node)
         return sorted(variants.values(), key=lambda variant: -len(variant.nodes))
 
 
