@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -100,33 +101,38 @@ def test_an_interpreter_that_fails_is_reported_with_its_reason(tmp_path, monkeyp
     assert len(problems) == 1 and message in problems[0]
 
 
+@contextlib.contextmanager
+def running_cat(program):
+    """Run a link to or a copy of `cat`; yields its process id.
+
+    `Popen` returns before the kernel has set the new program's name (begin_new_exec in fs/exec.c closes the pipe that
+    Popen reads first). A byte that comes back shows that the program itself runs.
+    """
+    with subprocess.Popen([str(program), "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        process.stdin.write(b"x")
+        assert process.stdout.read(1) == b"x"
+        yield process.pid
+
+
 def test_a_process_name_that_is_not_valid_utf8_is_no_error(tmp_path):
     # the kernel cuts names after 15 bytes, here within a letter of two bytes
     program = tmp_path / ("x" * 14 + "\N{LATIN SMALL LETTER E WITH ACUTE}")
-    program.symlink_to(shutil.which("sleep"))
-    with subprocess.Popen(["sleep", "60"], executable=str(program)) as running:
-        try:
-            assert dra_driver_preflight.find_process("no such process") is None
-        finally:
-            running.kill()
+    program.symlink_to(shutil.which("cat"))
+    with running_cat(program):
+        assert dra_driver_preflight.find_process("no such process") is None
 
 
 def test_a_runtime_whose_file_an_upgrade_has_replaced_is_run(tmp_path):
     """The kernel then shows the path of the file with ` (deleted)` at its end."""
     program = tmp_path / "no-such-runtime"
-    shutil.copy(shutil.which("sleep"), program)
-    with subprocess.Popen([str(program), "60"]) as running:
-        try:
-            program.unlink()
-            found, arguments = dra_driver_preflight.find_process("no-such-runtime"[:15])
-            assert os.readlink(f"/proc/{running.pid}/exe").endswith(" (deleted)") and arguments[:2] == [
-                str(program),
-                "60",
-            ]
-            status, output = dra_driver_preflight.run(Module(), found, "--version")
-            assert status == 0 and "sleep" in output
-        finally:
-            running.kill()
+    shutil.copy(shutil.which("cat"), program)
+    with running_cat(program) as pid:
+        program.unlink()
+        found, arguments = dra_driver_preflight.find_process("no-such-runtime"[:15])
+        assert os.readlink(f"/proc/{pid}/exe").endswith(" (deleted)")
+        assert arguments[:2] == [str(program), "-"]
+        status, output = dra_driver_preflight.run(Module(), found, "--version")
+        assert status == 0 and "cat" in output
 
 
 def test_the_output_of_a_runtime_that_fails_is_not_its_version(tmp_path, monkeypatch):
