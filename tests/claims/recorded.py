@@ -38,11 +38,11 @@ OVERRIDES = [
 def offers_of(name: str) -> list[Offer]:
     """The devices of a real node, in the order in which they were published."""
     found = []
-    for one in json.loads((SLICES / f"{name}.json").read_text()):
-        for device in one["spec"]["devices"]:
+    for entry in json.loads((SLICES / f"{name}.json").read_text()):
+        for device in entry["spec"]["devices"]:
             values = device["attributes"]
             address = (values.get("resource.kubernetes.io/pciBusID") or values["dra.net/pciAddress"])["string"]
-            found.append(Offer(one["spec"]["driver"], name, name, device, address=address))
+            found.append(Offer(entry["spec"]["driver"], name, name, device, address=address))
     return found
 
 

@@ -66,7 +66,7 @@ def test_an_interrupted_run_keeps_the_kinds_that_it_has_to_prune():
 @settings(max_examples=30, deadline=None)
 @given(claims_strategies.sites())
 def test_removal_looks_for_every_kind_of_a_site(values):
-    kinds = {apply_set.group_kind(one) for one in claims_strategies.compiled(values).objects}
+    kinds = {apply_set.group_kind(manifest) for manifest in claims_strategies.compiled(values).objects}
     assert kinds <= {*apply_set.WRITTEN, "Namespace"}  # namespaces are never removed
 
 

@@ -52,7 +52,7 @@ def board(form: str) -> Values:
 def replaced_card(form: str) -> Values:
     """The board with another card in the same slot."""
     changed = board(form)
-    nic = next(one for one in changed["nics"] if one["rdma_devices"] and not one["default_route"])
+    nic = next(entry for entry in changed["nics"] if entry["rdma_devices"] and not entry["default_route"])
     nic["model"], nic["firmware"] = "another ConnectX-7", "28.40.1000"
     for device in changed["rdma_devices"]:
         if device["name"] in nic["rdma_devices"]:
@@ -83,7 +83,7 @@ def count_pairs(old: SimulatedNode, machine: Values, form: str) -> tuple[int, in
     node.allocated, node.board = {}, board_map(machine)
     node.offers = offers("node", machine, FORMS[form][2])
     node.pf_of = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
-    node.rdma_addresses = {one.address for one in node.offers}
+    node.rdma_addresses = {offer.address for offer in node.offers}
     node.allocate_all()
     right = sum(node.board.level(gpu, nic) == "PIX" for gpu, nic in node.allocated_pairs())
     return len(node.allocated), right
@@ -92,7 +92,7 @@ def count_pairs(old: SimulatedNode, machine: Values, form: str) -> tuple[int, in
 def rendered(form: str, machine: Values) -> SimulatedNode:
     node = SimulatedNode(site([GPU, NIC], FORMS[form][2]), {"node": machine})
     assert [use.form for use in node.site.boards] == [form]
-    (made,) = (one for one in node.site.objects if one["kind"] == "ResourceClaimTemplate")
+    (made,) = (manifest for manifest in node.site.objects if manifest["kind"] == "ResourceClaimTemplate")
     assert made["metadata"]["annotations"][NEAREST_ANNOTATION], "dra_apply would not replace it"
     return node
 

@@ -90,15 +90,15 @@ def real_rows(folder: Path) -> list[str]:
     """The rows of real nodes: with DRANET as recorded, and with lanewise.dev instead of it."""
     rows = []
     gpu: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
-    for name in (one for one in recorded.NODES if one != "aks-mi300x"):  # no driver published the GPUs of this node
+    for name in (node for node in recorded.NODES if node != "aks-mi300x"):  # no driver published the GPUs of this node
         for overrides in ((), recorded.OVERRIDES) if name == "aks-gb300" else ((),):
             machine = recorded.facts_of(name, folder, overrides)
             for driver, version in (("dra.net", "1.4.0"), ("lanewise.dev", "1.0.0")):
                 of = {**gpu, driver: {"version": version}}
                 published = recorded.offers_of(name)
                 if driver == "lanewise.dev":
-                    published = [one for one in published if one.driver in gpu]
-                    published += [one for one in offers(name, machine, of) if one.driver == driver]
+                    published = [device for device in published if device.driver in gpu]
+                    published += [offer for offer in offers(name, machine, of) if offer.driver == driver]
                 cells = [pairs(machine, group, of, published) for _title, group in COLUMNS]
                 with_overrides = " and overrides" if overrides else ""
                 rows.append(f"| `{name}`, `{driver}`{with_overrides} | {len(machine['gpus'])} | {' | '.join(cells)} |")

@@ -143,7 +143,7 @@ THEIRS = {"gpu.nvidia.com": {"version": "25.12.0"}, "dra.net": {"version": "1.4.
 def test_slices_in_a_file_replace_probed_nodes(folder: Folder) -> None:
     """The file has the format of kubectl. The report in the same folder is ignored."""
     folder.report("report")
-    items = [one for name in ("eks-p4d", "oke-gb200") for one in json.loads((SLICES / f"{name}.json").read_text())]
+    items = [entry for name in ("eks-p4d", "oke-gb200") for entry in json.loads((SLICES / f"{name}.json").read_text())]
     (folder.path / "published.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     pair = {"name": "pair", "namespace": "training", "align": "pcie_root", "devices": devices}

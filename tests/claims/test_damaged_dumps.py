@@ -135,7 +135,7 @@ def _queue() -> list[Object]:
         {"kind": "LocalQueue", "metadata": _meta("jobs", "team"), "spec": {"clusterQueue": "red"}},
         {"kind": "ResourceFlavor", "metadata": _meta("any"), "spec": flavor},
     ]
-    return [{"apiVersion": kueue.API_VERSION, **one} for one in objects]
+    return [{"apiVersion": kueue.API_VERSION, **manifest} for manifest in objects]
 
 
 def _dump() -> dict[str, list[Object]]:
@@ -178,8 +178,8 @@ def _dump() -> dict[str, list[Object]]:
     ]
     objects[8]["spec"] = {"selectors": [{"cel": {"expression": expression}}]}
     found: dict[str, list[Object]] = {}
-    for one in objects:
-        found.setdefault(one["kind"], []).append({key: value for key, value in one.items() if key != "kind"})
+    for manifest in objects:
+        found.setdefault(manifest["kind"], []).append({key: value for key, value in manifest.items() if key != "kind"})
     return found
 
 
@@ -261,8 +261,8 @@ def test_the_undamaged_dump_gives_a_complete_answer(engine: Engine) -> None:
     """The tests below compare with this answer."""
     fleet, found = _plan(engine, _dump())
     assert (found.total, fleet.upper_bound_notes) == (1, ()) and found.quota.startswith("ClusterQueue red leaves gpus")
-    assert sum(one.count for one in found.nodes.values()) == 3
-    stored = {kind: [snapshot_of({"kind": kind, **one}) for one in items] for kind, items in _dump().items()}
+    assert sum(node.count for node in found.nodes.values()) == 3
+    stored = {kind: [snapshot_of({"kind": kind, **item}) for item in items] for kind, items in _dump().items()}
     assert _plan(engine, stored)[1] == found
 
 
@@ -273,9 +273,9 @@ def test_a_damaged_dump_is_refused_or_counted(engine: Engine, damages: list[tupl
     try:
         _fleet, found = _plan(engine, _damaged(damages))
     except Problems as refused:
-        for one in refused.problems:
-            assert one.path.partition("[")[0] in _dump() or one.path.startswith("workload w"), one
-            assert "." in one.path or one.path.endswith("]") and one.message, one
+        for problem in refused.problems:
+            assert problem.path.partition("[")[0] in _dump() or problem.path.startswith("workload w"), problem
+            assert "." in problem.path or problem.path.endswith("]") and problem.message, problem
     except ValueError as error:
         assert _named(str(error)), error
     else:
@@ -334,7 +334,9 @@ INCOMPLETE = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "reported", "at_least", "at_most"), INCOMPLETE, ids=[one[1] for one in INCOMPLETE])
+@pytest.mark.parametrize(
+    ("damage", "reported", "at_least", "at_most"), INCOMPLETE, ids=[entry[1] for entry in INCOMPLETE]
+)
 def test_missing_parts_of_a_cluster_are_reported_and_make_counts_bounds(
     engine: Engine, damage: t.Any, reported: str, at_least: bool, at_most: bool
 ) -> None:
@@ -370,8 +372,8 @@ def test_devices_allocated_by_other_schedulers_are_in_use(engine: Engine) -> Non
     assert any("gpu-0 is allocated to two claims, team/c and team/theirs" in note for note in found.notes)
     other = workload({**entry, "pod": {**POD, "schedulerName": "volcano"}}, templates_of(objects))
     (found,) = fits.fit(fleet, [other], engine)
-    assert found.at_least and found.at_most and any("placed by scheduler volcano" in one for one in found.notes)
+    assert found.at_least and found.at_most and any("placed by scheduler volcano" in item for item in found.notes)
 
 
 def _last(path: Path) -> str:
-    return [one for one in path if isinstance(one, str)][-1]
+    return [entry for entry in path if isinstance(entry, str)][-1]

@@ -280,7 +280,9 @@ def test_the_reference_names_the_feature_gates_of_each_driver():
         since = f"after {gate.since[1:]}" if gate.since.startswith(">") else gate.since or "-"
         return [since, "on" if gate.default else "off", ", ".join(gate.excludes) or "-", ", ".join(gate.needs) or "-"]
 
-    expected = {f"{one.name} {name}": cell(gate) for one in DRIVERS.values() for name, gate in one.gates.items()}
+    expected = {
+        f"{driver.name} {name}": cell(gate) for driver in DRIVERS.values() for name, gate in driver.gates.items()
+    }
     assert rows("Feature gates of drivers") == expected
 
 

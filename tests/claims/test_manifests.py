@@ -106,7 +106,7 @@ def test_a_claim_with_settings_that_its_class_does_not_allow_is_an_error(check: 
     foreign["metadata"]["namespace"] = "other"
     answer = check(hopping, wide, right, foreign, guarded, fail=False)
     at = "spec.devices.config[0].opaque.parameters"
-    assert [(one["path"].partition(": ")[2], one["rule"]) for one in answer["problems"]] == [
+    assert [(problem["path"].partition(": ")[2], problem["rule"]) for problem in answer["problems"]] == [
         (f"ResourceClaim training/hop: {at}.vf", "tenancy"),
         (f"ResourceClaim training/wide: {at}.mtu", "tenancy"),
         ("ResourceClaim other/foreign: spec.devices.requests[0]", "tenancy"),

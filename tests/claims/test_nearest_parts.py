@@ -39,8 +39,8 @@ def machine(vfs: int = 0) -> Values:
     for number, gpu in enumerate(board.gpus):
         for nic in board.nics:
             level = "PIX" if nic == fabric[(number + 3) % len(board.gpus)] else "SYS"
-            one, other = position[gpu], position[nic]
-            found["affinity"]["levels"][one][other] = found["affinity"]["levels"][other][one] = level
+            row, column = position[gpu], position[nic]
+            found["affinity"]["levels"][row][column] = found["affinity"]["levels"][column][row] = level
     rules = [{"select": {"address": address}, "num_vfs": vfs} for address in fabric]
     for address in fabric if vfs else ():
         sriov = {
@@ -83,7 +83,9 @@ class Site:
         held: list[Result] = []
         found, engine = [], Engine()
         while isinstance(answer := allocate([self.spec], self.classes, self.offers, engine, held=held), Allocation):
-            gpu, nic = (next(one for one in answer.results if one.request.startswith(name)) for name in ("gpu", "nic"))
+            gpu, nic = (
+                next(result for result in answer.results if result.request.startswith(name)) for name in ("gpu", "nic")
+            )
             found.append((gpu.offer.address, nic.offer.address))
             held += answer.results
         return found
@@ -112,10 +114,12 @@ def test_mig_partitions_share_the_vfs_of_their_gpu() -> None:
     partition = {**GPU, "where": {"partition": "1g.10gb"}}
     site = Site(known, [partition, {"name": "nic", "kind": "vf"}], drivers)
     # NVIDIA's driver publishes three partitions on each GPU
-    site.offers = [_as_existing(one) for one in site.offers if not one.possible or one.device["name"][-1] in "012"]
+    site.offers = [
+        _as_existing(offer) for offer in site.offers if not offer.possible or offer.device["name"][-1] in "012"
+    ]
     pairs = site.pairs()
     assert len(pairs) == 24 and site.right(pairs)
-    assert {len([1 for gpu, _nic in pairs if gpu == one]) for one in site.board.gpus} == {3}
+    assert {len([1 for gpu, _nic in pairs if gpu == entry]) for entry in site.board.gpus} == {3}
 
 
 def _as_existing(offer: Offer) -> Offer:

@@ -51,7 +51,7 @@ def test_a_refusal_examines_few_devices(monkeypatch: pytest.MonkeyPatch) -> None
 
     for number in range(REFUSALS):
         description, refusal = refusals.refusal(counted, HARD[number % len(HARD)])
-        examined = sum(one.examined for one in searches)
+        examined = sum(search.examined for search in searches)
         assert examined <= MAX_EXAMINED + SLACK, (description, refusal.reason, examined)
         max_examined = max(max_examined, examined)
         long += examined > SEARCH_BUDGET // 4

@@ -30,7 +30,7 @@ def test_planned_vfs_equal_those_that_the_kernel_creates(tmp_path: Path) -> None
     without = {
         **facts,
         "nics": kept,
-        "functions": {key: one for key, one in facts["functions"].items() if key not in vf_addresses},
+        "functions": {key: function for key, function in facts["functions"].items() if key not in vf_addresses},
     }
     rules = [{"select": {"driver": "mlx5_*"}, "num_vfs": 2}, {"select": {"address": [pf]}, "num_vfs": "8"}]
     planned = with_planned_vfs(without, rules)

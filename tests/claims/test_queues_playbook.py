@@ -55,7 +55,7 @@ def test_the_example_of_the_guide_has_the_documented_output(folder: Folder) -> N
     assert not (folder.path / "kubernetes").exists()  # the claims are compiled, not written
     assert "changed=0" in _run(folder)
     queues = list(yaml.safe_load_all((dest / "manifests/cluster/clusterqueues.yaml").read_text()))
-    assert [one["metadata"]["name"] for one in queues] == ["red", "blue"]
+    assert [queue["metadata"]["name"] for queue in queues] == ["red", "blue"]
 
 
 def test_files_are_not_changed_if_there_are_errors(folder: Folder) -> None:

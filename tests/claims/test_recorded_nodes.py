@@ -32,9 +32,9 @@ def test_predicted_devices_equal_the_recorded_ones(name: str, tmp_path: Path) ->
 
     def seen(given: list[Offer]) -> dict[tuple[str, str], Values]:
         return {
-            (one.driver, one.address): {key: one.device["attributes"].get(key) for key in compared}
-            for one in given
-            if not one.possible
+            (device.driver, device.address): {key: device.device["attributes"].get(key) for key in compared}
+            for device in given
+            if not device.possible
         }
 
     assert seen(offers(name, recorded.facts_of(name, tmp_path), DRIVERS)) == seen(recorded.offers_of(name))
@@ -44,15 +44,15 @@ def test_predicted_devices_equal_the_recorded_ones(name: str, tmp_path: Path) ->
 def test_dranet_published_the_predicted_attributes(name: str, tmp_path: Path) -> None:
     """This compares the names, types and values of all attributes, except those from the cloud's metadata service."""
     predicted = offers(name, recorded.facts_of(name, tmp_path), {"dra.net": DRIVERS["dra.net"]})
-    ours = {one.address: one for one in predicted if not one.possible}
-    real = {one.address: one for one in recorded.offers_of(name) if one.driver == "dra.net"}
+    ours = {device.address: device for device in predicted if not device.possible}
+    real = {device.address: device for device in recorded.offers_of(name) if device.driver == "dra.net"}
     assert ours.keys() == real.keys() and real
-    for address, one in ours.items():
+    for address, our in ours.items():
         given = {key: value for key, value in real[address].device["attributes"].items() if ".dra.net/" not in key}
-        expected = one.device["attributes"]
-        missing = (expected.keys() | one.unknown) - given.keys()
-        assert one.device["name"] == real[address].device["name"]
-        assert not given.keys() - expected.keys() - one.unknown and missing <= LEFT_OUT | MISSING.get(name, set())
+        expected = our.device["attributes"]
+        missing = (expected.keys() | our.unknown) - given.keys()
+        assert our.device["name"] == real[address].device["name"]
+        assert not given.keys() - expected.keys() - our.unknown and missing <= LEFT_OUT | MISSING.get(name, set())
         for key in given.keys() & expected.keys():
             same = given[key].keys() == expected[key].keys()
-            assert same and (key in one.assumed | NAMES or given[key] == expected[key]), (address, key)
+            assert same and (key in our.assumed | NAMES or given[key] == expected[key]), (address, key)

@@ -34,9 +34,9 @@ LATE_SECONDS = 20.0
 def prepare(plane: ControlPlane, all_boards: t.Iterable[Board]) -> None:
     """Create the namespace and the boards' device classes."""
     plane.add_namespace(NAMESPACE)
-    classes = {name: one for board in all_boards for name, one in board.classes.items()}
-    for one in classes.values():
-        plane.expect("POST", f"{RESOURCE}/deviceclasses", one)
+    classes = {name: entry for board in all_boards for name, entry in board.classes.items()}
+    for deviceclass in classes.values():
+        plane.expect("POST", f"{RESOURCE}/deviceclasses", deviceclass)
 
 
 @dataclass
@@ -81,25 +81,25 @@ class Node:
     def __init__(self, plane: ControlPlane, board: Board, engine: t.Any, seed: int) -> None:
         self.plane, self.board, self.engine = plane, board, engine
         self.rng = random.Random(f"{seed} {board.name}")
-        self.offers = [Server(plane.version).stored(one) for one in board.offers]
+        self.offers = [Server(plane.version).stored(offer) for offer in board.offers]
         self.live: dict[str, list[Result]] = {}
         self.counts = Counts()
         plane.add_node(board.name)
-        for one in slices(self.offers):
-            assert not validate(one, plane.version)
-            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+        for resource_slice in slices(self.offers):
+            assert not validate(resource_slice, plane.version)
+            plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
 
     # free devices, without asking the scheduler
 
     def _unallocated(self, addresses: t.Iterable[str]) -> set[str]:
-        held = {one.offer.address for results in self.live.values() for one in results}
-        return {one for one in addresses if one not in held}
+        held = {result.offer.address for results in self.live.values() for result in results}
+        return {address for address in addresses if address not in held}
 
     def free(self) -> tuple[set[str], set[str]]:
         """The addresses of free GPUs and free RDMA NICs that a pod could get."""
-        untainted = [one for one in self.offers if not one.device.get("taints")]
-        usable = {one.address for one in untainted}
-        gpus, nics = boards.gpus_of(untainted), [one for one in self.board.nics if one in usable]
+        untainted = [offer for offer in self.offers if not offer.device.get("taints")]
+        usable = {device.address for device in untainted}
+        gpus, nics = boards.gpus_of(untainted), [nic for nic in self.board.nics if nic in usable]
         return self._unallocated(gpus), self._unallocated(nics)
 
     # one claim
@@ -144,7 +144,7 @@ class Node:
         self.counts.late += bool(first_rejection)
         devices = self.board.devices
         results = answer["status"]["allocation"]["devices"]["results"]
-        return [(one["request"], devices[one["driver"], one["device"]]) for one in results], ""
+        return [(result["request"], devices[result["driver"], result["device"]]) for result in results], ""
 
     def stop(self, name: str) -> None:
         self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
@@ -157,7 +157,7 @@ class Node:
     def check_claim(self, name: str, spec: Object, count: int) -> None:
         """Submit one claim and compare the scheduler's decision with the map and with the offline allocator."""
         board, counts = self.board, self.counts
-        held = [one for results in self.live.values() for one in results]
+        held = [result for results in self.live.values() for result in results]
         predicted = allocate([spec], board.classes, self.offers, self.engine, held=held)
         gpus, nics = self.free()
         kind = next(iter(request["name"] for request in spec["devices"]["requests"]))
@@ -169,7 +169,9 @@ class Node:
             counts.faults.append(f"{state}: {'bound' if got else 'pending'}, unlike in the map; {message}")
         if "timed out" in message:
             counts.faults.append(f"{state}: {message}")
-        expected = [(one.request, one.id) for one in predicted.results] if isinstance(predicted, Allocation) else []
+        expected = (
+            [(result.request, result.id) for result in predicted.results] if isinstance(predicted, Allocation) else []
+        )
         if expected != [(request, identify(offer)) for request, offer in got]:
             counts.faults.append(f"{state}: offline {predicted}, scheduler {got}")
         if count:

@@ -51,8 +51,8 @@ def _class(name: str, expression: str) -> Object:
 
 
 CLASSES = {
-    one["metadata"]["name"]: one
-    for one in (
+    entry["metadata"]["name"]: entry
+    for entry in (
         _class(
             "board-nvidia", 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
         ),
@@ -87,7 +87,7 @@ class Board:
     @functools.cached_property
     def devices(self) -> dict[tuple[str, str], Offer]:
         """The offers, by driver and device name."""
-        return {(one.driver, one.device["name"]): one for one in self.offers if not one.possible}
+        return {(offer.driver, offer.device["name"]): offer for offer in self.offers if not offer.possible}
 
     def single(self, kind: str) -> Object:
         """A claim for one GPU or NIC."""
@@ -157,7 +157,7 @@ def matching_claim(classes: tuple[str, str], attribute: str, count: int) -> Obje
     requests, constraints = [], []
     for pair in range(count):
         both = [f"gpu-{pair}", f"nic-{pair}"]
-        requests += [{"name": name, "exactly": {"deviceClassName": one}} for name, one in zip(both, classes)]
+        requests += [{"name": name, "exactly": {"deviceClassName": entry}} for name, entry in zip(both, classes)]
         constraints.append({"matchAttribute": attribute, "requests": both})
     return {"devices": {"requests": requests, "constraints": constraints}}
 
@@ -175,44 +175,44 @@ def address_of(device: Object) -> str:
 def recorded(name: str, node: str) -> list[Offer]:
     """The devices of a real node."""
     return [
-        Offer(one["spec"]["driver"], node, node, device, address=address_of(device))
-        for one in json.loads((RECORDED / f"{name}.json").read_text())
-        for device in one["spec"]["devices"]
+        Offer(entry["spec"]["driver"], node, node, device, address=address_of(device))
+        for entry in json.loads((RECORDED / f"{name}.json").read_text())
+        for device in entry["spec"]["devices"]
     ]
 
 
 def rdma_nics(published: t.Iterable[Offer], kind: str = "pf") -> list[str]:
     """The addresses of the RDMA NICs, or with the kind `vf` of all VFs."""
     found = []
-    for one in published:
-        values = one.device["attributes"]
-        flag = values.get("rdma" if one.driver == "lanewise.dev" else "dra.net/rdma", {})
+    for device in published:
+        values = device.device["attributes"]
+        flag = values.get("rdma" if device.driver == "lanewise.dev" else "dra.net/rdma", {})
         type_ = values.get("type", {}).get("string")
-        if one.driver in NIC_CLASSES and (type_ == "vf" if kind == "vf" else type_ != "vf" and flag.get("bool")):
-            found.append(one.address)
+        if device.driver in NIC_CLASSES and (type_ == "vf" if kind == "vf" else type_ != "vf" and flag.get("bool")):
+            found.append(device.address)
     return found
 
 
 def gpus_of(published: t.Iterable[Offer]) -> list[str]:
     """The addresses of whole GPUs."""
-    return [one.address for one in published if one.driver in GPU_CLASSES and not one.possible]
+    return [device.address for device in published if device.driver in GPU_CLASSES and not device.possible]
 
 
 def with_lanewise(recorded_offers: t.Iterable[Offer], pairs: Map) -> list[Offer]:
     """A real node's devices, with NICs of lanewise.dev instead of DRANET's. The new NICs publish the map."""
     result = []
-    for one in recorded_offers:
-        if one.driver == "dra.net":
-            near = ",".join(gpu for gpu, nics in pairs.items() if one.address in nics)
+    for offer in recorded_offers:
+        if offer.driver == "dra.net":
+            near = ",".join(gpu for gpu, nics in pairs.items() if offer.address in nics)
             attributes = {
-                PCI_BUS_ID: {"string": one.address},
+                PCI_BUS_ID: {"string": offer.address},
                 "type": {"string": "pf"},
-                "rdma": one.device["attributes"]["dra.net/rdma"],
+                "rdma": offer.device["attributes"]["dra.net/rdma"],
                 **({"nearestGPUs": {"string": near}, "nearestGPULevel": {"string": "PIX"}} if near else {}),
             }
-            device = {"name": one.device["name"], "attributes": attributes}
-            one = Offer("lanewise.dev", one.pool, one.node, device, address=one.address)
-        result.append(one)
+            device = {"name": offer.device["name"], "attributes": attributes}
+            offer = Offer("lanewise.dev", offer.pool, offer.node, device, address=offer.address)
+        result.append(offer)
     return sorted(result, key=lambda offer: offer.driver)
 
 
@@ -220,7 +220,7 @@ def board_of_alternatives(
     name: str, published: list[Offer], pairs: Map, attribute: str, form: str = "nearestGPUs"
 ) -> Board:
     """A board whose claims are alternatives that select NICs by `nearestGPUs` or by address."""
-    nic = "dra.net" if any(one.driver == "dra.net" for one in published) else "lanewise.dev"
+    nic = "dra.net" if any(device.driver == "dra.net" for device in published) else "lanewise.dev"
     classes = ("board-nvidia", NIC_CLASSES[nic])
     where = "dra.net/pciAddress" if nic == "dra.net" else PCI_BUS_ID
     gpus = {gpu: _address(PCI_BUS_ID, [gpu]) for gpu in pairs}
@@ -240,7 +240,7 @@ def real_boards() -> list[Board]:
     """EKS p4d, AKS GB300 and OKE GB200: with lanewise.dev, and with DRANET if it publishes enough attributes."""
     found = []
     p4d = recorded("eks-p4d", "eks-p4d")
-    root = {one.address: one.device["attributes"][PCIE_ROOT]["string"] for one in p4d}
+    root = {device.address: device.device["attributes"][PCIE_ROOT]["string"] for device in p4d}
     same_root = {gpu: frozenset(nic for nic in rdma_nics(p4d) if root[nic] == root[gpu]) for gpu in gpus_of(p4d)}
     classes = ("board-nvidia", "board-dranet")
     claims = {count: matching_claim(classes, PCIE_ROOT, count) for count in range(1, MAX_PAIRS + 1)}
@@ -335,13 +335,22 @@ def compiled_board(name: str, probed: Object, kind: str = "rdma") -> Board | Non
             compiled = compile_site({"dra_claims_drivers": drivers, "dra_claims_templates": templates}, {name: probed})
         except Problems:
             continue
-        (claims[count],) = [one["spec"]["spec"] for one in compiled.objects if one["kind"] == "ResourceClaimTemplate"]
-        classes.update({one["metadata"]["name"]: one for one in compiled.objects if one["kind"] == "DeviceClass"})
+        (claims[count],) = [
+            manifest["spec"]["spec"] for manifest in compiled.objects if manifest["kind"] == "ResourceClaimTemplate"
+        ]
+        classes.update(
+            {
+                manifest["metadata"]["name"]: manifest
+                for manifest in compiled.objects
+                if manifest["kind"] == "DeviceClass"
+            }
+        )
     if not claims:
         return None
     prefix = f"board-{driver.split('.')[1]}-"  # boards of several vendors share a cluster
     classes = {
-        prefix + one: {**body, "metadata": {**body["metadata"], "name": prefix + one}} for one, body in classes.items()
+        prefix + deviceclass: {**body, "metadata": {**body["metadata"], "name": prefix + deviceclass}}
+        for deviceclass, body in classes.items()
     }
     for spec in claims.values():
         for request in spec["devices"]["requests"]:
@@ -358,7 +367,7 @@ def with_map(probed: Object, pairs: Map) -> Object:
     position = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
     rows = probed["affinity"]["levels"]
     nics = [nic["address"] for nic in probed["nics"] if not nic["physfn"]]
-    for gpu in [one["address"] for one in probed["gpus"]]:
+    for gpu in [entry["address"] for entry in probed["gpus"]]:
         for nic in nics:
             level = "PIX" if aligned(pairs, gpu, nic) else "SYS"
             rows[position[gpu]][position[nic]] = rows[position[nic]][position[gpu]] = level
@@ -391,4 +400,4 @@ def machine_boards() -> list[Board]:
         gpus = [gpu["address"] for gpu in probed["gpus"]]
         pairs = shuffled_map(gpus, fabric[: len(fabric) // len(gpus) * len(gpus)], seed)
         found.append(compiled_board(f"{name}-mixed", with_map(probed, pairs)))
-    return [one for one in found if one]
+    return [entry for entry in found if entry]

@@ -30,7 +30,7 @@ def steps(site: Site, number: int) -> t.Iterator[Object]:
 
 
 def _step(site: Site, kind: str, node: str, untouched: t.Sequence[str]) -> t.Iterator[Object]:
-    nics = [one.device["name"] for one in site.offers(node, {"lanewise.dev": {}})]
+    nics = [offer.device["name"] for offer in site.offers(node, {"lanewise.dev": {}})]
     claims = site.pods_on(node)
     if kind == "add":
         yield {"add": {"like": untouched[0] if untouched else node, "count": 2}}
@@ -66,7 +66,7 @@ def make(site: Site, step: Object) -> None:
         for number in range(value["count"]):
             site.add(f"{value['like']}-new-{number}", value["like"])
     elif kind == "release":
-        site.delete_pods([one.partition("/")[2] for one in value["claims"]])
+        site.delete_pods([claim.partition("/")[2] for claim in value["claims"]])
     else:
         if kind == "replace":  # a replacement first deletes the device's pods, and then its taint rule
             site.delete_pods(site.holders(value["node"], value["devices"]))
@@ -79,16 +79,16 @@ def make(site: Site, step: Object) -> None:
 def _publish(site: Site, kind: str, value: Object) -> None:
     """Publish some devices of a node in their changed form, or without them if they are lost."""
     listed = site.plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
-    for one in listed["items"]:
-        devices = one["spec"].get("devices") or []
-        if not any(each["name"] in value["devices"] for each in devices):
+    for item in listed["items"]:
+        devices = item["spec"].get("devices") or []
+        if not any(device["name"] in value["devices"] for device in devices):
             continue
-        one["spec"]["devices"] = [
-            each if each["name"] not in value["devices"] else _degraded(each, value)
-            for each in devices
-            if kind != "lose" or each["name"] not in value["devices"]
+        item["spec"]["devices"] = [
+            device if device["name"] not in value["devices"] else _degraded(device, value)
+            for device in devices
+            if kind != "lose" or device["name"] not in value["devices"]
         ]
-        site.plane.expect("PUT", f"{RESOURCE}/resourceslices/{one['metadata']['name']}", one)
+        site.plane.expect("PUT", f"{RESOURCE}/resourceslices/{item['metadata']['name']}", item)
 
 
 def _degraded(device: Object, value: Object) -> Object:

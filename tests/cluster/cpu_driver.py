@@ -136,20 +136,20 @@ class CpuDriver:
         if claim["metadata"]["uid"] != uid:
             raise ValueError(f"claim {namespace}/{name} was replaced: it does not have UID {uid}")
         results = claim["status"]["allocation"]["devices"]["results"]
-        cpu_results = [one for one in results if one["driver"] == NAME]
+        cpu_results = [result for result in results if result["driver"] == NAME]
         with self._lock:
             if uid not in self.assigned:
-                self.assigned[uid] = [cpu for one in cpu_results for cpu in self._choose(one)]
+                self.assigned[uid] = [cpu for cpu_result in cpu_results for cpu in self._choose(cpu_result)]
                 self._write()
         return [
             {
-                "request_names": [one["request"].partition("/")[0]],
-                "pool_name": one["pool"],
-                "device_name": one["device"],
+                "request_names": [cpu_result["request"].partition("/")[0]],
+                "pool_name": cpu_result["pool"],
+                "device_name": cpu_result["device"],
                 "cdi_device_ids": [f"{KIND}=claim-{uid}"],
-                "share_id": one.get("shareID", ""),
+                "share_id": cpu_result.get("shareID", ""),
             }
-            for one in cpu_results
+            for cpu_result in cpu_results
         ]
 
     def _choose(self, result: Object) -> list[int]:

@@ -12,6 +12,7 @@ InfiniBand.
 from __future__ import annotations
 
 import contextlib
+import operator
 import typing as t
 import urllib.request
 from pathlib import Path
@@ -87,11 +88,11 @@ class Dranet:
         return self.plane.log("dranet").read_text(errors="replace")
 
     def slices(self) -> list[Object]:
-        return [one for one in self.plane.expect("GET", SLICES)["items"] if one["spec"]["driver"] == NAME]
+        return [item for item in self.plane.expect("GET", SLICES)["items"] if item["spec"]["driver"] == NAME]
 
     def devices(self) -> dict[str, Object]:
         """The published devices by name."""
-        return {one["name"]: one for item in self.slices() for one in item["spec"].get("devices") or ()}
+        return {device["name"]: device for item in self.slices() for device in item["spec"].get("devices") or ()}
 
 
 class MachineNode:
@@ -118,18 +119,18 @@ class MachineNode:
     def _interfaces(self) -> None:
         ip("netns add machine")
         self._closing.callback(ip, "netns delete machine")
-        interfaces = sorted(self.facts["interfaces"], key=lambda one: one["ifindex"])
-        for one in interfaces:
-            if one["kind"] != "loopback":
-                self._add(one)
-        for one in interfaces:
-            if one["master"]:
-                ip(f"link set {one['name']} master {one['master']}")
-            if one["kind"] != "loopback" and one["operstate"] == "up":
-                ip(f"link set {one['name']} up")
-        for one in interfaces:
-            if one["default_route"]:
-                ip(f"-6 route append default via fe80::1 dev {one['name']} metric 1024")
+        interfaces = sorted(self.facts["interfaces"], key=operator.itemgetter("ifindex"))
+        for interface in interfaces:
+            if interface["kind"] != "loopback":
+                self._add(interface)
+        for interface in interfaces:
+            if interface["master"]:
+                ip(f"link set {interface['name']} master {interface['master']}")
+            if interface["kind"] != "loopback" and interface["operstate"] == "up":
+                ip(f"link set {interface['name']} up")
+        for interface in interfaces:
+            if interface["default_route"]:
+                ip(f"-6 route append default via fe80::1 dev {interface['name']} metric 1024")
 
     def _add(self, interface: Object) -> None:
         """Create an interface that is down. An interface without a PCI function becomes a bridge."""

@@ -135,7 +135,7 @@ class Driver:
 
     def devices(self) -> dict[str, Object]:
         """The published devices by name."""
-        return {one["name"]: one for item in self.slices() for one in item["spec"].get("devices", ())}
+        return {device["name"]: device for item in self.slices() for device in item["spec"].get("devices", ())}
 
     def log(self) -> str:
         return self.plane.log("driver").read_text()

@@ -117,9 +117,9 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)
-    for one in (source, target):
+    for entry in (source, target):
         with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            entry.shutdown(socket.SHUT_RDWR)
 
 
 def main(config: dict[str, t.Any]) -> None:

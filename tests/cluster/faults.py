@@ -170,7 +170,7 @@ class DranetSubject:
 
 
 def _interfaces(devices: t.Mapping[str, Object], attribute: str) -> set[str]:
-    return {one["attributes"].get(attribute, {}).get("string", "") for one in devices.values()}
+    return {device["attributes"].get(attribute, {}).get("string", "") for device in devices.values()}
 
 
 class Testbed:
@@ -236,7 +236,9 @@ class Testbed:
         self.plane.request("PATCH", f"{PODS}/{name}", {"metadata": {"annotations": {"poked": str(time.monotonic())}}})
         time.sleep(0.5)
         found = self.plane.expect("GET", f"{PODS}/{name}")["status"]
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in found.get("conditions", ()))
+        return any(
+            condition["type"] == "Ready" and condition["status"] == "True" for condition in found.get("conditions", ())
+        )
 
     def run(self, name: str, *claims: Object, privileged: bool = False) -> None:
         """Create a pod, and wait until it runs with its interface."""
@@ -281,12 +283,12 @@ class Testbed:
 
     def remaining(self) -> list[str]:
         """The names of the pods and claims that still exist."""
-        return [one["metadata"]["name"] for path in (PODS, CLAIMS) for one in self.plane.expect("GET", path)["items"]]
+        return [item["metadata"]["name"] for path in (PODS, CLAIMS) for item in self.plane.expect("GET", path)["items"]]
 
     def end_pods(self) -> str:
         """Delete all pods. Returns how the node then differs from its recorded state."""
-        for one in self.plane.expect("GET", PODS)["items"]:
-            self.delete(one["metadata"]["name"])
+        for item in self.plane.expect("GET", PODS)["items"]:
+            self.delete(item["metadata"]["name"])
         try:
             self.plane.wait_for(lambda: not self.remaining(), "the deletion of pods and claims", 2 * TIMEOUT_SECONDS)
         except Failed:
@@ -312,13 +314,13 @@ class Testbed:
         """Remove all pods and templates, and stop the driver, so that the next test starts from an empty node."""
         HOLD.unlink(missing_ok=True)
         self.forwarder.release()
-        for one in self.plane.expect("GET", PODS)["items"]:
-            self.delete(one["metadata"]["name"], grace=0)
+        for item in self.plane.expect("GET", PODS)["items"]:
+            self.delete(item["metadata"]["name"], grace=0)
         with contextlib.suppress(Failed):
             self.plane.wait_for(lambda: not self.remaining(), "the deletion of pods and claims", 2 * TIMEOUT_SECONDS)
         templates = f"{ours.API}/namespaces/default/resourceclaimtemplates"
-        for one in self.plane.expect("GET", templates)["items"]:
-            self.plane.expect("DELETE", f"{templates}/{one['metadata']['name']}")
+        for item in self.plane.expect("GET", templates)["items"]:
+            self.plane.expect("DELETE", f"{templates}/{item['metadata']['name']}")
         self.subject.stop()
 
     def log(self) -> str:
@@ -326,7 +328,7 @@ class Testbed:
 
 
 def links() -> set[str]:
-    return {one["ifname"] for one in json.loads(ip("-json link"))}
+    return {entry["ifname"] for entry in json.loads(ip("-json link"))}
 
 
 #: The names that the tables in the documentation use for fields of ip(8).

@@ -98,9 +98,11 @@ _COMPILED = compile_site(
         ],
     }
 ).objects
-CLASSES = {one["metadata"]["name"]: one for one in _COMPILED if one["kind"] == "DeviceClass"}
+CLASSES = {manifest["metadata"]["name"]: manifest for manifest in _COMPILED if manifest["kind"] == "DeviceClass"}
 SPECS: dict[str, Object] = {
-    one["metadata"]["name"]: one["spec"]["spec"] for one in _COMPILED if one["kind"] == "ResourceClaimTemplate"
+    manifest["metadata"]["name"]: manifest["spec"]["spec"]
+    for manifest in _COMPILED
+    if manifest["kind"] == "ResourceClaimTemplate"
 }
 
 
@@ -169,7 +171,7 @@ class Site:
             self._use()
 
     def _use(self) -> None:
-        names = [one for one in COUNTED[self.kind] if one not in ("all-gpus", "three-pairs")]
+        names = [entry for entry in COUNTED[self.kind] if entry not in ("all-gpus", "three-pairs")]
         for _index in range(self.rng.randint(0, 3 * len(self.nodes))):
             self.start(self.rng.choice(names))
         self.wait_decided()
@@ -197,7 +199,7 @@ class Site:
         found = facts(self.machines[node])
         if self.kind != "nics":
             return found
-        ethernet = {**found, "nics": [{**one, "link_layer": "ethernet"} for one in found["nics"]]}
+        ethernet = {**found, "nics": [{**nic, "link_layer": "ethernet"} for nic in found["nics"]]}
         return with_setting(ethernet, [DIVIDED])
 
     def drivers(self) -> Object:
@@ -208,15 +210,15 @@ class Site:
         return list(offers(node, self.facts(node), drivers or self.drivers()))
 
     def publish(self, node: str, drivers: Object | None = None) -> None:
-        for one in slices(self.offers(node, drivers)):
-            self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+        for resource_slice in slices(self.offers(node, drivers)):
+            self.plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
 
     def add(self, name: str, like: str) -> None:
         """Add a node with the machine, labels, taints and capacity of another one."""
         old = self.plane.expect("GET", f"/api/v1/nodes/{like}")
         labels = {key: old["metadata"]["labels"][key] for key in ("fleet", "zone")}
         self.plane.add_node(name, labels)
-        taints = [one for one in old["spec"].get("taints", ()) if not one["key"].startswith("node.kubernetes.io")]
+        taints = [taint for taint in old["spec"].get("taints", ()) if not taint["key"].startswith("node.kubernetes.io")]
         self.plane.expect("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": taints}}, MERGE)
         status = {"status": {key: old["status"][key] for key in ("allocatable", "capacity")}}
         self.plane.expect("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
@@ -233,15 +235,15 @@ class Site:
 
     def pods_on(self, node: str) -> list[str]:
         """The pods on a node; each has a claim of the same name."""
-        return [one["metadata"]["name"] for one in self.pods() if one["spec"].get("nodeName") == node]
+        return [pod["metadata"]["name"] for pod in self.pods() if pod["spec"].get("nodeName") == node]
 
     def holders(self, node: str, devices: t.Collection[str]) -> list[str]:
         """The names of the claims that hold one of these devices of a node."""
         return [
             claim["metadata"]["name"]
             for claim in self.plane.expect("GET", CLAIMS)["items"]
-            for one in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
-            if one["pool"] == node and one["device"] in devices
+            for result in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
+            if result["pool"] == node and result["device"] in devices
         ]
 
     def _taint(self) -> None:
@@ -249,8 +251,8 @@ class Site:
         for node in self.nodes:
             if self.rng.random() > 0.15:
                 continue
-            one = self.rng.choice(self.offers(node, {"lanewise.dev": {}}))
-            selector = {"driver": one.driver, "pool": one.pool, "device": one.device["name"]}
+            offer = self.rng.choice(self.offers(node, {"lanewise.dev": {}}))
+            selector = {"driver": offer.driver, "pool": offer.pool, "device": offer.device["name"]}
             spec = {"deviceSelector": selector, "taint": {"key": "example.com/broken", "effect": "NoSchedule"}}
             self.plane.expect("POST", RULES, {"metadata": {"name": f"{self.name}-{node}"}, "spec": spec})
 
@@ -324,7 +326,7 @@ class Site:
             kinds.append(("DeviceTaintRule", "resource.k8s.io/v1", RULES))
         found = []
         for kind, version, path in kinds:
-            found += [{"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]]
+            found += [{"apiVersion": version, "kind": kind, **item} for item in self.plane.expect("GET", path)["items"]]
         return found
 
     def delete_pods(self, names: t.Iterable[str]) -> None:

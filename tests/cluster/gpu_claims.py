@@ -56,13 +56,13 @@ def apply(node: Node, site_variables: Object, facts: Object | None = None) -> Si
     claims are not checked against its devices."""
     site = compile_site(site_variables, {node.name: facts} if facts else {})
     paths = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES, "ResourceClaim": CLAIMS}
-    for one in site.objects:
-        if one["kind"] in paths:
-            path = f"{paths[one['kind']]}/{one['metadata']['name']}?fieldManager=test&force=true"
-            node.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
+    for manifest in site.objects:
+        if manifest["kind"] in paths:
+            path = f"{paths[manifest['kind']]}/{manifest['metadata']['name']}?fieldManager=test&force=true"
+            node.plane.expect("PATCH", path, manifest, "application/apply-patch+yaml")
     return site
 
 
 def remove_templates(node: Node) -> None:
-    for one in node.plane.expect("GET", TEMPLATES)["items"]:
-        node.plane.expect("DELETE", f"{TEMPLATES}/{one['metadata']['name']}")
+    for item in node.plane.expect("GET", TEMPLATES)["items"]:
+        node.plane.expect("DELETE", f"{TEMPLATES}/{item['metadata']['name']}")

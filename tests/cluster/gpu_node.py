@@ -97,8 +97,8 @@ class GpuNode:
     def close(self) -> None:
         """Stop the drivers and remove what they have published, and the interfaces."""
         self._closing.close()
-        for one in self.plane.expect("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]:
-            self.plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{one['metadata']['name']}")
+        for item in self.plane.expect("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]:
+            self.plane.request("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{item['metadata']['name']}")
 
     def _run(self) -> None:
         """Run the driver of this collection as a process, on the machine's tree."""
@@ -140,7 +140,7 @@ class GpuNode:
         ip("netns add switch")
         self._closing.callback(ip, "netns delete switch")
         interfaces = {entry["name"]: entry for entry in self.facts["interfaces"]}
-        for number, nic in enumerate(one for one in self.facts["nics"] if not one["default_route"]):
+        for number, nic in enumerate(item for item in self.facts["nics"] if not item["default_route"]):
             for name in nic["interfaces"]:
                 mac = interfaces[name]["permanent_mac"]
                 ip(f"link add {name} address {mac} type veth peer name wire{number} netns switch")

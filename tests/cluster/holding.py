@@ -72,9 +72,9 @@ class Fleet:
         """A ReplicaSet with one pod, which starts on `node`. After an eviction, its new pod can start on any node.
         `more` are fields of the pod's spec."""
         labels = {"app": name}
-        others = [one for one in self.nodes if one != node]
-        for one in others:
-            self.cordon(one, True)
+        others = [entry for entry in self.nodes if entry != node]
+        for other in others:
+            self.cordon(other, True)
         before = len(self.where())
         body = {
             "apiVersion": "apps/v1",
@@ -88,28 +88,28 @@ class Fleet:
         }
         self.plane.expect("POST", f"/apis/apps/v1/namespaces/{self.namespace}/replicasets", body)
         self.bound(before + 1)
-        for one in others:
-            self.cordon(one, False)
+        for other in others:
+            self.cordon(other, False)
 
     def cordon(self, node: str, cordoned: bool) -> None:
         self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned}})
 
     def mark_running(self, app: str) -> None:
         """Mark the pods of a ReplicaSet as running, as a kubelet would: disruption budgets count only running pods."""
-        for one in self.plane.expect("GET", f"{self.pods_at}?labelSelector=app%3D{app}")["items"]:
+        for item in self.plane.expect("GET", f"{self.pods_at}?labelSelector=app%3D{app}")["items"]:
             status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-            path = f"{self.pods_at}/{one['metadata']['name']}/status"
+            path = f"{self.pods_at}/{item['metadata']['name']}/status"
             self.plane.expect("PATCH", path, {"status": status})
 
     def uids(self) -> dict[str, str]:
         """The name of each pod by its UID."""
         items = self.plane.expect("GET", self.pods_at)["items"]
-        return {one["metadata"]["uid"]: one["metadata"]["name"] for one in items}
+        return {item["metadata"]["uid"]: item["metadata"]["name"] for item in items}
 
     def where(self) -> dict[str, str]:
         """The node of each pod that is bound."""
         items = self.plane.expect("GET", self.pods_at)["items"]
-        return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if one["spec"].get("nodeName")}
+        return {item["metadata"]["name"]: item["spec"]["nodeName"] for item in items if item["spec"].get("nodeName")}
 
     def clear(self) -> None:
         """Remove all ReplicaSets and pods, and wait until their claims are deleted."""
@@ -146,15 +146,15 @@ class Fleet:
     def devices(self, pod: str) -> set[str]:
         """The devices of the pod's claims, as driver/pool/device."""
         status = self.plane.expect("GET", f"{self.pods_at}/{pod}")["status"]
-        names = [one["resourceClaimName"] for one in status["resourceClaimStatuses"]]
+        names = [entry["resourceClaimName"] for entry in status["resourceClaimStatuses"]]
         claims = [self.plane.expect("GET", f"{self.claims_at}/{name}") for name in names]
-        results = [one for claim in claims for one in claim["status"]["allocation"]["devices"]["results"]]
-        return {"/".join((one["driver"], one["pool"], one["device"])) for one in results}
+        results = [result for claim in claims for result in claim["status"]["allocation"]["devices"]["results"]]
+        return {"/".join((result["driver"], result["pool"], result["device"])) for result in results}
 
     def rules(self, key: str = KEY) -> list[Object]:
         """The DeviceTaintRules whose taint has this key, by default the key of holds."""
         items = self.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]
-        return [one for one in items if one["spec"]["taint"]["key"] == key]
+        return [item for item in items if item["spec"]["taint"]["key"] == key]
 
 
 def _slice(node: str, count: int) -> Object:

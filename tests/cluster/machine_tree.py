@@ -107,7 +107,7 @@ class MachineTree:
         if any(self.nearest(gpu) == FAR for gpu in seen.gpus):
             return False
         first = seen.gpus[0]  # on a board, the nearest NICs of all GPUs are at the same level
-        locations = [collections.Counter(self.location(first, one) for one in addresses) for addresses in seen]
+        locations = [collections.Counter(self.location(first, address) for address in addresses) for addresses in seen]
         return len({self.nearest(gpu) for gpu in seen.gpus}) == 1 and locations[0] == locations[1]
 
     def room(self, gpus: t.Iterable[str], nics: t.Iterable[str]) -> int:
@@ -116,6 +116,6 @@ class MachineTree:
         if not gpus:
             return 0
         locations = [
-            collections.Counter(self.location(gpus[0], one) for one in addresses) for addresses in (gpus, nics)
+            collections.Counter(self.location(gpus[0], address) for address in addresses) for addresses in (gpus, nics)
         ]
         return (locations[0] & locations[1]).total()

@@ -34,16 +34,16 @@ def environment(node: Node, pod: str) -> dict[str, str]:
 
 
 def links(node: Node, pod: str) -> dict[str, Object]:
-    return {one["ifname"]: one for one in json.loads(node.execute(pod, "ip", "-json", "address"))}
+    return {entry["ifname"]: entry for entry in json.loads(node.execute(pod, "ip", "-json", "address"))}
 
 
 def faults(machine: GpuNode, pod: str, content: Object) -> list[str]:
     """What is wrong with the map of a pod that has as many GPUs as NICs."""
     gpus, nics = machine.seen(pod)
     wrong = []
-    if sorted(one["pciAddress"] for one in content["gpus"]) != gpus:
+    if sorted(gpu["pciAddress"] for gpu in content["gpus"]) != gpus:
         wrong.append("the GPUs are not those of the pod's device nodes")
-    if sorted(one["pciAddress"] for one in content["nics"]) != nics:
+    if sorted(nic["pciAddress"] for nic in content["nics"]) != nics:
         wrong.append("the NICs are not those of the pod's links")
     if sorted(pair["gpu"] for pair in content["pairs"]) != gpus:
         wrong.append("not every GPU has a NIC")
@@ -58,28 +58,32 @@ def faults(machine: GpuNode, pod: str, content: Object) -> list[str]:
 def gpu_faults(machine: GpuNode, content: Object) -> list[str]:
     uuids = {gpu.address: gpu.uuid for gpu in nvidia.gpus(machine.tree)}
     wrong = [
-        f"{one['pciAddress']} has another UUID" for one in content["gpus"] if one["uuid"] != uuids[one["pciAddress"]]
+        f"{item['pciAddress']} has another UUID"
+        for item in content["gpus"]
+        if item["uuid"] != uuids[item["pciAddress"]]
     ]
-    for one in content["gpus"]:
-        if one["pcieRoot"] != machine.judge.pcie_root(one["pciAddress"]):
-            wrong.append(f"{one['pciAddress']} is below another root")
+    for entry in content["gpus"]:
+        if entry["pcieRoot"] != machine.judge.pcie_root(entry["pciAddress"]):
+            wrong.append(f"{entry['pciAddress']} is below another root")
     return wrong
 
 
 def nic_faults(machine: GpuNode, pod: str, content: Object) -> list[str]:
-    rails = {one["address"]: "UNKNOWN" if one["rail"] is None else one["rail"] for one in machine.facts["nics"]}
+    rails = {entry["address"]: "UNKNOWN" if entry["rail"] is None else entry["rail"] for entry in machine.facts["nics"]}
     pod_links = links(machine.node, pod)
     wrong = [
-        f"{one['pciAddress']} is on another rail" for one in content["nics"] if one["rail"] != rails[one["pciAddress"]]
+        f"{entry['pciAddress']} is on another rail"
+        for entry in content["nics"]
+        if entry["rail"] != rails[entry["pciAddress"]]
     ]
-    for one in content["nics"]:
-        link = pod_links.get(one["interface"])
-        if link is None or link["address"] != one["mac"]:
-            wrong.append(f"{one['interface']} does not have this MAC address")
-        elif machine.judge.nic_by_mac.get(one["mac"]) != one["pciAddress"]:
-            wrong.append(f"{one['pciAddress']} does not have this MAC address on the machine")
-        elif not set(one["addresses"]) <= {f"{item['local']}/{item['prefixlen']}" for item in link["addr_info"]}:
-            wrong.append(f"{one['interface']} does not have these addresses")
+    for nic in content["nics"]:
+        link = pod_links.get(nic["interface"])
+        if link is None or link["address"] != nic["mac"]:
+            wrong.append(f"{nic['interface']} does not have this MAC address")
+        elif machine.judge.nic_by_mac.get(nic["mac"]) != nic["pciAddress"]:
+            wrong.append(f"{nic['pciAddress']} does not have this MAC address on the machine")
+        elif not set(nic["addresses"]) <= {f"{item['local']}/{item['prefixlen']}" for item in link["addr_info"]}:
+            wrong.append(f"{nic['interface']} does not have these addresses")
     return wrong
 
 
@@ -90,7 +94,7 @@ def variable_faults(variables: t.Mapping[str, str], content: Object) -> list[str
     wrong = [] if variables.get("LANEWISE_MAP") == "/run/lanewise/map" else ["LANEWISE_MAP is not the folder of maps"]
     listed = variables.get(PAIRS_VARIABLE, "")
     pairs = [dict(part.split("=", 1) for part in pair.split(",")) for pair in listed.split(";") if pair]
-    if [(one["gpu"], one["uuid"], one["nic"]) for one in pairs] != expected:
+    if [(entry["gpu"], entry["uuid"], entry["nic"]) for entry in pairs] != expected:
         wrong.append(f"{PAIRS_VARIABLE} is {listed!r}")
     return wrong
 

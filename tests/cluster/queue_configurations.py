@@ -173,7 +173,7 @@ _SELECTORS = (
 
 def unchecked_objects(variables: Object, site: str) -> list[Object]:
     """Kueue's objects for a site's variables, without checks. Loans are left out."""
-    resources = [_full_name(one["name"]) for one in variables["queues_resources"]]
+    resources = [_full_name(resource["name"]) for resource in variables["queues_resources"]]
     flavor = variables.get("queues_flavor") or f"{site}-devices"
     cohort = variables.get("queues_cohort") or site
     objects = [
@@ -192,24 +192,28 @@ def unchecked_objects(variables: Object, site: str) -> list[Object]:
             local = _object("LocalQueue", team.get("queue") or team["name"], {"clusterQueue": team["name"]})
             local["metadata"]["namespace"] = namespace
             objects.append(local)
-    for one in variables.get("queues_priorities") or ():
+    for priority in variables.get("queues_priorities") or ():
         item = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
-        objects.append({**item, "metadata": {"name": one["name"]}, "value": one["value"]})
-        objects[-1].update({"description": one["description"]} if "description" in one else {})
+        objects.append({**item, "metadata": {"name": priority["name"]}, "value": priority["value"]})
+        objects[-1].update({"description": priority["description"]} if "description" in priority else {})
     return objects
 
 
 def unchecked_configuration(variables: Object) -> Object:
     """The part of Kueue's configuration for a site's variables, without checks."""
     mappings = []
-    for one in variables["queues_resources"]:
-        if "classes" not in one:
+    for resource in variables["queues_resources"]:
+        if "classes" not in resource:
             continue
-        mapping: Object = {"name": _full_name(one["name"]), "deviceClassNames": one["classes"]}
-        if "capacity" in one:
-            driver = one.get("driver", "lanewise.dev")
-            selector = one.get("selector") or f"device.driver == {json.dumps(driver)}"
-            source = {"name": one["capacity"], "driver": driver, "deviceSelector": {"cel": {"expression": selector}}}
+        mapping: Object = {"name": _full_name(resource["name"]), "deviceClassNames": resource["classes"]}
+        if "capacity" in resource:
+            driver = resource.get("driver", "lanewise.dev")
+            selector = resource.get("selector") or f"device.driver == {json.dumps(driver)}"
+            source = {
+                "name": resource["capacity"],
+                "driver": driver,
+                "deviceSelector": {"cel": {"expression": selector}},
+            }
             mapping["sources"] = [{"capacity": source}]
         mappings.append(mapping)
     gates = {"KueueDRAIntegration": True, "KueueDRAIntegrationConsumableCapacity": True}

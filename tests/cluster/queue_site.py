@@ -56,7 +56,7 @@ def _engine() -> Engine:
 def machine(name: str, *rules: Object) -> Object:
     """The facts of an example machine, with Ethernet NICs that are divided by these rules."""
     found = facts(name)
-    ethernet = {**found, "nics": [{**one, "link_layer": "ethernet"} for one in found["nics"]]}
+    ethernet = {**found, "nics": [{**nic, "link_layer": "ethernet"} for nic in found["nics"]]}
     return with_setting(ethernet, list(rules) or None)
 
 
@@ -91,15 +91,15 @@ class QueueSite:
         self.applied: list[Object] = []
         for name, node_facts in self.nodes.items():
             queueing.add_node(name)
-            for one in slices(offers(name, t.cast(t.Any, node_facts), self.drivers)):
-                self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+            for resource_slice in slices(offers(name, t.cast(t.Any, node_facts), self.drivers)):
+                self.plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
 
     def compile(self, variables: Object, claims: Object) -> Compiled:
         """Compile claims and queues, and apply the claims' objects. Raises Problems."""
         objects = compile_site({"dra_claims_drivers": self.drivers, **claims}, t.cast(t.Any, self.nodes)).objects
-        for one in objects:
-            if one["kind"] in _PATHS:
-                self.apply(one)
+        for manifest in objects:
+            if manifest["kind"] in _PATHS:
+                self.apply(manifest)
         site = str(claims.get("dra_claims_site") or "default")
         return compile_for(variables, objects, self.nodes, self.drivers, site)
 
@@ -113,14 +113,14 @@ class QueueSite:
 
     def apply_queues(self, compiled: Compiled) -> None:
         """Apply queues, and wait until Kueue reports them as active."""
-        for one in compiled.objects:
-            self.apply(one)
-        queues = [one for one in compiled.objects if one["kind"] in ("ClusterQueue", "LocalQueue")]
-        self.plane.wait_for(lambda: all(self._active(one) for one in queues), "queues to be active")
+        for manifest in compiled.objects:
+            self.apply(manifest)
+        queues = [entry for entry in compiled.objects if entry["kind"] in ("ClusterQueue", "LocalQueue")]
+        self.plane.wait_for(lambda: all(self._active(queue) for queue in queues), "queues to be active")
 
     def _active(self, item: Object) -> bool:
         status = self.plane.expect("GET", path_of(item)).get("status") or {}
-        conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+        conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
         return conditions.get("Active") == "True"
 
     def objects(self) -> dict[str, list[Object]]:
@@ -133,15 +133,15 @@ class QueueSite:
         found: dict[str, list[Object]] = {}
         for kind, path in paths.items():
             answer = self.plane.expect("GET", path)
-            found[kind] = [{"apiVersion": answer["apiVersion"], **one} for one in answer["items"]]
+            found[kind] = [{"apiVersion": answer["apiVersion"], **item} for item in answer["items"]]
         return found
 
     def close(self) -> None:
         """Remove the nodes, their devices and the queues, to make room for another fleet."""
-        for one in reversed(self.applied):
-            if one["kind"] in ("LocalQueue", "ClusterQueue"):
-                self.plane.request("DELETE", path_of(one))
-        paths = [path_of(one) for one in self.applied if one["kind"] == "ClusterQueue"]
+        for manifest in reversed(self.applied):
+            if manifest["kind"] in ("LocalQueue", "ClusterQueue"):
+                self.plane.request("DELETE", path_of(manifest))
+        paths = [path_of(entry) for entry in self.applied if entry["kind"] == "ClusterQueue"]
         # a queue exists until Kueue removes its finalizer; a queue that is created before that is also deleted
         self.plane.wait_for(
             lambda: all(self.plane.request("GET", path)[0] == 404 for path in paths), "the deletion of the queues", 120
@@ -166,15 +166,15 @@ class QueueSite:
 
     def consumed(self, namespace: str, capacity: str) -> Fraction:
         """The amount of a capacity that the scheduler has allocated to claims of a namespace."""
-        amounts = [(one.get("consumedCapacity") or {}).get(capacity, "0") for one in self._results(namespace)]
-        return sum((quantity.parse(one) for one in amounts), Fraction())
+        amounts = [(result.get("consumedCapacity") or {}).get(capacity, "0") for result in self._results(namespace)]
+        return sum((quantity.parse(amount) for amount in amounts), Fraction())
 
     def counter_used(self, namespace: str, counter: str) -> Fraction:
         """The amount of a counter that the allocated devices of a namespace consume."""
         devices = {}
-        for one in self.plane.expect("GET", f"{RESOURCE}/resourceslices")["items"]:
-            for device in one["spec"].get("devices") or ():
-                devices[one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]] = device
+        for item in self.plane.expect("GET", f"{RESOURCE}/resourceslices")["items"]:
+            for device in item["spec"].get("devices") or ():
+                devices[item["spec"]["driver"], item["spec"]["pool"]["name"], device["name"]] = device
         found = Fraction()
         for result in self._results(namespace):
             for used in devices[result["driver"], result["pool"], result["device"]].get("consumesCounters") or ():
@@ -183,8 +183,10 @@ class QueueSite:
 
     def _results(self, namespace: str) -> list[Object]:
         claims = self.plane.expect("GET", f"{RESOURCE}/namespaces/{namespace}/resourceclaims")["items"]
-        devices = [one["status"]["allocation"]["devices"] for one in claims if one.get("status", {}).get("allocation")]
-        return [result for one in devices for result in one.get("results") or ()]
+        devices = [
+            claim["status"]["allocation"]["devices"] for claim in claims if claim.get("status", {}).get("allocation")
+        ]
+        return [result for device in devices for result in device.get("results") or ()]
 
     def charged(self, queue: str, resource: str) -> Fraction:
         """The amount of a resource that Kueue has charged to a ClusterQueue."""

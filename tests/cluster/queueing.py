@@ -94,8 +94,8 @@ class Queueing:
         for name in ("kueue", "jobset"):
             folder = self._components(name) / "crd"
             patches = (_read(folder / "kustomization.yaml")[0].get("patches") or []) if name == "kueue" else []
-            conversions = [_read(folder / one["path"])[0] for one in patches]
-            by_name = {one["metadata"]["name"]: one["spec"]["conversion"] for one in conversions}
+            conversions = [_read(folder / patch["path"])[0] for patch in patches]
+            by_name = {entry["metadata"]["name"]: entry["spec"]["conversion"] for entry in conversions}
             for path in sorted((folder / "bases").glob("*.yaml")):
                 (item,) = _read(path)
                 conversion = by_name.get(item["metadata"]["name"])
@@ -107,13 +107,13 @@ class Queueing:
             list(pool.map(lambda item: self.plane.expect("POST", _CRDS, item), definitions))
         for item in definitions:
             spec = item["spec"]
-            for version in (one["name"] for one in spec["versions"] if one["served"]):
+            for version in (entry["name"] for entry in spec["versions"] if entry["served"]):
                 self._wait_served(f"/apis/{spec['group']}/{version}", spec["names"]["plural"])
 
     def _wait_served(self, path: str, plural: str) -> None:
         def served() -> bool:
             status, answer = self.plane.request("GET", path)
-            return status == 200 and plural in [one["name"] for one in answer["resources"]]
+            return status == 200 and plural in [resource["name"] for resource in answer["resources"]]
 
         self.plane.wait_for(served, f"{plural} of {path} to be served")
 
@@ -296,8 +296,8 @@ class Queueing:
         removed = set(names)
         self.plane.wait_for(
             lambda: (
-                not [one for one in self.pods(namespace) if _owner(one) in removed]
-                and not [one for one in self.workloads(namespace) if _owner(one) in removed]
+                not [pod for pod in self.pods(namespace) if _owner(pod) in removed]
+                and not [workload for workload in self.workloads(namespace) if _owner(workload) in removed]
             ),
             f"the deletion of the jobs {', '.join(names)}",
             120,
@@ -308,19 +308,19 @@ class Queueing:
 
     def running(self, namespace: str, job: str) -> list[Object]:
         """The running pods of a Job."""
-        return [one for one in self.pods(namespace) if _owner(one) == job and one["status"].get("phase") == "Running"]
+        return [pod for pod in self.pods(namespace) if _owner(pod) == job and pod["status"].get("phase") == "Running"]
 
     def workloads(self, namespace: str) -> list[Object]:
         return t.cast("list[Object]", self.plane.expect("GET", f"{KUEUE}/namespaces/{namespace}/workloads")["items"])
 
     def workload(self, namespace: str, owner: str) -> Object:
         """The workload of a Job or JobSet; empty if Kueue has not created it."""
-        return next((one for one in self.workloads(namespace) if _owner(one) == owner), {})
+        return next((entry for entry in self.workloads(namespace) if _owner(entry) == owner), {})
 
     def condition(self, namespace: str, owner: str, kind: str) -> Object:
         """A condition of a workload; empty if there is none."""
         conditions = self.workload(namespace, owner).get("status", {}).get("conditions") or ()
-        return next((one for one in conditions if one["type"] == kind), {})
+        return next((entry for entry in conditions if entry["type"] == kind), {})
 
     def admitted(self, namespace: str, owner: str) -> bool:
         return self.condition(namespace, owner, "Admitted").get("status") == "True"
@@ -329,7 +329,7 @@ class Queueing:
         """The usage of a ClusterQueue by resource, as reported by Kueue, with `total` and `borrowed`."""
         status = self.plane.expect("GET", f"{KUEUE}/clusterqueues/{queue}").get("status") or {}
         flavors = status.get("flavorsReservation" if reserved else "flavorsUsage") or ()
-        return {one["name"]: one for flavor in flavors for one in flavor.get("resources") or ()}
+        return {resource["name"]: resource for flavor in flavors for resource in flavor.get("resources") or ()}
 
     def metrics(self) -> str:
         """Kueue's metrics in Prometheus' text format, read with a token, as a monitoring system does."""

@@ -24,13 +24,13 @@ def _mirror(source: Path, stub: Path, files: t.Mapping[Path, str]) -> None:
     contents."""
     stub.mkdir(parents=True)
     inner = {Path(path.parts[0]) for path in files}
-    for one in source.iterdir():
-        name = Path(one.name)
+    for entry in source.iterdir():
+        name = Path(entry.name)
         if name in inner and name not in files:
-            below = {path.relative_to(name): content for path, content in files.items() if path.parts[0] == one.name}
-            _mirror(one, stub / name, below)
-        elif name not in inner and not one.name.startswith("."):
-            (stub / name).symlink_to(one)
+            below = {path.relative_to(name): content for path, content in files.items() if path.parts[0] == entry.name}
+            _mirror(entry, stub / name, below)
+        elif name not in inner and not entry.name.startswith("."):
+            (stub / name).symlink_to(entry)
     for path, content in files.items():
         if len(path.parts) == 1:
             (stub / path).write_text(content)

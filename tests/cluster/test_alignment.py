@@ -89,7 +89,7 @@ class Site:
         return (json.loads(written.read_text()) if written.exists() else {}), output
 
     def claim(self, answer: Object, name: str) -> Object:
-        [found] = [one for one in answer["claims"] if one["claim"] == f"{NAMESPACE}/{name}"]
+        [found] = [entry for entry in answer["claims"] if entry["claim"] == f"{NAMESPACE}/{name}"]
         return t.cast(Object, found)
 
     def allocate(self, name: str, spec: Object | None = None) -> list[Object]:
@@ -112,15 +112,15 @@ class Site:
     @property
     def nic(self) -> str:
         """The name of the pair's NIC."""
-        return str(next(one["device"] for one in self.pair if one["driver"] == DRIVER))
+        return str(next(entry["device"] for entry in self.pair if entry["driver"] == DRIVER))
 
     @contextlib.contextmanager
     def slice_with(self, change: t.Callable[[list[Object]], list[Object]]) -> t.Iterator[None]:
         """Within this context, the devices of the driver's slice with the pair's NIC are changed."""
         [before] = [
-            one
-            for one in self.installed.slices(NODE)
-            if self.nic in [device["name"] for device in one["spec"].get("devices") or ()]
+            resource_slice
+            for resource_slice in self.installed.slices(NODE)
+            if self.nic in [device["name"] for device in resource_slice["spec"].get("devices") or ()]
         ]
         path = f"{RESOURCE}/resourceslices/{before['metadata']['name']}"
         devices = change(copy.deepcopy(before["spec"]["devices"]))
@@ -141,16 +141,16 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
     compiled = compile_site(
         {name: value for name, value in variables.items() if name != "dra_claims_workloads"}
     ).objects
-    for one in compiled:
-        if one["kind"] == "DeviceClass":
-            path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=example&force=true"
-            newest.expect("PATCH", path, one, "application/apply-patch+yaml")
+    for manifest in compiled:
+        if manifest["kind"] == "DeviceClass":
+            path = f"{RESOURCE}/deviceclasses/{manifest['metadata']['name']}?fieldManager=example&force=true"
+            newest.expect("PATCH", path, manifest, "application/apply-patch+yaml")
     newest.add_node(NODE)
     newest.add_namespace(NAMESPACE)
-    for one in slices(
-        [one for one in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"]) if one.driver == GPU]
+    for resource_slice in slices(
+        [offer for offer in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"]) if offer.driver == GPU]
     ):
-        newest.expect("POST", f"{RESOURCE}/resourceslices", one)
+        newest.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
     machine = build(MACHINE, folder / MACHINE)
     site = Site(newest, installed, folder, machine)
     try:
@@ -162,7 +162,7 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
     try:
         newest.wait_for(lambda: installed.devices(NODE), "the driver's slices")
         site.play("probe", {})
-        templates = {one["metadata"]["name"]: one for one in compiled if one["kind"] == "ResourceClaimTemplate"}
+        templates = {entry["metadata"]["name"]: entry for entry in compiled if entry["kind"] == "ResourceClaimTemplate"}
         site.pair = site.allocate("pair", templates["gpu-with-nic"]["spec"]["spec"])
     finally:
         node.close()  # the slices remain, and from now on only tests change them
@@ -175,8 +175,8 @@ def test_verify_finds_the_allocated_pair_aligned(site: Site) -> None:
     assert (found["verdict"], found["proven"], found["node"]) == ("kept", True, NODE)
     assert f"{NAMESPACE}/pair on {NODE}: aligned as promised" in output
     assert found["preferences"][0]["rank"] == 1
-    assert [one["promised"] for one in found["pairs"]] == [[PCIE_ROOT]]
-    assert {one["rule"] for one in found["promises"]} == {"match", "selector"}
+    assert [pair["promised"] for pair in found["pairs"]] == [[PCIE_ROOT]]
+    assert {promise["rule"] for promise in found["promises"]} == {"match", "selector"}
     assert found["pods"][0]["name"] == "pair" and found["pods"][0]["node"] == NODE
     page = (site.report / "alignment.html").read_text()
     assert f"{NAMESPACE}/pair" in page and "<svg" in page and "Content-Security-Policy" in page
@@ -234,28 +234,28 @@ def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> N
     """Planned claims get exactly the planned devices, and verify reports how near these are to each other."""
     variables = yaml.safe_load(EXAMPLE.read_text())
     published = {
-        one.device["name"]: one for one in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"])
+        offer.device["name"]: offer for offer in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"])
     }
-    used = {published[one["device"]].address for one in site.pair}
-    gpu = next(one["address"] for one in probed.facts(MACHINE)["gpus"] if one["address"] not in used)
+    used = {published[entry["device"]].address for entry in site.pair}
+    gpu = next(entry["address"] for entry in probed.facts(MACHINE)["gpus"] if entry["address"] not in used)
     compare = [{"node": NODE, "gpu": gpu, "namespace": NAMESPACE}]
     answer, _output = site.verify(alignment_compare=compare, alignment_drivers=variables["dra_claims_drivers"])
     [plan] = answer["comparisons"]
     assert (plan["nearest"]["level"], plan["farthest"]["level"]) == ("PIX", "SYS")
-    near, far = (one for one in plan["objects"] if one["kind"] == "ResourceClaim")
-    for one in plan["objects"]:
-        if one["kind"] == "DeviceClass":
-            path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=plan&force=true"
-            site.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
+    near, far = (entry for entry in plan["objects"] if entry["kind"] == "ResourceClaim")
+    for manifest in plan["objects"]:
+        if manifest["kind"] == "DeviceClass":
+            path = f"{RESOURCE}/deviceclasses/{manifest['metadata']['name']}?fieldManager=plan&force=true"
+            site.plane.expect("PATCH", path, manifest, "application/apply-patch+yaml")
     for claim, part in ((near, "nearest"), (far, "farthest")):
         name = claim["metadata"]["name"]
         site.plane.expect("POST", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims", claim)
         results = site.allocate(name)
-        assert {one["device"] for one in results} == {plan["gpu"]["device"], plan[part]["device"]}
+        assert {result["device"] for result in results} == {plan["gpu"]["device"], plan[part]["device"]}
         found = site.claim(site.verify()[0], name)
-        assert [one["level"] for one in found["pairs"]] == [plan[part]["level"]]
+        assert [pair["level"] for pair in found["pairs"]] == [plan[part]["level"]]
         assert found["pairs"][0]["promised"] == []
-        notes = [one["summary"] for one in found["findings"] if one["id"] == "could-be-aligned"]
+        notes = [finding["summary"] for finding in found["findings"] if finding["id"] == "could-be-aligned"]
         assert bool(notes) == (part == "farthest") and all(plan["nearest"]["device"] in note for note in notes)
         # the other claim needs the same GPU
         site.plane.expect("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}?gracePeriodSeconds=0")
@@ -264,15 +264,15 @@ def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> N
 
 def test_a_device_that_slices_and_kernel_place_differently_is_unknown(site: Site) -> None:
     def move(devices: list[Object]) -> list[Object]:
-        for one in devices:
-            if one["name"] == site.nic:
-                one["attributes"][PCIE_ROOT]["string"] = "pci0000:ff"
+        for device in devices:
+            if device["name"] == site.nic:
+                device["attributes"][PCIE_ROOT]["string"] = "pci0000:ff"
         return devices
 
     with site.slice_with(move):
         answer, output = site.verify(alignment_require_proof=True, alignment_strict=False)
         assert site.claim(answer, "pair")["verdict"] == "unknown" and ": unknown" in output
-        [promise] = [one for one in site.claim(answer, "pair")["promises"] if one["subject"] == PCIE_ROOT]
+        [promise] = [entry for entry in site.claim(answer, "pair")["promises"] if entry["subject"] == PCIE_ROOT]
         assert "disagree" in promise["reason"] and "pci0000:ff" in promise["reason"]
         assert answer["summary"]["unknown"] == 1
         # without a probe, only the slices count, and according to them the claim is broken
@@ -282,11 +282,11 @@ def test_a_device_that_slices_and_kernel_place_differently_is_unknown(site: Site
 
 
 def test_a_device_that_is_deleted_from_the_slices_makes_its_claim_unknown(site: Site) -> None:
-    with site.slice_with(lambda devices: [one for one in devices if one["name"] != site.nic]):
+    with site.slice_with(lambda devices: [device for device in devices if device["name"] != site.nic]):
         answer, output = site.verify(rc=2, alignment_require_proof=True)
     found = site.claim(answer, "pair")
     assert found["verdict"] == "unknown" and f"{NAMESPACE}/pair is unknown" in output
-    assert {one["device"]: one["state"] for one in found["devices"]}[site.nic] == "gone"
+    assert {device["device"]: device["state"] for device in found["devices"]}[site.nic] == "gone"
 
 
 def test_a_device_that_a_new_probe_finds_elsewhere_is_unknown(site: Site) -> None:
@@ -301,7 +301,7 @@ def test_a_device_that_a_new_probe_finds_elsewhere_is_unknown(site: Site) -> Non
         verdict = site.claim(site.verify()[0], "pair")
         assert verdict["verdict"] == "unknown" and "the kernel reports pci0000:ff" in json.dumps(verdict["findings"])
         del node["facts"]["functions"][address]
-        node["facts"]["nics"] = [one for one in node["facts"]["nics"] if one["address"] != address]
+        node["facts"]["nics"] = [nic for nic in node["facts"]["nics"] if nic["address"] != address]
         stored.write_text(json.dumps(node))
         verdict = site.claim(site.verify()[0], "pair")
         assert verdict["verdict"] == "unknown" and "has no PCI function" in json.dumps(verdict["findings"])

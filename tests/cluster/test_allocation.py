@@ -141,19 +141,22 @@ class Site:
         ).objects
         self.classes: dict[str, Object] = {"nic-lanewise": RAW_CLASS}
         self.claims: dict[str, Object] = dict(RAW)
-        for one in compiled:
-            if one["kind"] == "DeviceClass":
-                self.classes[one["metadata"]["name"]] = one
-            elif one["kind"] == "ResourceClaimTemplate":
-                self.claims[one["metadata"]["name"]] = one["spec"]["spec"]
+        for manifest in compiled:
+            if manifest["kind"] == "DeviceClass":
+                self.classes[manifest["metadata"]["name"]] = manifest
+            elif manifest["kind"] == "ResourceClaimTemplate":
+                self.claims[manifest["metadata"]["name"]] = manifest["spec"]["spec"]
         self._rename()
 
     def _rename(self) -> None:
         """Rename the classes, because both sites are in the same cluster."""
         new_names = {name: f"{self.vendor}-{name}" for name in self.classes if name != "nic-lanewise"}
         self.classes = {
-            new_names.get(name, name): {**one, "metadata": {**one["metadata"], "name": new_names.get(name, name)}}
-            for name, one in self.classes.items()
+            new_names.get(name, name): {
+                **deviceclass,
+                "metadata": {**deviceclass["metadata"], "name": new_names.get(name, name)},
+            }
+            for name, deviceclass in self.classes.items()
         }
         for spec in self.claims.values():
             for request in spec["devices"]["requests"]:
@@ -174,16 +177,16 @@ def engine() -> t.Any:
 @pytest.fixture(scope="module")
 def plane(newest: ControlPlane, sites: dict[str, Site]) -> ControlPlane:
     newest.add_namespace(NAMESPACE)
-    classes = {name: one for site in sites.values() for name, one in site.classes.items()}
-    for one in classes.values():
-        newest.expect("POST", f"{RESOURCE}/deviceclasses", one)
+    classes = {name: entry for site in sites.values() for name, entry in site.classes.items()}
+    for deviceclass in classes.values():
+        newest.expect("POST", f"{RESOURCE}/deviceclasses", deviceclass)
     return newest
 
 
 def publish(plane: ControlPlane, node: str, offered: list[Offer]) -> None:
     plane.add_node(node)
-    for one in slices(offered):
-        plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+    for resource_slice in slices(offered):
+        plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
 
 
 def start(plane: ControlPlane, name: str, spec: Object, node: str) -> None:
@@ -232,7 +235,7 @@ def stop(plane: ControlPlane, name: str) -> None:
 
 
 def device_ids(allocation: Allocation) -> list[tuple[str, str, str]]:
-    return [(one.request, one.offer.driver, one.offer.device["name"]) for one in allocation.results]
+    return [(result.request, result.offer.driver, result.offer.device["name"]) for result in allocation.results]
 
 
 def violated_constraints(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[str]:
@@ -295,15 +298,15 @@ def sample(all_trials: list[Trial]) -> list[Trial]:
     if TRIALS == "all":
         return all_trials
     shuffled = random.Random(SEED).sample(all_trials, len(all_trials))
-    chosen = [one for one in shuffled if one.may_time_out][:1]
-    shuffled = [one for one in shuffled if not one.may_time_out]
+    chosen = [entry for entry in shuffled if entry.may_time_out][:1]
+    shuffled = [entry for entry in shuffled if not entry.may_time_out]
     covered: set[tuple[str, str]] = set()
-    for one in shuffled:
-        marks = {("machine", one.machine), (one.claim, one.kind)}
+    for device in shuffled:
+        marks = {("machine", device.machine), (device.claim, device.kind)}
         if not marks <= covered:
-            chosen.append(one)
+            chosen.append(device)
             covered |= marks
-    rest = [one for one in shuffled if one not in chosen]
+    rest = [entry for entry in shuffled if entry not in chosen]
     return chosen + rest[: max(int(TRIALS) - len(chosen), 0)]
 
 
@@ -312,32 +315,36 @@ def test_the_scheduler_decides_as_predicted(plane: ControlPlane, sites: dict[str
     all_trials = trials(sites, engine)
     chosen = sample(all_trials)
 
-    def begin(one: Trial) -> None:
-        publish(plane, one.node, one.offered)
-        start(plane, one.node, one.spec, one.node)
+    def begin(trial: Trial) -> None:
+        publish(plane, trial.node, trial.offered)
+        start(plane, trial.node, trial.spec, trial.node)
 
     differences: list[str] = []
     kinds: dict[str, int] = {}
     with ThreadPoolExecutor(4) as pool:
         # long searches start last, so that the others do not wait for them
-        list(pool.map(begin, sorted(chosen, key=lambda one: one.may_time_out)))
-    for one in chosen:
-        results, message = outcome(plane, one.node, isinstance(one.predicted, Allocation), 300)
+        list(pool.map(begin, sorted(chosen, key=lambda trial: trial.may_time_out)))
+    for choice in chosen:
+        results, message = outcome(plane, choice.node, isinstance(choice.predicted, Allocation), 300)
         got = [(result["request"], result["driver"], result["device"]) for result in results]
         if not results:  # otherwise the scheduler would retry on every change
-            plane.expect("DELETE", f"{PODS}/{one.node}?gracePeriodSeconds=0")
-        kinds[one.kind] = kinds.get(one.kind, 0) + 1
-        if isinstance(one.predicted, Allocation):
-            if got != device_ids(one.predicted):
-                differences.append(f"{one.node}: predicted {device_ids(one.predicted)}, got {got} {message}")
-            by_name = {(o.driver, o.device["name"]): o for o in one.offered if not o.possible}
-            differences += violated_constraints(one.spec, [(r, by_name[driver, device]) for r, driver, device in got])
-        elif got or not any(text in message.lower() for text in MESSAGES[one.kind]):
-            differences.append(f"{one.node}: predicted {one.kind} ({one.predicted.reason}), got {got} {message}")
+            plane.expect("DELETE", f"{PODS}/{choice.node}?gracePeriodSeconds=0")
+        kinds[choice.kind] = kinds.get(choice.kind, 0) + 1
+        if isinstance(choice.predicted, Allocation):
+            if got != device_ids(choice.predicted):
+                differences.append(f"{choice.node}: predicted {device_ids(choice.predicted)}, got {got} {message}")
+            by_name = {(o.driver, o.device["name"]): o for o in choice.offered if not o.possible}
+            differences += violated_constraints(
+                choice.spec, [(r, by_name[driver, device]) for r, driver, device in got]
+            )
+        elif got or not any(text in message.lower() for text in MESSAGES[choice.kind]):
+            differences.append(
+                f"{choice.node}: predicted {choice.kind} ({choice.predicted.reason}), got {got} {message}"
+            )
     print(len(chosen), "of", len(all_trials), "trials:", kinds)
     assert not differences, "\n".join(differences)
     assert set(kinds) >= {"allocated", "absent", "selector", "capacity", "count", "constraint", "class", "error"}
-    assert {one.machine for one in chosen} == set(names())
+    assert {entry.machine for entry in chosen} == set(names())
 
 
 def test_a_claim_falls_back_level_by_level(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
@@ -406,8 +413,8 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, pairs: int
         start(plane, name, spec, node)
         results, message = outcome(plane, name, isinstance(answer, Allocation))
         assert bool(results) == isinstance(answer, Allocation), (name, answer, results, message)
-        allocated = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
-        assert not {one.id for one in allocated} & {one.id for one in held}
+        allocated = [Result(0, entry["request"], by_name[entry["driver"], entry["device"]]) for entry in results]
+        assert not {entry.id for entry in allocated} & {entry.id for entry in held}
         if not results:
             assert isinstance(answer, Refusal) and NO_DEVICES in message
             refused += 1
@@ -415,9 +422,9 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, pairs: int
             continue
         live[name] = allocated
         if kind == "pair":
-            roots = {str(attribute(one.offer, PCIE_ROOT)) for one in allocated}
+            roots = {str(attribute(entry.offer, PCIE_ROOT)) for entry in allocated}
             assert len(allocated) == 2 and len(roots) == 1, results
-            assert not violated_constraints(spec, [(one.request, one.offer) for one in allocated])
+            assert not violated_constraints(spec, [(entry.request, entry.offer) for entry in allocated])
             aligned += 1
     for name in live:
         stop(plane, name)
@@ -452,8 +459,10 @@ def test_taint_rules_exclude_the_predicted_devices(plane: ControlPlane, sites: d
         start(plane, f"{node}-{name}", site.claims[name], node)
         results, message = outcome(plane, f"{node}-{name}", isinstance(predicted, Allocation))
         if isinstance(predicted, Allocation):
-            assert [(one["request"], one["driver"], one["device"]) for one in results] == device_ids(predicted), message
-            assert "gpu-0" not in {one["device"] for one in results}
+            assert [(result["request"], result["driver"], result["device"]) for result in results] == device_ids(
+                predicted
+            ), message
+            assert "gpu-0" not in {result["device"] for result in results}
         else:
             assert NO_DEVICES in message, message
         stop(plane, f"{node}-{name}")
@@ -486,7 +495,7 @@ def test_the_oldest_scheduler_ignores_distinct_attributes_or_rejects_the_pod(
         constraints = [{"distinctAttribute": "lanewise.dev/type"}]  # the same for all
         spec = {"devices": {"requests": [{"name": "nic", "exactly": body}], "constraints": constraints}}
         claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": spec}
-        assert [one.rule for one in features.unsupported(claim, plane.version, gates)] == [rule]
+        assert [entry.rule for entry in features.unsupported(claim, plane.version, gates)] == [rule]
         known = Server(plane.version, gates).constraints
         answer = allocate([spec], {"nic-lanewise": RAW_CLASS}, offered, engine, constraints=known)
         start(plane, "distinct", spec, "distinct")

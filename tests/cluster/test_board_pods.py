@@ -51,17 +51,21 @@ class Site:
         compiled = compile_site(values, {name: machine})
         (use,) = compiled.boards
         assert use.form == "published map"
-        [self.spec] = [one["spec"]["spec"] for one in compiled.objects if one["kind"] == "ResourceClaimTemplate"]
-        self.classes = {one["metadata"]["name"]: one for one in compiled.objects if one["kind"] == "DeviceClass"}
-        self.offers = [Server(plane.version).stored(one) for one in offers(name, machine, drivers)]
-        self.devices = {(one.driver, str(one.device["name"])): one for one in self.offers}
+        [self.spec] = [
+            manifest["spec"]["spec"] for manifest in compiled.objects if manifest["kind"] == "ResourceClaimTemplate"
+        ]
+        self.classes = {
+            manifest["metadata"]["name"]: manifest for manifest in compiled.objects if manifest["kind"] == "DeviceClass"
+        }
+        self.offers = [Server(plane.version).stored(offer) for offer in offers(name, machine, drivers)]
+        self.devices = {(offer.driver, str(offer.device["name"])): offer for offer in self.offers}
         self.pf_of = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
         plane.add_namespace(name)
-        for one in self.classes.values():
-            plane.request("POST", f"{RESOURCE}/deviceclasses", one)
+        for deviceclass in self.classes.values():
+            plane.request("POST", f"{RESOURCE}/deviceclasses", deviceclass)
         plane.add_node(name)
-        for one in slices(self.offers):
-            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+        for resource_slice in slices(self.offers):
+            plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
 
     def pod(self, number: int, claims: int) -> list[list[tuple[str, Offer]]]:
         """Create one more pod. Returns the devices of each of its claims; an empty list if the pod is pending."""
@@ -88,7 +92,9 @@ class Site:
                 return [self.plane.expect("GET", f"{claims_path}/{name}") for name in names]
             conditions = pod.get("status", {}).get("conditions", ())
             reported = [
-                one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"
+                condition["message"]
+                for condition in conditions
+                if condition["type"] == "PodScheduled" and condition["status"] == "False"
             ]
             assert not reported or "cannot allocate all claims" in reported[0], reported
             return "pending" if reported else None
@@ -96,8 +102,10 @@ class Site:
         answer = self.plane.wait_for(decided, f"the scheduler's decision on p{number}", 60)
         if answer == "pending":
             return []
-        results = [one["status"]["allocation"]["devices"]["results"] for one in answer]
-        return [[(one["request"], self.devices[one["driver"], one["device"]]) for one in found] for found in results]
+        results = [entry["status"]["allocation"]["devices"]["results"] for entry in answer]
+        return [
+            [(entry["request"], self.devices[entry["driver"], entry["device"]]) for entry in found] for found in results
+        ]
 
     def fill(self, claims: int) -> Pairs:
         """Create pods until one is pending. Returns the GPU and NIC of each claim, which must be those that the offline
@@ -112,7 +120,7 @@ class Site:
                 return pairs
             assert isinstance(predicted, Allocation), (number, predicted, got)
             flat = [(request, identify(offer)) for found in got for request, offer in found]
-            assert [(one.request, one.id) for one in predicted.results] == flat
+            assert [(result.request, result.id) for result in predicted.results] == flat
             held += predicted.results
             for found in got:
                 by_name = {request.partition("/")[0]: offer.address for request, offer in found}
@@ -147,14 +155,14 @@ def test_partitions_share_the_vfs_beside_their_gpu(newest: ControlPlane, tmp_pat
     pairs = site.fill(1)
     assert len(pairs) == VFS * len(near)
     assert all(nic in near[gpu] for gpu, nic in pairs)
-    assert {sum(gpu == one for gpu, _nic in pairs) for one in near} == {VFS}
+    assert {sum(gpu == entry for gpu, _nic in pairs) for entry in near} == {VFS}
 
 
 def test_parts_of_memory_share_the_divided_nics_beside_their_gpu(newest: ControlPlane) -> None:
     """A GPU has room for two parts of 30Gi, and a NIC for four shares of 100G. So the GPUs limit the number of pods."""
     known = copy.deepcopy(facts("hgx-h100"))
-    for one in known["nics"]:
-        one["link_layer"] = "ethernet"
+    for entry in known["nics"]:
+        entry["link_layer"] = "ethernet"
     machine, near = with_random_map(known, 11)
     divided = with_setting(machine, [{"select": {"type": "pf"}, "mechanism": "macvlan", "namespace": "parts"}])
     devices = [
@@ -165,4 +173,4 @@ def test_parts_of_memory_share_the_divided_nics_beside_their_gpu(newest: Control
     pairs = site.fill(1)
     assert len(pairs) == 2 * len(near)
     assert all(nic in near[gpu] for gpu, nic in pairs)
-    assert {sum(gpu == one for gpu, _nic in pairs) for one in near} == {2}
+    assert {sum(gpu == item for gpu, _nic in pairs) for item in near} == {2}

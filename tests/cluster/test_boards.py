@@ -59,18 +59,18 @@ def test_pairs_are_allocated_correctly_on_every_board(
 
     with ThreadPoolExecutor(6) as pool:
         counts = dict(zip([board.name for board in every_board], pool.map(run, every_board)))
-    for name, one in counts.items():
-        print(f"{name}: {one.pairs} claims, {one.bound} bound, {one.waiting} waiting, {one.singles} singles")
+    for name, count in counts.items():
+        print(f"{name}: {count.pairs} claims, {count.bound} bound, {count.waiting} waiting, {count.singles} singles")
     total = Counts()
-    for one in counts.values():
-        total.pairs += one.pairs
-        total.bound += one.bound
-        total.waiting += one.waiting
-        total.singles += one.singles
-        total.late += one.late
-        total.slowest = max(total.slowest, one.slowest)
-        total.sizes.update(one.sizes)
-        total.faults += one.faults
+    for count in counts.values():
+        total.pairs += count.pairs
+        total.bound += count.bound
+        total.waiting += count.waiting
+        total.singles += count.singles
+        total.late += count.late
+        total.slowest = max(total.slowest, count.slowest)
+        total.sizes.update(count.sizes)
+        total.faults += count.faults
     print(f"Kubernetes {prepared.version}: {total} in {time.monotonic() - began:.0f} s")
     assert not total.faults, "\n".join(total.faults)
     assert total.pairs >= CLAIMS and total.bound > CLAIMS / 5 and total.waiting > CLAIMS / 20
@@ -126,7 +126,7 @@ def test_the_boards_cover_all_forms_of_claims_and_mixed_maps(every_board: list[B
     assert {"eks-p4d", "aks-gb300-ours", "oke-gb200"} < {board.name for board in every_board}
     assert len(every_board) >= 18
     for board in every_board:
-        addresses = {one.address for one in board.devices.values()}
+        addresses = {device.address for device in board.devices.values()}
         assert set(board.pairs) <= addresses and set().union(*board.pairs.values()) <= addresses
         if "mixed" in board.name:
             assert not all(aligned(board.pairs, gpu, nic) for gpu, nic in zip(sorted(board.pairs), sorted(addresses)))
@@ -144,7 +144,7 @@ def test_the_boards_cover_all_forms_of_claims_and_mixed_maps(every_board: list[B
 )
 def test_unaligned_reports_unaligned_and_missing_pairs(got: dict[str, str], count: int, expected: list[str]) -> None:
     pairs = {"a": frozenset("x"), "b": frozenset("y")}
-    devices = [(request, Offer("d", "p", "n", {"name": one}, address=one)) for request, one in got.items()]
+    devices = [(request, Offer("d", "p", "n", {"name": entry}, address=entry)) for request, entry in got.items()]
     assert unaligned(pairs, devices, count) == expected
 
 

@@ -70,12 +70,17 @@ def test_the_server_has_the_pinned_version(control_plane: ControlPlane) -> None:
 def test_every_version_of_the_resource_api_is_served(control_plane: ControlPlane) -> None:
     groups = control_plane.expect("GET", "/apis")["groups"]
     group = next(group for group in groups if group["name"] == "resource.k8s.io")
-    assert {one["version"] for one in group["versions"]} == set(RESOURCE_VERSIONS)
+    assert {entry["version"] for entry in group["versions"]} == set(RESOURCE_VERSIONS)
     assert group["preferredVersion"]["version"] == "v1"
     for version in ("v1", "v1beta2", "v1beta1"):
-        kinds = {one["kind"] for one in control_plane.expect("GET", f"/apis/resource.k8s.io/{version}")["resources"]}
+        kinds = {
+            resource["kind"]
+            for resource in control_plane.expect("GET", f"/apis/resource.k8s.io/{version}")["resources"]
+        }
         assert kinds >= {"DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"}
-    kinds = {one["kind"] for one in control_plane.expect("GET", "/apis/resource.k8s.io/v1alpha3")["resources"]}
+    kinds = {
+        resource["kind"] for resource in control_plane.expect("GET", "/apis/resource.k8s.io/v1alpha3")["resources"]
+    }
     assert "DeviceTaintRule" in kinds
 
 
@@ -172,7 +177,7 @@ def test_the_scheduler_allocates_a_device_to_one_pod_only(control_plane: Control
 
     def rejection() -> str:
         conditions = control_plane.expect("GET", f"{PODS}/schedule-second")["status"].get("conditions", [])
-        return str(next((one["message"] for one in conditions if one["type"] == "PodScheduled"), ""))
+        return str(next((condition["message"] for condition in conditions if condition["type"] == "PodScheduled"), ""))
 
     assert "cannot allocate all claims" in control_plane.wait_for(rejection, "the scheduler's message")
     assert "allocation" not in control_plane.expect("GET", f"{DEFAULT}/resourceclaims/schedule-second").get(

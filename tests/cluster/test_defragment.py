@@ -46,8 +46,8 @@ def cluster(newest: ControlPlane) -> Fleet:
 def fleet(cluster: Fleet) -> t.Iterator[Fleet]:
     yield cluster
     cluster.clear()
-    for one in cluster.rules():
-        cluster.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+    for entry in cluster.rules():
+        cluster.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{entry['metadata']['name']}")
 
 
 @pytest.fixture

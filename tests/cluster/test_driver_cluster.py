@@ -101,8 +101,8 @@ class Installed:
     def devices(self, node: str) -> dict[str, Object]:
         """The devices that the scheduler considers: none while the pool is incomplete."""
         listed = self.slices(node)
-        newest = max((one["spec"]["pool"]["generation"] for one in listed), default=0)
-        pool = [one["spec"] for one in listed if one["spec"]["pool"]["generation"] == newest]
+        newest = max((entry["spec"]["pool"]["generation"] for entry in listed), default=0)
+        pool = [entry["spec"] for entry in listed if entry["spec"]["pool"]["generation"] == newest]
         if not pool or len(pool) != pool[0]["pool"]["resourceSliceCount"]:
             return {}
         return {device["name"]: device for spec in pool for device in spec.get("devices") or ()}
@@ -184,30 +184,30 @@ def request_token(cluster: Cluster, node: str, uid: str, seconds: int = 3600) ->
 
 
 def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) -> None:
-    one, other = installed.node("rights-one"), installed.node("rights-two")
-    created = one.create_slice(a_slice("rights-one"))
+    node, other = installed.node("rights-one"), installed.node("rights-two")
+    created = node.create_slice(a_slice("rights-one"))
     foreign = other.create_slice(a_slice("rights-two"))
     created["spec"]["pool"]["generation"] = 2
-    updated = one.update_slice(created)
+    updated = node.update_slice(created)
 
-    assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("rights-two")))
-    assert "of that Node only" in refusal(lambda: one.update_slice(foreign))
+    assert "of that Node only" in refusal(lambda: node.create_slice(a_slice("rights-two")))
+    assert "of that Node only" in refusal(lambda: node.update_slice(foreign))
     with pytest.raises(ApiError, match="of that Node only") as denied:
-        one.resource("DELETE", f"/resourceslices/{driver_slices.slice_name(0, DRIVER, 'rights-two')}")
+        node.resource("DELETE", f"/resourceslices/{driver_slices.slice_name(0, DRIVER, 'rights-two')}")
     assert denied.value.status == 403
     for wrong in (
         a_slice("rights-one", driver="other.example.com"),
         a_slice("rights-one", pool={"name": "rights-two", "generation": 1, "resourceSliceCount": 1}),
     ):
-        assert "of the pool that its Node names" in refusal(functools.partial(one.create_slice, wrong, dry_run=True))
+        assert "of the pool that its Node names" in refusal(functools.partial(node.create_slice, wrong, dry_run=True))
     everywhere = a_slice("rights-one", allNodes=True)
     del everywhere["spec"]["nodeName"]
-    assert "of that Node only" in refusal(lambda: one.create_slice(everywhere))
+    assert "of that Node only" in refusal(lambda: node.create_slice(everywhere))
 
     assert installed.slices("rights-two")  # not deleted
-    one.delete_slice(updated)
+    node.delete_slice(updated)
     assert not installed.slices("rights-one")
-    one.delete_slice(updated)  # a missing slice is not an error
+    node.delete_slice(updated)  # a missing slice is not an error
 
 
 @pytest.mark.parametrize(
@@ -223,22 +223,22 @@ def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) ->
     ],
 )
 def test_the_slice_name_of_another_node_is_refused(installed: Installed, name: str) -> None:
-    one, other = installed.node("names-one"), installed.node("names-two")
+    node, other = installed.node("names-one"), installed.node("names-two")
     misnamed = a_slice("names-one")
     misnamed["metadata"]["name"] = name
-    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(misnamed))
+    assert "under the names of its own Node only" in refusal(lambda: node.create_slice(misnamed))
     for index in (0, 1, 0xFFFFF):
         valid = a_slice("names-one")
         valid["metadata"]["name"] = driver_slices.slice_name(index, DRIVER, "names-one")
-        one.delete_slice(one.create_slice(valid))
+        node.delete_slice(node.create_slice(valid))
     other.delete_slice(other.create_slice(a_slice("names-two")))
 
 
 def test_a_generated_slice_name_is_refused(installed: Installed) -> None:
-    one = installed.node("names-one")
+    node = installed.node("names-one")
     unnamed = a_slice("names-one")
     unnamed["metadata"] = {"generateName": "00000-lanewise.dev-names-one"}
-    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(unnamed))
+    assert "under the names of its own Node only" in refusal(lambda: node.create_slice(unnamed))
 
 
 def test_a_node_may_publish_under_its_truncated_name(installed: Installed) -> None:
@@ -255,19 +255,19 @@ def test_a_node_may_publish_under_its_truncated_name(installed: Installed) -> No
 
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
 def test_the_policy_applies_to_every_api_version(installed: Installed, version: str) -> None:
-    one = installed.node("version-one")
-    one._version = f"resource.k8s.io/{version}"
-    assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("version-two"), dry_run=True))
-    assert not refusal(lambda: one.create_slice(a_slice("version-one"), dry_run=True))
+    node = installed.node("version-one")
+    node._version = f"resource.k8s.io/{version}"
+    assert "of that Node only" in refusal(lambda: node.create_slice(a_slice("version-two"), dry_run=True))
+    assert not refusal(lambda: node.create_slice(a_slice("version-one"), dry_run=True))
 
 
 def test_an_event_must_name_its_driver_and_node(installed: Installed) -> None:
-    one = installed.node("events-one")
+    client = installed.node("events-one")
     installed.node("events-two")
     event = an_event("events-one")
 
     def reported(**changes: t.Any) -> str:
-        return refusal(lambda: one.request("POST", EVENTS, {**event, **changes}))
+        return refusal(lambda: client.request("POST", EVENTS, {**event, **changes}))
 
     assert not reported()
     assert not reported(regarding={**event["regarding"], "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"})
@@ -287,8 +287,8 @@ def test_a_token_is_renewed_for_the_api_server_only(
 ) -> None:
     """When the role requests a token for a node, it records the audiences of the API server. The policy allows no
     others."""
-    one = installed.node("audience")
-    uid = one.node_object()["metadata"]["uid"]
+    node = installed.node("audience")
+    uid = node.node_object()["metadata"]["uid"]
     with (
         patch_module_args(
             {"kubeconfig": str(installed.plane.kubeconfig), "node": "audience", "account": "lanewise-driver"}
@@ -302,7 +302,7 @@ def test_a_token_is_renewed_for_the_api_server_only(
         bound = {"apiVersion": "v1", "kind": "Node", "name": "audience", "uid": uid}
         spec = {"expirationSeconds": 3600, "boundObjectRef": bound, **more}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return refusal(lambda: one.request("POST", f"{ACCOUNT}/token", body))
+        return refusal(lambda: node.request("POST", f"{ACCOUNT}/token", body))
 
     reason = "for the API server only"
     installed.plane.wait_for(lambda: reason in token_refusal(audiences=["vault"]), "the policy of audiences")
@@ -318,10 +318,10 @@ def test_an_unbound_token_may_write_no_slice(installed: Installed) -> None:
 
 
 def test_a_driver_renews_its_own_token_only(installed: Installed) -> None:
-    one = installed.node("token-one")
+    node = installed.node("token-one")
     installed.node("token-two")
     uid = {name: installed.plane.expect("GET", f"/api/v1/nodes/{name}")["metadata"]["uid"] for name in NODES}
-    new = request_token(one, "token-one", uid["token-one"])["status"]["token"]
+    new = request_token(node, "token-one", uid["token-one"])["status"]["token"]
     reported = driver_token.read(new)
     assert (reported.node, reported.node_uid, reported.account, reported.namespace) == (
         "token-one",
@@ -331,15 +331,15 @@ def test_a_driver_renews_its_own_token_only(installed: Installed) -> None:
     )
     assert not refusal(lambda: installed.cluster("token-one", new).create_slice(a_slice("token-one"), dry_run=True))
 
-    assert "by name and UID" in refusal(lambda: request_token(one, "token-two", uid["token-two"]))
-    assert "by name and UID" in refusal(lambda: request_token(one, "token-one", uid["token-two"]))
-    assert "for a week" in refusal(lambda: request_token(one, "token-one", uid["token-one"], 700000))
+    assert "by name and UID" in refusal(lambda: request_token(node, "token-two", uid["token-two"]))
+    assert "by name and UID" in refusal(lambda: request_token(node, "token-one", uid["token-two"]))
+    assert "for a week" in refusal(lambda: request_token(node, "token-one", uid["token-one"], 700000))
     path = f"{ACCOUNT}/token"
     spec: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    assert "by name and UID" in refusal(lambda: one.request("POST", path, spec))
+    assert "by name and UID" in refusal(lambda: node.request("POST", path, spec))
     other = path.replace("lanewise-driver", "default")
     with pytest.raises(ApiError) as denied:
-        one.request("POST", other, spec)
+        node.request("POST", other, spec)
     assert denied.value.status == 403
 
 
@@ -390,8 +390,8 @@ def test_the_server_accepts_the_daemonset(installed: Installed) -> None:
 
 
 def test_other_requests_are_denied(installed: Installed) -> None:
-    one = installed.node("denied-one")
-    assert one.node_object()["metadata"]["name"] == "denied-one"
+    node = installed.node("denied-one")
+    assert node.node_object()["metadata"]["name"] == "denied-one"
     for method, path in (
         ("GET", "/api/v1/secrets"),
         ("GET", "/api/v1/pods"),
@@ -400,7 +400,7 @@ def test_other_requests_are_denied(installed: Installed) -> None:
         ("GET", "/apis/resource.k8s.io/v1/resourceclaims"),
     ):
         with pytest.raises(ApiError) as denied:
-            one.request(method, path)
+            node.request(method, path)
         assert denied.value.status == 403, path
 
 
@@ -521,7 +521,7 @@ def test_eight_pfs_of_sixteen_vfs_are_stored_unchanged(installed: Installed, tmp
         }
     assert not publisher.publish("again")
     listed, _version = cluster.slices()
-    assert {one["apiVersion"] for one in listed} == {"resource.k8s.io/v1"}
+    assert {entry["apiVersion"] for entry in listed} == {"resource.k8s.io/v1"}
 
 
 def test_the_api_version_is_changed_to_one_that_the_server_serves(
@@ -546,7 +546,9 @@ def test_the_api_version_is_changed_to_one_that_the_server_serves(
         cluster._version = "resource.k8s.io/v1"  # as if the server had been downgraded
         assert refusal(lambda: cluster.create_slice(a_slice("old"))) == ""
         assert cluster.api_version == "resource.k8s.io/v1beta2"
-        assert [one["metadata"]["name"] for one in cluster.slices()[0]] == ["00000-lanewise.dev-old"]
+        assert [resource_slice["metadata"]["name"] for resource_slice in cluster.slices()[0]] == [
+            "00000-lanewise.dev-old"
+        ]
 
 
 # claims
@@ -634,7 +636,7 @@ def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Ins
         pod | {"kind": "Pod", "apiVersion": "v1", "metadata": stored_claim["metadata"]}, "NotReady", "x" * 2000, True
     )
     events = plane.expect("GET", "/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-    (event,) = [one for one in events if one.get("reportingController") == DRIVER]
+    (event,) = [entry for entry in events if entry.get("reportingController") == DRIVER]
     assert (event["type"], event["reason"], event["reportingInstance"]) == ("Warning", "NotReady", node)
 
 
@@ -718,9 +720,9 @@ def _check_changes_by_others(installed: Installed, node: Node, name: str) -> Non
     plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
     time.sleep(1)
-    (one,) = installed.slices(name)
-    one["spec"]["devices"][0]["attributes"] = {"forged": {"bool": True}}
-    plane.expect("PUT", f"{SLICES}/{one['metadata']['name']}", one)
+    (resource_slice,) = installed.slices(name)
+    resource_slice["spec"]["devices"][0]["attributes"] = {"forged": {"bool": True}}
+    plane.expect("PUT", f"{SLICES}/{resource_slice['metadata']['name']}", resource_slice)
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
     stray = a_slice(name, pool={"name": "stray", "generation": 7, "resourceSliceCount": 1})
     stray["metadata"]["name"] = driver_slices.slice_name(7, DRIVER, name)
@@ -733,11 +735,11 @@ def _check_that_nothing_is_written(installed: Installed, node: Node, name: str) 
     versions."""
     until(lambda: "nic0" in installed.devices(name)["net-nic0"]["attributes"]["ifName"]["string"])
     time.sleep(1.5)
-    before = [one["metadata"]["resourceVersion"] for one in installed.slices(name)]
+    before = [resource_slice["metadata"]["resourceVersion"] for resource_slice in installed.slices(name)]
     for number in range(10):
         node.ip("link", "add", f"pod{number}", "type", "veth", "peer", "name", f"other{number}")
     time.sleep(2)
-    assert [one["metadata"]["resourceVersion"] for one in installed.slices(name)] == before
+    assert [resource_slice["metadata"]["resourceVersion"] for resource_slice in installed.slices(name)] == before
     return before
 
 
@@ -746,7 +748,7 @@ def _check_settings(installed: Installed, node: Node, name: str, before: list[st
     node.settings.write_text("virtual_interfaces: [nic*]\naliases: {nic0: storage}\nnonsense: 1\n")
     until(lambda: "nonsense" in node.log.read_text())
     time.sleep(1)
-    assert [one["metadata"]["resourceVersion"] for one in installed.slices(name)] == before
+    assert [resource_slice["metadata"]["resourceVersion"] for resource_slice in installed.slices(name)] == before
     node.settings.write_text("virtual_interfaces: [nic*]\naliases: {nic0: storage}\n")
     until(lambda: attribute(installed.devices(name), "net-nic0", "alias") == "storage")
 
@@ -779,7 +781,7 @@ def _check_an_outage(installed: Installed, node: Node, name: str) -> None:
     # restored only if the watch works again
     plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")
     until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"})
-    generations = {one["spec"]["pool"]["generation"] for one in installed.slices(name)}
+    generations = {resource_slice["spec"]["pool"]["generation"] for resource_slice in installed.slices(name)}
     assert len(generations) == 1
 
 
@@ -814,8 +816,8 @@ def test_a_recreated_node_gets_its_slices(
     (tmp_path / "token").write_text(installed.token(name))
     until(lambda: installed.slices(name), 60)
     time.sleep(2)
-    (one,) = installed.slices(name)
-    assert one["metadata"]["ownerReferences"][0]["uid"] == uid and node.alive()
+    (resource_slice,) = installed.slices(name)
+    assert resource_slice["metadata"]["ownerReferences"][0]["uid"] == uid and node.alive()
 
 
 def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Installed, tmp_path: Path) -> None:
@@ -825,22 +827,25 @@ def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Install
     publishers = [Publisher(installed.cluster("twice"), Inventory(Settings, lambda: (), root)) for _number in range(2)]
 
     def versions() -> set[tuple[str, str]]:
-        return {(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in installed.slices("twice")}
+        return {
+            (resource_slice["metadata"]["uid"], resource_slice["metadata"]["resourceVersion"])
+            for resource_slice in installed.slices("twice")
+        }
 
     def quiet() -> bool:
         before = versions()
         time.sleep(2)  # longer than a publisher waits for further events
-        published = all(one.last_published and not one.problem for one in publishers)
+        published = all(publisher.last_published and not publisher.problem for publisher in publishers)
         return published and versions() == before
 
-    for one in publishers:
-        one.start()
+    for publisher in publishers:
+        publisher.start()
     try:
         installed.plane.wait_for(quiet, "two publishers to stop changing slices")
     finally:
-        for one in publishers:
-            one.stop()
-    assert not any(one.publish("again") for one in publishers)
+        for publisher in publishers:
+            publisher.stop()
+    assert not any(entry.publish("again") for entry in publishers)
     assert installed.devices("twice")
 
 
@@ -850,7 +855,7 @@ def test_credentials_of_kubeconfigs_are_used_or_refused(installed: Installed, tm
     admin_access = driver.from_kubeconfig(plane.kubeconfig)
     admin = Cluster(lambda: admin_access, DRIVER, "policy-probe")
     assert admin.node_object()["metadata"]["name"] == "policy-probe"
-    assert [str(one) for one in admin.api_addresses()] == ["127.0.0.1"]
+    assert [str(address) for address in admin.api_addresses()] == ["127.0.0.1"]
     data = json.loads(plane.kubeconfig.read_text())
     path = tmp_path / "kubeconfig"
     (tmp_path / "client.pem").write_bytes(plane.authority.issue("alice").read_bytes())

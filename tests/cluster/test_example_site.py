@@ -40,11 +40,11 @@ def _site(newest: ControlPlane) -> tuple[Installed, dict[str, Object]]:
     """The cluster with the driver's manifests and the example's classes, and the claim templates by name."""
     variables = yaml.safe_load(EXAMPLE.read_text())
     objects = compile_site({name: value for name, value in variables.items() if name != "dra_claims_workloads"}).objects
-    for one in objects:
-        if one["kind"] == "DeviceClass":
-            path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=example&force=true"
-            newest.expect("PATCH", path, one, "application/apply-patch+yaml")
-    templates = {one["metadata"]["name"]: one for one in objects if one["kind"] == "ResourceClaimTemplate"}
+    for manifest in objects:
+        if manifest["kind"] == "DeviceClass":
+            path = f"{RESOURCE}/deviceclasses/{manifest['metadata']['name']}?fieldManager=example&force=true"
+            newest.expect("PATCH", path, manifest, "application/apply-patch+yaml")
+    templates = {entry["metadata"]["name"]: entry for entry in objects if entry["kind"] == "ResourceClaimTemplate"}
     return install(newest), templates
 
 
@@ -64,8 +64,10 @@ def test_each_gpu_gets_a_nic_below_its_pcie_root(
     plane.add_node(name)
     plane.add_namespace(name)
     drivers = yaml.safe_load(EXAMPLE.read_text())["dra_claims_drivers"]
-    for one in slices([one for one in offers(name, probed.facts(machine), drivers) if one.driver == gpu]):
-        plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+    for resource_slice in slices(
+        [offer for offer in offers(name, probed.facts(machine), drivers) if offer.driver == gpu]
+    ):
+        plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
     root = build(machine, tmp_path / machine)
     try:
         port, authority = int(plane.url.rsplit(":", 1)[1]), plane.authority.certificate
@@ -91,9 +93,9 @@ def test_each_gpu_gets_a_nic_below_its_pcie_root(
         results = plane.wait_for(allocation, "the scheduler's allocation", 90)["devices"]["results"]
         published = installed.devices(name)
         roots: dict[str, list[str]] = {gpu: [], DRIVER: []}
-        for one in results:
-            device = published[one["device"]] if one["driver"] == DRIVER else _device(plane, name, one)
-            roots[one["driver"]].append(device["attributes"][PCIE_ROOT]["string"])
+        for result in results:
+            device = published[result["device"]] if result["driver"] == DRIVER else _device(plane, name, result)
+            roots[result["driver"]].append(device["attributes"][PCIE_ROOT]["string"])
         assert len(set(roots[gpu])) == len(roots[gpu]) == pairs
         assert sorted(roots[gpu]) == sorted(roots[DRIVER])
     finally:
@@ -103,4 +105,4 @@ def test_each_gpu_gets_a_nic_below_its_pcie_root(
 def _device(plane: ControlPlane, node: str, result: Object) -> Object:
     query = f"fieldSelector=spec.nodeName={node},spec.driver={result['driver']}"
     items = plane.expect("GET", f"{RESOURCE}/resourceslices?{query}")["items"]
-    return next(one for item in items for one in item["spec"]["devices"] if one["name"] == result["device"])
+    return next(device for item in items for device in item["spec"]["devices"] if device["name"] == result["device"])

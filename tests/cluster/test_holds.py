@@ -50,8 +50,8 @@ class Modules:
 @pytest.fixture
 def modules(newest: ControlPlane, capsys: pytest.CaptureFixture[str]) -> t.Iterator[Modules]:
     yield Modules(newest, capsys)
-    for one in newest.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
-        newest.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+    for item in newest.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
+        newest.expect("DELETE", f"{RESOURCE}/devicetaintrules/{item['metadata']['name']}")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_only_the_tolerating_claim_gets_held_devices(fleet: Fleet, modules: Modu
     fleet.pod("before", "one")
     fleet.bound(1)
     (allocated,) = fleet.devices("before")
-    free = [one for one in GPUS if one != allocated]
+    free = [gpu for gpu in GPUS if gpu != allocated]
     result = modules.hold("demo", *free)
     assert result["changed"] and result["added"] == free and result["toleration"]["value"] == "demo"
     assert len(fleet.rules()) == 2
@@ -117,9 +117,9 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
     modules.hold("demo", *GPUS[:2])
     assert modules.holds()["overdue"] == []
     past = (datetime.now(timezone.utc) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    for one in fleet.rules():
+    for rule in fleet.rules():
         change = {"metadata": {"annotations": {forms.EXPIRES: past}}}
-        fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}", change)
+        fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{rule['metadata']['name']}", change)
     (line,) = modules.holds()["overdue"]
     late = f"hold demo of team a, until {past} (a demo), is overdue: 2 devices are still held"
     assert line == f"{late}: release or extend it with lanewise.dra.reserve"
@@ -131,7 +131,7 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
 def test_simultaneous_holds_never_share_a_device(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
     """Several runs request the same devices at once: at most one gets them, and the others hold nothing."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
-    devices = tuple(forms.parse_device(one) for one in GPUS)
+    devices = tuple(forms.parse_device(gpu) for gpu in GPUS)
 
     def create_hold(number: int) -> str:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))
@@ -147,18 +147,18 @@ def test_simultaneous_holds_never_share_a_device(newest: ControlPlane, fleet: Fl
             reported = list(pool.map(create_hold, range(4)))
         found = holds(fleet.rules())
         # a refused run holds nothing; two runs that conflict may both be refused
-        assert {one.name for one in found} == {f"run-{number}" for number, text in enumerate(reported) if not text}
-        assert len(found) <= 1 and all(len(one.devices) == 3 for one in found)
+        assert {item.name for item in found} == {f"run-{number}" for number, text in enumerate(reported) if not text}
+        assert len(found) <= 1 and all(len(item.devices) == 3 for item in found)
         assert all("belongs to hold run-" in text for text in reported if text)
-        for one in found:
-            modules.run(dra_hold, name=one.name, state="absent")
+        for entry in found:
+            modules.run(dra_hold, name=entry.name, state="absent")
 
 
 def test_simultaneous_runs_with_the_same_hold_create_it_once(
     newest: ControlPlane, fleet: Fleet, modules: Modules
 ) -> None:
     until = (datetime.now(timezone.utc) + timedelta(hours=1)).replace(microsecond=0)
-    desired = Hold("demo", "team a", "one job", until, tuple(forms.parse_device(one) for one in GPUS))
+    desired = Hold("demo", "team a", "one job", until, tuple(forms.parse_device(gpu) for gpu in GPUS))
 
     def create_hold(_number: int) -> None:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))

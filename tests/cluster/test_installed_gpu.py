@@ -31,7 +31,7 @@ def position(text: str, address: str) -> tuple[str | None, list[str]]:
     while element.tag != "cpu":
         element = parents[element]
         above.append(element)
-    return above[-1].get("numaid"), [str(one.get("busid")) for one in above[-2::-1]]
+    return above[-1].get("numaid"), [str(entry.get("busid")) for entry in above[-2::-1]]
 
 
 def check_accepted(text: str, address: str, folder: Path) -> None:

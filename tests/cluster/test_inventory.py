@@ -57,7 +57,7 @@ def inventory(folder: Path, plane: ControlPlane | None, **options: t.Any) -> sub
 
 def read(output: str) -> t.Any:
     """Parse the output of ansible-inventory, with unsafe strings as plain strings."""
-    return json.loads(output, object_hook=lambda one: one.get("__ansible_unsafe", one))
+    return json.loads(output, object_hook=lambda mapping: mapping.get("__ansible_unsafe", mapping))
 
 
 def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -> None:
@@ -66,12 +66,12 @@ def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp
     for node, machine in ((whole, "degraded"), (incomplete, "dgx-a100")):
         plane.add_node(node)
         node_slices = slices(offers(node, facts(machine), DRIVERS))
-        for one in node_slices:
-            if one["spec"]["driver"] == DRIVER:
-                one["metadata"]["annotations"] = {VERSION_ANNOTATION: "1.0.0"}
-            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+        for resource_slice in node_slices:
+            if resource_slice["spec"]["driver"] == DRIVER:
+                resource_slice["metadata"]["annotations"] = {VERSION_ANNOTATION: "1.0.0"}
+            plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
         if node == incomplete:
-            lanewise_slice = next(one for one in node_slices if one["spec"]["driver"] == "lanewise.dev")
+            lanewise_slice = next(entry for entry in node_slices if entry["spec"]["driver"] == "lanewise.dev")
             pool = {**lanewise_slice["spec"]["pool"], "generation": 7, "resourceSliceCount": 2}
             spec = {**lanewise_slice["spec"], "pool": pool}
             again = {**lanewise_slice, "metadata": {"name": f"{incomplete}-again"}, "spec": spec}
@@ -90,7 +90,7 @@ def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp
     assert hosts[whole]["dra_driver_versions"] == {"lanewise.dev": "1.0.0"}
     assert hosts[whole]["dra_numa_nodes"] == [0, 1]
     assert hosts[whole]["dra_ready"] is True and hosts[whole]["dra_schedulable"] is True
-    published = [one for one in offers(whole, facts("degraded"), DRIVERS) if one.driver == "lanewise.dev"]
+    published = [offer for offer in offers(whole, facts("degraded"), DRIVERS) if offer.driver == "lanewise.dev"]
     assert hosts[whole]["nics"] == len(published)
     down = any("lanewise.dev/link-down:NoSchedule" in finding for finding in hosts[whole]["dra_findings"])
     assert down is not plane.version.startswith("v1.34")  # which drops taints by default
@@ -103,7 +103,7 @@ def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp
     assert broken == ({whole, incomplete} if down else {incomplete})
     assert whole in listed["rail_0"]["hosts"]
     only = read(inventory(tmp_path, plane, drivers=["gpu.nvidia.com"]).stdout)["_meta"]["hostvars"][whole]
-    assert {one["driver"] for one in only["dra_devices"]} == {"gpu.nvidia.com"}
+    assert {dra_device["driver"] for dra_device in only["dra_devices"]} == {"gpu.nvidia.com"}
 
 
 def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
 
     for name in names[:-1]:
         add(name)
-    assert [one["metadata"]["name"] for one in read_all(request, "v1", "Event", chunk=2)] == names
+    assert [entry["metadata"]["name"] for entry in read_all(request, "v1", "Event", chunk=2)] == names
     assert queries == [{"limit"}, {"limit"}, {"limit", "_continue"}]  # without the refused request
     etcd.close()
 
@@ -216,16 +216,16 @@ def test_every_kind_is_listed_in_pages(
     lists = {path: queries for path, queries in sent.items() if not path.startswith("/version")}
     assert len(lists) == len(kinds)
     for path, queries in lists.items():
-        assert all(one["limit"] == ["2"] for one in queries), (path, queries)
+        assert all(entry["limit"] == ["2"] for entry in queries), (path, queries)
         status, answer = newest.request("GET", path)
         if status == 404:  # a kind of Kueue
             continue
-        names = [(one["metadata"].get("namespace"), one["metadata"]["name"]) for one in answer["items"]]
+        names = [(item["metadata"].get("namespace"), item["metadata"]["name"]) for item in answer["items"]]
         assert len(names) >= 3 and len(queries) == (len(names) + 1) // 2, (path, queries)
-        assert ["continue" in one for one in queries] == [False] + [True] * (len(queries) - 1)
+        assert ["continue" in entry for entry in queries] == [False] + [True] * (len(queries) - 1)
         (kind,) = [kind for kind in found["objects"] if answer["kind"] == f"{kind}List"]
-        metadata = [one["metadata"] for one in found["objects"][kind]]
-        assert [(one.get("namespace"), one["name"]) for one in metadata] == names
+        metadata = [manifest["metadata"] for manifest in found["objects"][kind]]
+        assert [(entry.get("namespace"), entry["name"]) for entry in metadata] == names
     monkeypatch.setattr(cluster_lists, "MAX_OBJECTS", 2)
     refused = listed()
     assert (

@@ -72,16 +72,16 @@ class Cluster:
         self.site, self.plane, self.queueing = site, site.plane, site.queueing
 
     def pods(self, namespace: str) -> dict[str, Object]:
-        return {one["metadata"]["name"]: one for one in self.queueing.pods(namespace)}
+        return {pod["metadata"]["name"]: pod for pod in self.queueing.pods(namespace)}
 
     def running(self, namespace: str, node: str = "") -> list[str]:
         """The running pods that are not being deleted, on all nodes or on one."""
         return sorted(
             name
-            for name, one in self.pods(namespace).items()
-            if one["status"].get("phase") == "Running"
-            and not one["metadata"].get("deletionTimestamp")
-            and node in ("", one["spec"]["nodeName"])
+            for name, pod in self.pods(namespace).items()
+            if pod["status"].get("phase") == "Running"
+            and not pod["metadata"].get("deletionTimestamp")
+            and node in ("", pod["spec"]["nodeName"])
         )
 
     def rules(self) -> list[Object]:
@@ -100,18 +100,18 @@ class Cluster:
     def leaked(self) -> list[str]:
         """The claims and rules that block devices for nothing: claims without a pod, and rules without owner or
         reason."""
-        uids = {one["metadata"]["uid"] for space in (TEAM, SWAPPED) for one in self.queueing.pods(space)}
+        uids = {pod["metadata"]["uid"] for space in (TEAM, SWAPPED) for pod in self.queueing.pods(space)}
         claims = self.plane.expect("GET", f"{RESOURCE}/resourceclaims")["items"]
         leaked = [
-            f"claim {one['metadata']['name']}"
-            for one in claims
-            if (one.get("status") or {}).get("allocation")
-            and not uids & {user["uid"] for user in one["status"].get("reservedFor") or ()}
+            f"claim {claim['metadata']['name']}"
+            for claim in claims
+            if (claim.get("status") or {}).get("allocation")
+            and not uids & {user["uid"] for user in claim["status"].get("reservedFor") or ()}
         ]
-        for one in self.rules():
-            notes = one["metadata"].get("annotations") or {}
+        for rule in self.rules():
+            notes = rule["metadata"].get("annotations") or {}
             if not notes.get(forms.OWNER) or not notes.get(forms.REASON):
-                leaked.append(f"rule {one['metadata']['name']}")
+                leaked.append(f"rule {rule['metadata']['name']}")
         return leaked
 
 
@@ -130,7 +130,7 @@ def test_the_job_and_the_swap_move_from_a_lost_node_to_the_other(site: QueueSite
     plane.wait_for(lambda: len(cluster.running(SWAPPED)) == 4, "the low-priority pods", TIMEOUT_SECONDS)
     plane.wait_for(lambda: site.charged(TEAM, "gpus") == 1, "Kueue to charge the job", TIMEOUT_SECONDS)
     devices = _devices(cluster, "low-0", "low-1")
-    assert len(devices) == 4 and {one.split("/")[1] for one in devices} == {lost_node}
+    assert len(devices) == 4 and {device.split("/")[1] for device in devices} == {lost_node}
 
     # Kubernetes has not yet detected the loss: the node's pods are deleted, but continue to exist
     site.queueing.lose(lost_node)
@@ -138,8 +138,8 @@ def test_the_job_and_the_swap_move_from_a_lost_node_to_the_other(site: QueueSite
     assert "2 pod(s) still have devices" in reported and f"on {lost_node}" in reported, reported
     assert "If a node is lost" in reported, reported
     hold = cluster.hold()
-    assert {"/".join(one) for one in hold.devices} == set(devices) and hold.owner == "team a"
-    assert sum(swap.swap_of(one) == "gold" for one in cluster.rules()) == 4
+    assert {"/".join(device) for device in hold.devices} == set(devices) and hold.owner == "team a"
+    assert sum(swap.swap_of(rule) == "gold" for rule in cluster.rules()) == 4
 
     # the job restarts on the other node: Kueue charges it once, and the first pod still has its devices
     plane.wait_for(lambda: _unreachable(plane, lost_node), "the node to be lost", TIMEOUT_SECONDS)
@@ -150,8 +150,8 @@ def test_the_job_and_the_swap_move_from_a_lost_node_to_the_other(site: QueueSite
 
     # the next run holds devices of the other node, and releases those of the lost node
     reported = playbooks.run("swap", **REQUEST, swap_workload=WORKLOAD)
-    assert {one[1] for one in cluster.hold().devices} == {other} and len(cluster.hold().devices) == 4, reported
-    assert not any(swap.swap_of(one) for one in cluster.rules())
+    assert {device[1] for device in cluster.hold().devices} == {other} and len(cluster.hold().devices) == 4, reported
+    assert not any(swap.swap_of(rule) for rule in cluster.rules())
     assert set(cluster.running(SWAPPED)) <= {"low-2", "low-3"}
 
     # an operator removes the lost node; its slices are removed with it
@@ -175,16 +175,16 @@ def test_the_job_and_the_swap_move_from_a_lost_node_to_the_other(site: QueueSite
 def _devices(cluster: Cluster, *pods: str) -> list[str]:
     """The devices of the pods' claims, as driver/pool/device."""
     names = [
-        one["resourceClaimName"]
+        status["resourceClaimName"]
         for pod in pods
-        for one in cluster.pods(SWAPPED)[pod]["status"]["resourceClaimStatuses"]
+        for status in cluster.pods(SWAPPED)[pod]["status"]["resourceClaimStatuses"]
     ]
     path = f"{RESOURCE}/namespaces/{SWAPPED}/resourceclaims"
     claims = [cluster.plane.expect("GET", f"{path}/{name}") for name in names]
-    results = [one for claim in claims for one in claim["status"]["allocation"]["devices"]["results"]]
-    return ["/".join((one["driver"], one["pool"], one["device"])) for one in results]
+    results = [result for claim in claims for result in claim["status"]["allocation"]["devices"]["results"]]
+    return ["/".join((result["driver"], result["pool"], result["device"])) for result in results]
 
 
 def _unreachable(plane: ControlPlane, node: str) -> bool:
     taints = plane.expect("GET", f"/api/v1/nodes/{node}")["spec"].get("taints") or ()
-    return any(one["key"] == "node.kubernetes.io/unreachable" and one["effect"] == "NoExecute" for one in taints)
+    return any(taint["key"] == "node.kubernetes.io/unreachable" and taint["effect"] == "NoExecute" for taint in taints)

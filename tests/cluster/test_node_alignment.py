@@ -91,9 +91,9 @@ def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
 
 def test_the_bandwidth_between_two_pods_is_measured(pods: Node, tmp_path: Path) -> None:
     """The bandwidth between the two NICs is measured only on request, with a program that runs in both pods."""
-    assert all(one["measured"] == [] for one in verify(pods, tmp_path)["claims"])
+    assert all(entry["measured"] == [] for entry in verify(pods, tmp_path)["claims"])
     answer = verify(pods, tmp_path, alignment_measure=True, alignment_measure_seconds=2)
-    found = {one["claim"]: one["measured"] for one in answer["claims"]}
+    found = {entry["claim"]: entry["measured"] for entry in answer["claims"]}
     assert set(found) == {"default/one", "default/two"}
     for claim, peer in (("default/one", "default/two"), ("default/two", "default/one")):
         [measured] = found[claim]
@@ -107,5 +107,5 @@ def test_a_missing_measuring_program_is_reported(pods: Node, tmp_path: Path) -> 
     answer = verify(
         pods, tmp_path, alignment_measure=True, alignment_measure_most=1, alignment_measure_nccl="all_gather_perf -b 8"
     )
-    [measured] = [one for claim in answer["claims"] for one in claim["measured"]]
+    [measured] = [entry for claim in answer["claims"] for entry in claim["measured"]]
     assert measured["tool"] == "all_gather_perf" and measured["gb_per_s"] is None and measured["problem"]

@@ -163,8 +163,8 @@ class Testbed:
         return phases
 
     def has_interfaces(self, name: str) -> bool:
-        shown = {one["ifname"]: one for one in json.loads(self.node.execute(name, "ip", "-json", "address"))}
-        found = [one["local"] for link in ("net1", "mac0") for one in shown[link]["addr_info"]]
+        shown = {entry["ifname"]: entry for entry in json.loads(self.node.execute(name, "ip", "-json", "address"))}
+        found = [address["local"] for link in ("net1", "mac0") for address in shown[link]["addr_info"]]
         return {"203.0.113.18", "203.0.113.34"} <= set(found)
 
     def wait_interfaces(self, name: str) -> None:

@@ -54,12 +54,12 @@ def _running(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator
 
 def test_published_devices_equal_the_prediction(node: Node, running: tuple[GpuNode, CpuDriver]) -> None:
     gpus, cpus = running
-    predicted = [one for one in offers(node.name, gpus.facts, DRIVERS) if one.driver == NAME]
+    predicted = [offer for offer in offers(node.name, gpus.facts, DRIVERS) if offer.driver == NAME]
     assert len(predicted) == len(cpus.devices) == 2
-    for one, device in zip(predicted, cpus.devices):
+    for entry, device in zip(predicted, cpus.devices):
         known = {name: value for name, value in device["attributes"].items() if name != "dra.cpu/smtEnabled"}
-        assert one.device["attributes"] == known  # without smtEnabled: the probe does not read SMT
-        assert {**one.device, "attributes": {}} == {**device, "attributes": {}}
+        assert entry.device["attributes"] == known  # without smtEnabled: the probe does not read SMT
+        assert {**entry.device, "attributes": {}} == {**device, "attributes": {}}
 
 
 @pytest.mark.parametrize(("template", "device_count"), [("gpu-cpus", 1), ("nic-cpus", 1), ("all-three", 2)])

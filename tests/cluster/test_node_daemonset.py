@@ -109,7 +109,7 @@ def _driver(node: Node) -> Object:
 def test_the_driver_publishes_with_the_account_of_its_pod(node: Node, driver: Object) -> None:
     (item,) = node.plane.expect("GET", f"{API}/resourceslices")["items"]
     assert item["spec"]["nodeName"] == node.name
-    assert [one["attributes"]["ifName"]["string"] for one in item["spec"]["devices"]] == ["rail0"]
+    assert [device["attributes"]["ifName"]["string"] for device in item["spec"]["devices"]] == ["rail0"]
 
 
 def test_a_pod_keeps_its_device_while_the_driver_is_replaced(node: Node, driver: Object) -> None:

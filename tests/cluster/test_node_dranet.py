@@ -50,12 +50,12 @@ def _publish(node: Node, tmp_path: Path) -> t.Iterator[t.Callable[..., tuple[Mac
         return machine, driver
 
     yield publish
-    for one in running:
-        one.stop()
+    for entry in running:
+        entry.stop()
     for machine in machines:
         machine.close()
-    for one in running[0].slices() if running else ():
-        node.plane.expect("DELETE", f"{dranet_node.SLICES}/{one['metadata']['name']}")
+    for resource_slice in running[0].slices() if running else ():
+        node.plane.expect("DELETE", f"{dranet_node.SLICES}/{resource_slice['metadata']['name']}")
 
 
 def differences(predicted: t.Iterable[Offer], published: t.Mapping[str, Object]) -> list[str]:
@@ -64,7 +64,7 @@ def differences(predicted: t.Iterable[Offer], published: t.Mapping[str, Object])
 
     The value of an assumed attribute may differ. The values of unknown attributes are not predicted.
     """
-    certain = {one.device["name"]: one for one in predicted if not one.possible}
+    certain = {device.device["name"]: device for device in predicted if not device.possible}
     found = [f"{name}: not predicted" for name in sorted(published.keys() - certain.keys())]
     found += [f"{name}: not published" for name in sorted(certain.keys() - published.keys())]
     for name in sorted(published.keys() & certain.keys()):
@@ -102,11 +102,11 @@ def test_dranet_publishes_the_predicted_vfs_and_nics_below_a_vlan(publish: t.Cal
     for name in ("functions", "nics", "interfaces", "rdma_devices"):
         items = machine_node.facts[name]
         if isinstance(items, dict):
-            machine_node.facts[name] = {key: one for key, one in items.items() if not key.startswith(EXCLUDED)}
+            machine_node.facts[name] = {key: item for key, item in items.items() if not key.startswith(EXCLUDED)}
         else:
-            machine_node.facts[name] = [one for one in items if not (one["address"] or "").startswith(EXCLUDED)]
+            machine_node.facts[name] = [item for item in items if not (item["address"] or "").startswith(EXCLUDED)]
     predicted = offers(machine_node.node.name, machine_node.facts, DRIVERS)
-    assert any("dra.net/isSriovVf" in one.device["attributes"] for one in predicted)
+    assert any("dra.net/isSriovVf" in device.device["attributes"] for device in predicted)
     assert not differences(predicted, published)
 
 
@@ -170,15 +170,17 @@ def _machine(node: Node, request: pytest.FixtureRequest, tmp_path: Path) -> t.It
     except Missing as missing:
         pytest.skip(str(missing))
     site = compile_site(inventory(), {node.name: machine.facts})
-    assert [one.nodes for one in site.reach] == [[node.name]]
+    assert [entry.nodes for entry in site.reach] == [[node.name]]
     created = []
-    for one in site.objects:
-        collection = "deviceclasses" if one["kind"] == "DeviceClass" else "namespaces/default/resourceclaimtemplates"
-        created.append(f"{API}/{collection}/{one['metadata']['name']}")
-        node.plane.expect("POST", f"{API}/{collection}", one)
+    for manifest in site.objects:
+        collection = (
+            "deviceclasses" if manifest["kind"] == "DeviceClass" else "namespaces/default/resourceclaimtemplates"
+        )
+        created.append(f"{API}/{collection}/{manifest['metadata']['name']}")
+        node.plane.expect("POST", f"{API}/{collection}", manifest)
     yield machine
-    for one in node.plane.expect("GET", PODS)["items"]:
-        node.delete_pod(one["metadata"]["name"], wait=False)
+    for item in node.plane.expect("GET", PODS)["items"]:
+        node.delete_pod(item["metadata"]["name"], wait=False)
     claims = f"{API}/namespaces/default/resourceclaims"
     node.plane.wait_for(lambda: not node.plane.expect("GET", claims)["items"], "the deletion of pods and claims", 120)
     for path in created:
@@ -197,17 +199,17 @@ def test_pods_get_aligned_pairs_and_verify_proves_the_alignment(
     names = [f"pair-{number}" for number in range(8)]
     machine.start(dict.fromkeys(names, "pair"))
     seen = [machine.seen(name) for name in names]
-    assert all(machine.judge.aligned(one) for one in seen), seen
-    assert len({one.nics[0] for one in seen}) == 8
+    assert all(machine.judge.aligned(item) for item in seen), seen
+    assert len({item.nics[0] for item in seen}) == 8
     assert "203.0.113.2/28" in node.execute("pair-0", "ip", "-4", "-brief", "address", "show", "net1")
 
     tree = tmp_path / "in-use"  # the tree that a probe of the node reads while pods have the NICs
     shutil.copytree(machine.tree, tree, symlinks=True)
-    for one in seen:
-        move_to_container(tree, one.nics[0])
+    for entry in seen:
+        move_to_container(tree, entry.nics[0])
     facts = as_dict(probe(str(tree)))
     # DRANET publishes the change some seconds after the last pod has its NIC
-    used = {f"pci-{one.nics[0].replace(':', '-').replace('.', '-')}" for one in seen}
+    used = {f"pci-{item.nics[0].replace(':', '-').replace('.', '-')}" for item in seen}
     persistent = machine.gates["PersistentResourceSliceAttributes"]
 
     def settled() -> bool:
@@ -217,18 +219,18 @@ def test_pods_get_aligned_pairs_and_verify_proves_the_alignment(
     node.plane.wait_for(settled, "the slices while pods have the NICs")
     claims = verify(node, tmp_path, alignment_topologies={node.name: facts})["claims"]
     assert len(claims) == 8
-    for one in claims:
-        roots = [promise for promise in one["promises"] if promise["rule"] == "match"]
-        assert [(promise["verdict"], promise["proven"]) for promise in roots] == [("kept", True)], one
-        unknown = [promise["reason"] for promise in one["promises"] if promise["verdict"] != "kept"]
+    for claim in claims:
+        roots = [promise for promise in claim["promises"] if promise["rule"] == "match"]
+        assert [(promise["verdict"], promise["proven"]) for promise in roots] == [("kept", True)], claim
+        unknown = [promise["reason"] for promise in claim["promises"] if promise["verdict"] != "kept"]
         silent = ["dra.net does not publish dra.net/virtual while a pod has the device"]
-        assert (one["verdict"], unknown) == (("kept", []) if persistent else ("unknown", silent))
+        assert (claim["verdict"], unknown) == (("kept", []) if persistent else ("unknown", silent))
 
     # a machine on which a NIC is below another PCIe root than DRANET publishes
     [wrong] = machine.seen("pair-3").nics
     facts["functions"][wrong]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     swapped = verify(node, tmp_path, alignment_topologies={node.name: facts}, alignment_strict=False)["claims"]
     unproven = [
-        one for one in swapped for promise in one["promises"] if promise["rule"] == "match" and not promise["proven"]
+        item for item in swapped for promise in item["promises"] if promise["rule"] == "match" and not promise["proven"]
     ]
-    assert [[pod["name"] for pod in one["pods"]] for one in unproven] == [["pair-3"]]
+    assert [[pod["name"] for pod in item["pods"]] for item in unproven] == [["pair-3"]]

@@ -78,7 +78,7 @@ def shares_roots(tree: MachineTree) -> bool:
 @pytest.fixture(autouse=True)
 def _remove_pods(node: Node) -> t.Iterator[None]:
     yield
-    pods = [one["metadata"]["name"] for one in node.plane.expect("GET", PODS)["items"]]
+    pods = [item["metadata"]["name"] for item in node.plane.expect("GET", PODS)["items"]]
     for name in pods:
         node.delete_pod(name, wait=False)
     node.plane.wait_for(lambda: not node.plane.expect("GET", PODS)["items"], "the deletion of the pods", 120)
@@ -90,7 +90,9 @@ def unschedulable(node: Node, name: str) -> str:
 
     def waiting() -> str:
         conditions = node.plane.expect("GET", f"{PODS}/{name}")["status"].get("conditions", ())
-        return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
+        return next(
+            (condition["message"] for condition in conditions if condition.get("reason") == "Unschedulable"), ""
+        )
 
     message: str = node.plane.wait_for(waiting, f"the scheduler's message about pod {name}")
     return message
@@ -102,24 +104,24 @@ def test_every_pod_has_a_nearest_nic_of_its_gpu(node: Node, gpus: tuple[GpuNode,
     machine, site, version = gpus
     total = len(machine.judge.gpus)
     assert total == (8 if shares_roots(machine.judge) else 4)
-    [reach] = [one for one in site.reach if one.claim.endswith("/pair")]
+    [reach] = [entry for entry in site.reach if entry.claim.endswith("/pair")]
     assert reach.nodes == [node.name]
     names = [f"pair-{number}" for number in range(total)]
     machine.start(dict.fromkeys(names, "pair"))
     all_seen = [machine.seen(name) for name in names]
-    assert all(machine.judge.aligned(one) for one in all_seen), all_seen
-    assert [len(set(one)) for one in zip(*(sum(one, []) for one in all_seen))] == [total, total]
+    assert all(machine.judge.aligned(entry) for entry in all_seen), all_seen
+    assert [len(set(entry)) for entry in zip(*(sum(entry, []) for entry in all_seen))] == [total, total]
 
-    classes = {one["metadata"]["name"]: one for one in site.objects if one["kind"] == "DeviceClass"}
-    spec = next(one for one in site.objects if one["metadata"]["name"] == "pair")["spec"]["spec"]
+    classes = {manifest["metadata"]["name"]: manifest for manifest in site.objects if manifest["kind"] == "DeviceClass"}
+    spec = next(manifest for manifest in site.objects if manifest["metadata"]["name"] == "pair")["spec"]["spec"]
     claims = node.plane.expect("GET", CLAIMS)["items"]
-    results = [result for one in claims for result in one["status"]["allocation"]["devices"]["results"]]
+    results = [result for claim in claims for result in claim["status"]["allocation"]["devices"]["results"]]
     offered = offers(node.name, machine.facts, gpu_claims.drivers(version))
-    by_name = {(one.driver, one.device["name"]): one for one in offered}
-    held = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
+    by_name = {(offer.driver, offer.device["name"]): offer for offer in offered}
+    held = [Result(0, entry["request"], by_name[entry["driver"], entry["device"]]) for entry in results]
     answer = allocate([spec], classes, offered, Engine(), held=held)
     assert isinstance(answer, Refusal), answer
-    gpu = next(one for one in spec["devices"]["requests"] if one["name"] == "gpu")
+    gpu = next(request for request in spec["devices"]["requests"] if request["name"] == "gpu")
     matching = total // len(gpu.get("firstAvailable", "1"))  # the reason refers to the last alternative
     reason = f"request gpu needs 1 device: {matching} match, {matching} of them are in use"
     assert (answer.kind, answer.reason) == ("used", reason)
@@ -152,7 +154,11 @@ def test_a_pod_gets_a_nic_of_the_next_level_if_the_nearest_nics_are_in_use(gpus:
     [gpu], [nic] = machine.seen("second")
     assert gpu == tree.gpu_by_minor[0] and nic not in used
     assert tree.pcie_root(nic) != tree.pcie_root(gpu)
-    free = [one["address"] for one in machine.facts["nics"] if not one["default_route"] and one["address"] not in used]
+    free = [
+        entry["address"]
+        for entry in machine.facts["nics"]
+        if not entry["default_route"] and entry["address"] not in used
+    ]
     if version == "0.5.0" and tree.numa_node(gpu) in map(tree.numa_node, free):
         assert tree.numa_node(nic) == tree.numa_node(gpu)
 
@@ -170,7 +176,7 @@ def test_a_claim_for_a_common_pcie_root_is_refused_if_no_pair_has_one(
     with pytest.raises(Problems) as caught:
         compile_site(site_variables, {node.name: machine.facts})
     [problem] = caught.value.problems
-    roots = [", ".join(sorted({tree.pcie_root(one) for one in found})) for found in (tree.gpus, tree.fabric)]
+    roots = [", ".join(sorted({tree.pcie_root(entry) for entry in found})) for found in (tree.gpus, tree.fabric)]
     reason = "no value of resource.kubernetes.io/pcieRoot is common to requests gpu, nic: "
     assert f"{reason}gpu has {roots[0]}; nic has {roots[1]}" in str(problem), problem
     gpu_claims.apply(node, {**site_variables, "dra_claims_allow_unreachable": True}, machine.facts)

@@ -83,15 +83,15 @@ def test_pods_get_the_gpus_of_this_machine_and_compute_on_them(
         pytest.skip(str(missing))
     pods: list[str] = []
     try:
-        published = {device["name"]: device for one in nvidia.wait() for device in one["spec"]["devices"]}
+        published = {device["name"]: device for entry in nvidia.wait() for device in entry["spec"]["devices"]}
         gpu: dict[str, t.Any] = dict(gpu_claims.GPU)
         if sharers > 1:
-            smallest = min(int(one["capacity"]["memory"]["value"].removesuffix("Mi")) for one in published.values())
+            smallest = min(int(entry["capacity"]["memory"]["value"].removesuffix("Mi")) for entry in published.values())
             gpu["share"] = {"memory": f"{smallest * 2 // 5}Mi"}
         drivers = {"gpu.nvidia.com": {"version": "0.5.0", **stated, **engine}}
         template = {"name": "gpu", "namespace": "default", "devices": [gpu]}
         site = gpu_claims.apply(node, gpu_claims.variables("0.5.0", [template], drivers=drivers), facts)
-        assert [one.nodes for one in site.reach] == [[node.name]]
+        assert [entry.nodes for entry in site.reach] == [[node.name]]
         pods += [f"job-{number}" for number in range(sharers * len(published) + 1)]
         for name in pods[:-1]:
             node.run_pod(_pod(node, name, usr), 60)
@@ -116,8 +116,8 @@ def test_pods_get_the_gpus_of_this_machine_and_compute_on_them(
                 lambda name=name: node.plane.request("GET", f"{PODS}/{name}")[0] == 404, f"the deletion of {name}"
             )
         nvidia.stop()
-        for one in nvidia.slices():
-            node.plane.expect("DELETE", f"{SLICES}/{one['metadata']['name']}")
+        for resource_slice in nvidia.slices():
+            node.plane.expect("DELETE", f"{SLICES}/{resource_slice['metadata']['name']}")
         gpu_claims.remove_templates(node)
 
 
@@ -143,4 +143,4 @@ def _numbers(path: str) -> tuple[int, int]:
 
 def _rejected(node: Node, pod: str) -> bool:
     conditions = node.plane.expect("GET", f"{PODS}/{pod}")["status"].get("conditions", ())
-    return any("cannot allocate all claims" in one.get("message", "") for one in conditions)
+    return any("cannot allocate all claims" in condition.get("message", "") for condition in conditions)

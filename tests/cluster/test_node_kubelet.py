@@ -126,7 +126,7 @@ class KubeletSite(Site):
         text = self.node.execute(name, "/usr/bin/cat", "/proc/self/status")
         (ranges,) = [line.split()[1] for line in text.splitlines() if line.startswith("Cpus_allowed_list:")]
         bounds = [[int(number) for number in part.split("-")] for part in ranges.split(",")]
-        return {number for one in bounds for number in range(one[0], one[-1] + 1)}
+        return {number for bound in bounds for number in range(bound[0], bound[-1] + 1)}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_kubelet_has_the_new_settings_and_new_state_files(site: KubeletSite) -> 
     before, old = site.pid(), [path.stat().st_ino for path in STATES]
     assert site.fabric(SETTINGS) == 1
     assert site.pid() != before and policies() == ["static", "Static"]
-    assert all(path.stat().st_ino != one for path, one in zip(STATES, old))
+    assert all(path.stat().st_ino != entry for path, entry in zip(STATES, old))
     assert FIELDS.items() <= site.reported().items()
 
 

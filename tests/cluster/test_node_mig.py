@@ -52,7 +52,7 @@ def test_a_pod_gets_a_new_partition_and_a_nic_of_the_same_root(node: Node, tmp_p
         pytest.skip(str(missing))
     try:
         compiled = gpu_claims.apply(node, site("dynamic-mig"), machine.facts)
-        assert all(one.nodes or one.unknown for one in compiled.reach)
+        assert all(entry.nodes or entry.unknown for entry in compiled.reach)
         before = len(machine.root.calls())
         machine.start({"one": "part"})
         seen = machine.seen("one")
@@ -61,14 +61,14 @@ def test_a_pod_gets_a_new_partition_and_a_nic_of_the_same_root(node: Node, tmp_p
         assert len(capabilities(node, "one")) == 2
         calls = machine.root.calls()[before:]
         gpu = calls[0].split()[1]
-        assert [one.partition(" at ")[0] for one in calls] == [
+        assert [call.partition(" at ")[0] for call in calls] == [
             f"mode {gpu} 1",
             f"create {gpu} profile {PROFILE}",
             f"compute {gpu} profile {PROFILE}",
         ]
         node.delete_pod("one")
         node.plane.wait_for(lambda: machine.root.calls()[-1] == f"mode {gpu} 0", "the end of MIG mode", 30)
-        later_calls = [one.partition(" at ")[0] for one in machine.root.calls()[before + 3 :]]
+        later_calls = [call.partition(" at ")[0] for call in machine.root.calls()[before + 3 :]]
         assert later_calls == [
             f"undo compute {gpu} profile {PROFILE}",
             f"destroy {gpu} profile {PROFILE}",
@@ -92,9 +92,9 @@ def test_pods_get_existing_partitions_and_nics_of_the_same_root(node: Node, tmp_
         gpu_claims.apply(node, site("mig"), machine.facts)
         machine.start({"one": "part", "two": "part"})
         seen = [machine.seen(name) for name in ("one", "two")]
-        assert all(machine.judge.aligned(one) for one in seen), seen
+        assert all(machine.judge.aligned(entry) for entry in seen), seen
         assert [paired(node, name) for name in ("one", "two")] == seen
-        assert {one.gpus[0] for one in seen} == {machine.judge.gpu_by_minor[minor] for minor in instances}
+        assert {entry.gpus[0] for entry in seen} == {machine.judge.gpu_by_minor[minor] for minor in instances}
         assert all(len(capabilities(node, name)) == 2 for name in ("one", "two"))
         assert not {*capabilities(node, "one")} & {*capabilities(node, "two")}
         path = "/api/v1/namespaces/default/pods"
@@ -102,7 +102,7 @@ def test_pods_get_existing_partitions_and_nics_of_the_same_root(node: Node, tmp_
 
         def waits() -> bool:
             conditions = node.plane.expect("GET", f"{path}/three")["status"].get("conditions", ())
-            return any("cannot allocate all claims" in one.get("message", "") for one in conditions)
+            return any("cannot allocate all claims" in condition.get("message", "") for condition in conditions)
 
         node.plane.wait_for(waits, "the scheduler to reject the pod")
         assert not machine.root.calls(), "partitions were created or destroyed"

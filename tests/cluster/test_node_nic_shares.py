@@ -61,7 +61,9 @@ def share_in_status(driver: Driver, pod: str) -> Object:
 
 def waits(node: Node, pod: str) -> bool:
     conditions = node.plane.expect("GET", f"/api/v1/namespaces/default/pods/{pod}")["status"].get("conditions", ())
-    return any(one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions)
+    return any(
+        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable" for condition in conditions
+    )
 
 
 def start(node: Node, name: str, wait: bool = True) -> None:

@@ -58,13 +58,13 @@ def _gpus(node: Node, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
     except Missing as missing:
         pytest.skip(str(missing))
     try:
-        for one in compile_site(INVENTORY, {node.name: gpus.facts}).objects:
-            collection = f"{API}/deviceclasses" if one["kind"] == "DeviceClass" else ""
-            if one["kind"] == "ResourceClaimTemplate":
+        for manifest in compile_site(INVENTORY, {node.name: gpus.facts}).objects:
+            collection = f"{API}/deviceclasses" if manifest["kind"] == "DeviceClass" else ""
+            if manifest["kind"] == "ResourceClaimTemplate":
                 collection = f"{API}/namespaces/default/resourceclaimtemplates"
             if collection:
-                path = f"{collection}/{one['metadata']['name']}?fieldManager=test&force=true"
-                node.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
+                path = f"{collection}/{manifest['metadata']['name']}?fieldManager=test&force=true"
+                node.plane.expect("PATCH", path, manifest, "application/apply-patch+yaml")
         yield gpus
     finally:
         gpus.close()
@@ -73,8 +73,8 @@ def _gpus(node: Node, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 @pytest.fixture(autouse=True)
 def _remove_pods(node: Node) -> t.Iterator[None]:
     yield
-    for one in node.plane.expect("GET", PODS)["items"]:
-        node.delete_pod(one["metadata"]["name"], wait=False)
+    for item in node.plane.expect("GET", PODS)["items"]:
+        node.delete_pod(item["metadata"]["name"], wait=False)
     node.plane.wait_for(lambda: not node.plane.expect("GET", PODS)["items"], "the deletion of the pods", 120)
     node.plane.wait_for(lambda: not node.plane.expect("GET", CLAIMS)["items"], "the deletion of the claims", 60)
 
@@ -111,7 +111,7 @@ def test_the_map_of_a_claim_without_a_gpu_has_no_pairs(node: Node, gpus: GpuNode
     gpus.start({"alone": "nic-alone"})
     content = pod_map(node, "alone")
     assert (content["gpus"], content["pairs"], content["others"]) == ([], [], [])
-    assert [one["pciAddress"] for one in content["nics"]] == gpus.seen("alone").nics
+    assert [nic["pciAddress"] for nic in content["nics"]] == gpus.seen("alone").nics
     assert PAIRS_VARIABLE not in environment(node, "alone")
 
 
@@ -133,7 +133,9 @@ def test_the_topology_file_for_nccl_describes_the_machine(node: Node, gpus: GpuN
         topology = read_xml(str(tmp_path / "nccl.xml"))
         assert {gpu.address for gpu in topology.gpus} == {gpu["address"] for gpu in gpus.facts["gpus"]}
         for gpu in topology.gpus:
-            near = next(one for one in gpus.facts["gpus"] if one["address"] == gpu.address)["nearest_nics"]["devices"]
+            near = next(entry for entry in gpus.facts["gpus"] if entry["address"] == gpu.address)["nearest_nics"][
+                "devices"
+            ]
             assert sorted(gpu.nearest_nics.devices) == sorted(near)
         content = pod_map(node, "file")
         assert not faults(gpus, "file", content)

@@ -134,7 +134,7 @@ def test_the_first_run_installs_the_driver(site: Site) -> None:
     info = site.info()
     assert info["ready"] and info["release"] == info["service"]["release"] == info["releases"][0]
     assert info["token"]["node"] == site.node.name
-    assert {one["attributes"]["ifName"]["string"] for one in info["devices"]} == {"rail0", "rail1"}
+    assert {device["attributes"]["ifName"]["string"] for device in info["devices"]} == {"rail0", "rail1"}
     assert sum(len(item["spec"]["devices"]) for item in site.slices()) == 2
 
 
@@ -429,7 +429,7 @@ def test_remove_uninstalls_the_driver_when_no_pod_needs_it(site: Site) -> None:
     site.plane.expect("POST", f"{API}/resourceslices", {"metadata": {"name": "another"}, "spec": spec})
     site.play(playbook="lanewise.dra.remove", remove_confirm="default")
     assert "because these nodes publish devices: another." in " ".join(site.output.split())
-    assert [one["spec"]["nodeName"] for one in site.slices()] == ["another"]
+    assert [resource_slice["spec"]["nodeName"] for resource_slice in site.slices()] == ["another"]
     assert site.plane.request("GET", ACCOUNT)[0] == 200
     site.plane.expect("DELETE", f"{API}/resourceslices/another")
     assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 1

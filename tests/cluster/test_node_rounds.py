@@ -49,7 +49,7 @@ KNOWN = {
 def check_tree(tree: MachineTree, gpu: str, near: str, far: str) -> None:
     """Check that the tree distinguishes aligned pairs from others."""
     assert tree.aligned(Seen([gpu], [near])) and not tree.aligned(Seen([gpu], [far]))
-    other = next(one for one in tree.gpus if tree.aligned(Seen([one], [far])))
+    other = next(entry for entry in tree.gpus if tree.aligned(Seen([entry], [far])))
     assert tree.aligned(Seen([gpu, other], [far, near]))
     assert not tree.aligned(Seen([gpu, other], [near, near])) and not tree.aligned(Seen([gpu], []))
     assert tree.room([gpu, other], [near, far]) == 2 and tree.room([gpu], [far]) == 0
@@ -91,8 +91,8 @@ class Rounds:
 
     def _exist(self, path: str, names: t.Sequence[str]) -> bool:
         """Whether some of these pods, or objects that they own, still exist."""
-        found = [one["metadata"] for one in self.node.plane.expect("GET", path)["items"]]
-        owners = {one["name"] for meta in found for one in [meta, *meta.get("ownerReferences", ())]}
+        found = [item["metadata"] for item in self.node.plane.expect("GET", path)["items"]]
+        owners = {entry["name"] for meta in found for entry in [meta, *meta.get("ownerReferences", ())]}
         return not owners.isdisjoint(names)
 
     def _settled(self, started: t.Mapping[str, str], waiting: set[str]) -> bool:
@@ -100,7 +100,7 @@ class Rounds:
         rejected = set()
         for pod in self.node.plane.expect("GET", PODS)["items"]:
             name, status = pod["metadata"]["name"], pod["status"]
-            conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+            conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
             if name in waiting and conditions.get("Ready") == "True":
                 waiting.remove(name)
                 self.check_pod(name, started[name], self.machine.seen(name))
@@ -111,7 +111,7 @@ class Rounds:
     def check_pod(self, name: str, template: str, seen: Seen) -> None:
         """Check the devices of a pod that has started."""
         counts = DEVICE_COUNTS[template]
-        held = [set(sum(devices, [])) for devices in zip(*(one for _template, one in self.live.values()))]
+        held = [set(sum(devices, [])) for devices in zip(*(entry for _template, entry in self.live.values()))]
         self.live[name] = (template, seen)
         self.counts["pairs"] += min(counts)
         description = f"{name}, {template}: {seen}"
@@ -129,7 +129,7 @@ class Rounds:
         pod_map = map_judge.pod_map(self.node, name)
         wrong = map_judge.faults(self.machine, name, pod_map)
         wrong += map_judge.variable_faults(map_judge.environment(self.node, name), pod_map)
-        self.faults += [f"{description}, its map: {one}" for one in wrong]
+        self.faults += [f"{description}, its map: {entry}" for entry in wrong]
         self.counts["maps"] += 1
         if len(pod_map["pairs"]) == 2 and not self.counts["wrong maps found"]:
             for change, wrong_map in map_judge.wrong_maps(pod_map).items():
@@ -139,7 +139,11 @@ class Rounds:
     def room(self, template: str) -> bool:
         """Whether the free devices suffice for a pod of this template, according to the tree."""
         free = [
-            [one for one in addresses if not any(one in devices[kind] for _template, devices in self.live.values())]
+            [
+                address
+                for address in addresses
+                if not any(address in devices[kind] for _template, devices in self.live.values())
+            ]
             for kind, addresses in enumerate((self.tree.gpus, self.tree.fabric))
         ]
         gpus, nics = DEVICE_COUNTS[template]
@@ -164,7 +168,7 @@ def run(node: Node, machine: str | Path, folder: Path) -> None:
         assert rounds.counts["rounds"] == ROUNDS and rounds.counts["pairs"] >= rounds.counts["maps"] > 0
         assert rounds.counts["pairs"] >= ROUNDS
     finally:
-        rounds.end([one["metadata"]["name"] for one in node.plane.expect("GET", PODS)["items"]])
+        rounds.end([item["metadata"]["name"] for item in node.plane.expect("GET", PODS)["items"]])
         gpus.close()
         gpu_claims.remove_templates(node)
 

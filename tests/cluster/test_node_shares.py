@@ -45,7 +45,7 @@ def test_pods_get_parts_of_a_gpu_and_a_nic_of_the_same_root(node: Node, tmp_path
     try:
         site_variables = gpu_claims.variables("0.5.0", TEMPLATES, site="shares", drivers=DRIVERS)
         site = gpu_claims.apply(node, site_variables, machine.facts)
-        assert all(one.nodes or one.unknown for one in site.reach)
+        assert all(entry.nodes or entry.unknown for entry in site.reach)
         machine.start({"first": "with-nic"})
         machine.start({"second": "part"})
         machine.start({"third": "part"})

@@ -97,7 +97,7 @@ def test_one_run_of_the_playbook_provisions_the_node(provisioned: GpuSite) -> No
     assert provisioned.site.systemctl("is-active", "lanewise-driver.service") == "active"
     assert provisioned.site.info()["ready"]
     assert "default/pair: 1 of 1 node(s)" in provisioned.site.output
-    names = {one["metadata"]["name"] for one in provisioned.site.plane.expect("GET", gpu_claims.TEMPLATES)["items"]}
+    names = {item["metadata"]["name"] for item in provisioned.site.plane.expect("GET", gpu_claims.TEMPLATES)["items"]}
     assert {"pair", "two-pairs"} <= names
 
 
@@ -105,7 +105,7 @@ def test_eight_pods_get_eight_pairs(provisioned: GpuSite) -> None:
     names = [f"pair-{number}" for number in range(8)]
     provisioned.gpus.start(dict.fromkeys(names, "pair"))
     seen = [provisioned.gpus.seen(name) for name in names]
-    assert all(provisioned.gpus.judge.aligned(one) for one in seen), seen
+    assert all(provisioned.gpus.judge.aligned(entry) for entry in seen), seen
     assert [len(set(sum(devices, []))) for devices in zip(*seen)] == [8, 8]
 
 

@@ -128,9 +128,12 @@ class Fleet:
         """The interfaces that a driver publishes."""
         items = self.plane.expect("GET", f"{API}/resourceslices")["items"]
         devices = [
-            one for item in items if item["spec"]["driver"] == driver for one in item["spec"].get("devices") or ()
+            device for item in items if item["spec"]["driver"] == driver for device in item["spec"].get("devices") or ()
         ]
-        return {(one["attributes"].get("ifName") or one["attributes"][f"{driver}/ifName"])["string"] for one in devices}
+        return {
+            (device["attributes"].get("ifName") or device["attributes"][f"{driver}/ifName"])["string"]
+            for device in devices
+        }
 
     def object(self) -> Object:
         return t.cast(Object, self.plane.expect("GET", f"/api/v1/nodes/{self.node.name}"))
@@ -174,14 +177,14 @@ class Fleet:
         self.plane.wait_for(lambda: not self.plane.expect("GET", PODS)["items"], "the deletion of the pods", 90)
         claims = f"{API}/namespaces/default/resourceclaims"
         self.plane.wait_for(lambda: not self.plane.expect("GET", claims)["items"], "the deletion of the claims", 60)
-        for one in objects if number else ():
-            apply(self.node, one)
+        for manifest in objects if number else ():
+            apply(self.node, manifest)
         if number:
             self.plane.wait_for(self.running, "a pod with a NIC", 90)
 
     def running(self) -> bool:
         pods = self.plane.expect("GET", PODS)["items"]
-        return bool(pods) and all(one["status"]["phase"] == "Running" for one in pods)
+        return bool(pods) and all(pod["status"]["phase"] == "Running" for pod in pods)
 
 
 @pytest.fixture(name="fleet", scope="module")

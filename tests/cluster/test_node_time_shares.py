@@ -77,8 +77,8 @@ def _machine(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator
             gpu_claims.apply(node, site(engine, share), machine.facts)
         yield machine
     finally:
-        for one in node.plane.expect("GET", PODS)["items"]:
-            node.delete_pod(one["metadata"]["name"])
+        for item in node.plane.expect("GET", PODS)["items"]:
+            node.delete_pod(item["metadata"]["name"])
         machine.close()
 
 

@@ -71,8 +71,8 @@ def _controller(control_plane: ControlPlane, tmp_path: Path) -> t.Iterator[Contr
     for node, machine in MACHINES.items():
         control_plane.request("DELETE", f"/api/v1/nodes/{node}")
         control_plane.add_node(node)
-        for one in slices(offers(node, facts(machine), DRIVERS)):
-            control_plane.expect("POST", SLICES, one)
+        for resource_slice in slices(offers(node, facts(machine), DRIVERS)):
+            control_plane.expect("POST", SLICES, resource_slice)
     yield controller
     control_plane.expect("DELETE", f"{PODS}?gracePeriodSeconds=0")
     control_plane.expect("DELETE", SLICES)
@@ -81,19 +81,22 @@ def _controller(control_plane: ControlPlane, tmp_path: Path) -> t.Iterator[Contr
 
 
 def reached(result: Object) -> dict[str, list[str]]:
-    return {one["claim"]: one["nodes"] for one in result["reach"]}
+    return {entry["claim"]: entry["nodes"] for entry in result["reach"]}
 
 
 def test_claims_are_rendered_checked_and_scheduled_from_published_slices(controller: Controller) -> None:
     result, _output = controller.role(FROM_SLICES)
     nodes_by_claim = reached(result["rendered"])
     probed = compile_site(FROM_SLICES, {node: facts(machine) for node, machine in MACHINES.items()})
-    assert nodes_by_claim == {one.claim: one.nodes for one in probed.reach} == REACHED
+    assert nodes_by_claim == {entry.claim: entry.nodes for entry in probed.reach} == REACHED
 
     # the files have the same spec as the server's object
     files = [path for path in controller.dest.rglob("*.yaml") if "resourceclaimtemplate" in path.read_text().lower()]
     (written,) = [
-        one for path in files for one in yaml.safe_load_all(path.read_text()) if one["kind"] == "ResourceClaimTemplate"
+        entry
+        for path in files
+        for entry in yaml.safe_load_all(path.read_text())
+        if entry["kind"] == "ResourceClaimTemplate"
     ]
     path = f"{RESOURCE}/namespaces/training/resourceclaimtemplates/pair"
     assert controller.plane.expect("GET", path)["spec"] == written["spec"]
@@ -115,11 +118,13 @@ def test_claims_are_rendered_checked_and_scheduled_from_published_slices(control
 
     def decided() -> bool:
         pods = controller.plane.expect("GET", PODS)["items"]
-        return all(any(c["type"] == "PodScheduled" for c in one["status"].get("conditions", ())) for one in pods)
+        return all(any(c["type"] == "PodScheduled" for c in pod["status"].get("conditions", ())) for pod in pods)
 
     controller.plane.wait_for(decided, "the scheduler's decisions")
     bound = {
-        one["metadata"]["name"] for one in controller.plane.expect("GET", PODS)["items"] if one["spec"].get("nodeName")
+        item["metadata"]["name"]
+        for item in controller.plane.expect("GET", PODS)["items"]
+        if item["spec"].get("nodeName")
     }
     assert bound == {"a100", "h100"}
 
@@ -138,7 +143,7 @@ def test_a_claim_that_no_published_node_can_satisfy_is_refused(controller: Contr
 def test_an_incomplete_pool_is_unknown(controller: Controller) -> None:
     """A driver has published only the first of two new slices."""
     published = controller.plane.expect("GET", SLICES)["items"]
-    specs = [one["spec"] for one in published if one["spec"]["nodeName"] == "h100"]
+    specs = [device["spec"] for device in published if device["spec"]["nodeName"] == "h100"]
     complete = next(spec for spec in specs if spec["driver"] == "lanewise.dev")
     pool = {"name": "h100", "generation": complete["pool"]["generation"] + 1, "resourceSliceCount": 2}
     controller.plane.expect("POST", SLICES, {"metadata": {"name": "half"}, "spec": {**complete, "pool": pool}})

@@ -66,12 +66,12 @@ def legal_sets(version: str) -> t.Iterator[GateSet]:
     for size in range(len(GATES) + 1):
         for on in itertools.combinations(GATES, size):
             for shares in SHARES:
-                one = GateSet(version, on, shares)
+                gate_set = GateSet(version, on, shares)
                 try:
-                    knowledge("gpu.nvidia.com", one.options)
+                    knowledge("gpu.nvidia.com", gate_set.options)
                 except Problems:
                     continue
-                yield one
+                yield gate_set
 
 
 FEW = (
@@ -82,7 +82,7 @@ FEW = (
     GateSet("0.4.1", ("PassthroughSupport",), None),
     GateSet("0.4.1", ("DynamicMIG", "TimeSlicingSettings"), None),
 )
-SETS = tuple(one for version in NVIDIA for one in legal_sets(version)) if ALL else FEW
+SETS = tuple(members for version in NVIDIA for members in legal_sets(version)) if ALL else FEW
 
 
 @pytest.fixture(name="plane", scope="module")
@@ -106,16 +106,20 @@ class Machine:
         self._numbers = itertools.count()
         self._sockets = tempfile.TemporaryDirectory(prefix="nv-", dir="/tmp")  # a socket's path has at most 107 bytes
 
-    def published(self, one: GateSet, others: t.Mapping[str, bool]) -> list[Object]:
+    def published(self, gate_set: GateSet, others: t.Mapping[str, bool]) -> list[Object]:
         """The driver's slices with a set of gates. Raises Failed with its log if it does not start."""
         number = next(self._numbers)
         node = f"{self.name}-{number}"
         self.root.set()
         self.plane.add_node(node)
-        gates = {**dict.fromkeys(one.on, True), **others, **({"ConsumableShares": True} if one.shares else {})}
+        gates = {
+            **dict.fromkeys(gate_set.on, True),
+            **others,
+            **({"ConsumableShares": True} if gate_set.shares else {}),
+        }
         folders = {"kubelet": Path(self._sockets.name, str(number)), "cdi": self.folder / "cdi"}
         driver = NvidiaDriver(
-            self.plane, node, self.root, one.version, gates=gates, shares=str(one.shares or ""), **folders
+            self.plane, node, self.root, gate_set.version, gates=gates, shares=str(gate_set.shares or ""), **folders
         )
         try:
             return driver.wait()
@@ -124,26 +128,26 @@ class Machine:
             for item in driver.slices():
                 self.plane.expect("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{item['metadata']['name']}")
 
-    def compare(self, one: GateSet, others: t.Mapping[str, bool]) -> list[str]:
+    def compare(self, gate_set: GateSet, others: t.Mapping[str, bool]) -> list[str]:
         """The differences between the predicted and the published devices, each with the set of gates."""
-        predicted = offers("node", self.facts, {"gpu.nvidia.com": one.options})
+        predicted = offers("node", self.facts, {"gpu.nvidia.com": gate_set.options})
         if not predicted:
             try:
-                self.published(one, others)
+                self.published(gate_set, others)
             except Failed as failure:
-                return [] if "IOMMU is not enabled" in str(failure) else [f"{one}: {failure}"]
-            return [f"{one}: the driver starts without an IOMMU"]
+                return [] if "IOMMU is not enabled" in str(failure) else [f"{gate_set}: {failure}"]
+            return [f"{gate_set}: the driver starts without an IOMMU"]
         # without a fabric manager, the driver publishes the module number but no partitions
         parts = {f"{name}: {key} not published" for name in _names(predicted) for key in FABRIC[1:]}
-        found = set(differences(predicted, self.published(one, others))) - parts
-        return [f"{one}: {difference}" for difference in sorted(found)]
+        found = set(differences(predicted, self.published(gate_set, others))) - parts
+        return [f"{gate_set}: {difference}" for difference in sorted(found)]
 
     def close(self) -> None:
         self._sockets.cleanup()
 
 
 def _names(predicted: t.Iterable[t.Any]) -> set[str]:
-    return {one.device["name"] for one in predicted}
+    return {device.device["name"] for device in predicted}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -156,8 +160,8 @@ def test_published_devices_equal_the_prediction_for_each_legal_set_of_gates(
         pytest.skip(str(missing))
     found: list[str] = []
     try:
-        for one in SETS:
-            found += gpu_machine.compare(one, {})
+        for members in SETS:
+            found += gpu_machine.compare(members, {})
         found += gpu_machine.compare(SETS[0], OTHERS)
     finally:
         gpu_machine.close()

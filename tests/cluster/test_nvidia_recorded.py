@@ -36,7 +36,7 @@ def flat(value: t.Any, path: str = "") -> dict[str, t.Any]:
     """The values of NVML that are compared, by path."""
     if not isinstance(value, dict):
         return {} if path.endswith(_IGNORED) else {path: value}
-    return {key: one for name, inner in value.items() for key, one in flat(inner, f"{path} {name}".strip()).items()}
+    return {key: entry for name, inner in value.items() for key, entry in flat(inner, f"{path} {name}".strip()).items()}
 
 
 @pytest.fixture(name="root", params=names())
@@ -63,7 +63,7 @@ def test_the_library_returns_the_recorded_values(root: tuple[str, Root], tmp_pat
     pairs = [(answered, real), *zip(answered.pop("devices"), real.pop("devices"))]
     differences = [
         f"{key}: {returned.get(key)}, recorded {recorded.get(key)}"
-        for returned, recorded in ((flat(one), flat(other)) for one, other in pairs)
+        for returned, recorded in ((flat(pair), flat(other)) for pair, other in pairs)
         for key in sorted(returned.keys() | recorded.keys())
         if returned.get(key) != recorded.get(key)
     ]

@@ -73,8 +73,8 @@ def _publish(plane: ControlPlane, tmp_path: Path) -> t.Iterator[t.Callable[..., 
 
     yield publish
     for driver in running:
-        for one in driver.slices():
-            plane.expect("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{one['metadata']['name']}")
+        for resource_slice in driver.slices():
+            plane.expect("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{resource_slice['metadata']['name']}")
     sockets.cleanup()
 
 
@@ -90,8 +90,8 @@ def test_the_machines_gpus_are_published(
     """The devices are named after the minor numbers, and have the UUIDs that the machine's kernel module reports."""
     published = {
         device["name"]: {name: next(iter(value.values())) for name, value in device["attributes"].items()}
-        for one in publish(machine, version)
-        for device in one["spec"]["devices"]
+        for entry in publish(machine, version)
+        for device in entry["spec"]["devices"]
     }
     expected = {f"gpu-{gpu.minor}": (gpu.uuid, gpu.name, gpu.address) for gpu in root.gpus(tmp_path / machine)}
     known = ("uuid", "productName", "resource.kubernetes.io/pciBusID")
@@ -102,7 +102,7 @@ def test_the_machines_gpus_are_published(
 def _amounts(value: t.Any) -> t.Any:
     """The value with all quantities in it as numbers: 1Gi and 1024Mi are the same."""
     if isinstance(value, dict):
-        return {key: _amounts(one) for key, one in value.items()}
+        return {key: _amounts(entry) for key, entry in value.items()}
     return str(quantity.parse(value)) if isinstance(value, str) else value
 
 
@@ -112,8 +112,8 @@ def differences(predicted: t.Sequence[Offer], published: t.Sequence[Object]) -> 
 
     Attributes and capacities with a value that no probe can read must be published, too, and no others.
     """
-    certain = {one.device["name"]: one for one in predicted if not one.possible}
-    devices = {device["name"]: device for one in published for device in one["spec"].get("devices", ())}
+    certain = {item.device["name"]: item for item in predicted if not item.possible}
+    devices = {device["name"]: device for item in published for device in item["spec"].get("devices", ())}
     found = [f"{name}: not predicted" for name in sorted(devices.keys() - certain.keys())]
     found += [f"{name}: not published" for name in sorted(certain.keys() - devices.keys())]
     for name in sorted(devices.keys() & certain.keys()):
@@ -132,10 +132,10 @@ def differences(predicted: t.Sequence[Offer], published: t.Sequence[Object]) -> 
         missing = unknown - (real["attributes"].keys() | (real.get("capacity") or {}).keys()) - {"addressingMode"}
         found += [f"{name}: {key} not published" for key in sorted(missing)]
         for part in ("consumesCounters", "allowMultipleAllocations", "taints"):
-            both = [_counters(one.get(part)) for one in (real, offer.device)]
+            both = [_counters(item.get(part)) for item in (real, offer.device)]
             found += [f"{name}: {part} {both[0]}, not {both[1]}"] if both[0] != both[1] else []
-    sets = {entry["name"]: entry for one in published for entry in one["spec"].get("sharedCounters", ())}
-    expected = {entry["name"]: entry for one in certain.values() for entry in one.counter_sets}
+    sets = {entry["name"]: entry for item in published for entry in item["spec"].get("sharedCounters", ())}
+    expected = {entry["name"]: entry for item in certain.values() for entry in item.counter_sets}
     if _counters([*sets.values()]) != _counters([*expected.values()]):
         found.append(f"the counter sets {sorted(sets)} are not {sorted(expected)}")
     return found
@@ -145,7 +145,9 @@ def _counters(value: t.Any) -> t.Any:
     """Counter sets in a fixed order, with amounts as numbers."""
     if not isinstance(value, list):
         return value
-    return sorted((one.get("name") or one["counterSet"], sorted(_amounts(one["counters"]).items())) for one in value)
+    return sorted(
+        (entry.get("name") or entry["counterSet"], sorted(_amounts(entry["counters"]).items())) for entry in value
+    )
 
 
 @pytest.mark.parametrize(("mode", "version"), RUNS)
@@ -175,7 +177,7 @@ RECORDED = [(machine, mode, version) for machine in recorded() for mode, version
 def _devices(specs: t.Iterable[Object]) -> Object:
     """The devices and counter sets of slices, by name."""
     parts = ("devices", "sharedCounters")
-    return {part: {one["name"]: one for spec in specs for one in spec.get(part) or ()} for part in parts}
+    return {part: {entry["name"]: entry for spec in specs for entry in spec.get(part) or ()} for part in parts}
 
 
 @pytest.mark.parametrize(("machine", "mode", "version"), RECORDED)
@@ -188,4 +190,4 @@ def test_the_slices_recorded_with_a_real_gpu_equal_the_prediction_and_those_with
     assert not differences(
         offers("node", facts, {"gpu.nvidia.com": {"version": version, **stated}}), [{"spec": spec} for spec in real]
     )
-    assert _devices(one["spec"] for one in publish(machine, version, **options)) == _devices(real)
+    assert _devices(entry["spec"] for entry in publish(machine, version, **options)) == _devices(real)

@@ -68,8 +68,8 @@ def old_plane(oldest: ControlPlane) -> ControlPlane:
 
 def _prepared(plane: ControlPlane) -> ControlPlane:
     plane.add_namespace(NAMESPACE)
-    for one in {**CLASSES, **fleets.CLASSES}.values():
-        plane.request("POST", f"{RESOURCE}/deviceclasses", one)
+    for entry in {**CLASSES, **fleets.CLASSES}.values():
+        plane.request("POST", f"{RESOURCE}/deviceclasses", entry)
     return plane
 
 
@@ -188,11 +188,11 @@ def test_the_effect_of_an_older_server_is_predicted(
 
     The oldest version drops taints, shares and counters. Each test has devices with one of these."""
     kind = ("plain", "nics", "mig", "shares")[number % 4]
-    new, old = (Site(one, SEED + 300_000 + number, 3, kind, used=False) for one in (plane, old_plane))
+    new, old = (Site(entry, SEED + 300_000 + number, 3, kind, used=False) for entry in (plane, old_plane))
     try:
         for site in (new, old):
             for node in site.nodes if kind == "plain" else ():
-                devices = [one.device["name"] for one in site.offers(node, {"lanewise.dev": {}})]
+                devices = [offer.device["name"] for offer in site.offers(node, {"lanewise.dev": {}})]
                 changes.make(site, {"degrade": {"node": node, "devices": devices[:2], "taint": TAINT}})
         template = {"plain": "one-nic", "nics": "nic-95g", "mig": "large-part", "shares": "memory-30gi"}[kind]
         new_count, old_count = (_predicted(site, template, engine) for site in (new, old))
@@ -212,8 +212,8 @@ def test_the_playbooks_report_the_counts_of_the_guide(plane: ControlPlane, tmp_p
     plane.add_namespace("team")
     for rack, name in enumerate(("a-0", "b-0"), 1):
         plane.add_node(name, {"rack": str(rack)})
-        for one in slices(offers(name, facts("hgx-h100"), DRIVERS)):
-            plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+        for resource_slice in slices(offers(name, facts("hgx-h100"), DRIVERS)):
+            plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
     template = {"metadata": {"name": "one-pair"}, "spec": {"spec": SPECS["one-pair"]}}
     plane.expect("POST", f"{RESOURCE}/namespaces/team/resourceclaimtemplates", template)
     plane.expect(
@@ -229,8 +229,8 @@ def test_the_playbooks_report_the_counts_of_the_guide(plane: ControlPlane, tmp_p
     plane.expect("POST", pods, {"metadata": {"name": "p"}, "spec": pod})
     plane.wait_for(lambda: plane.expect("GET", f"{pods}/p")["spec"].get("nodeName"), "the pod to be bound")
     # the guide's cluster does not have the other fleets of this file
-    for one in plane.expect("GET", "/api/v1/nodes?labelSelector=fleet")["items"]:
-        plane.expect("DELETE", f"/api/v1/nodes/{one['metadata']['name']}")
+    for item in plane.expect("GET", "/api/v1/nodes?labelSelector=fleet")["items"]:
+        plane.expect("DELETE", f"/api/v1/nodes/{item['metadata']['name']}")
     (tmp_path / "workloads.yml").write_text(variables)
     hidden = ("ANSIBLE_", "KUBE", "K8S_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}

@@ -66,13 +66,16 @@ def compile_claims(boards: Object) -> tuple[dict[str, Object], dict[str, Object]
         }
         for count in range(1, MAX_PAIRS + 1)
     ]
-    templates += [{"name": f"one-{one['name']}", "namespace": NAMESPACE, "devices": [one]} for one in (gpu, nic)]
+    templates += [{"name": f"one-{entry['name']}", "namespace": NAMESPACE, "devices": [entry]} for entry in (gpu, nic)]
     compiled = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, boards)
     assert {use.form for use in compiled.boards} == {"published map"}
     by_kind = {
-        kind: {one["metadata"]["name"]: one for one in compiled.objects if one["kind"] == kind} for kind in _KINDS
+        kind: {manifest["metadata"]["name"]: manifest for manifest in compiled.objects if manifest["kind"] == kind}
+        for kind in _KINDS
     }
-    return by_kind["DeviceClass"], {name: one["spec"]["spec"] for name, one in by_kind["ResourceClaimTemplate"].items()}
+    return by_kind["DeviceClass"], {
+        name: entry["spec"]["spec"] for name, entry in by_kind["ResourceClaimTemplate"].items()
+    }
 
 
 _KINDS = ("DeviceClass", "ResourceClaimTemplate")
@@ -93,13 +96,13 @@ class BoardFleet:
         self.classes, self.specs = compile_claims(boards)
         if plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
             plane.add_namespace(NAMESPACE)
-        for one in self.classes.values():
-            plane.request("POST", f"{RESOURCE}/deviceclasses", one)
+        for deviceclass in self.classes.values():
+            plane.request("POST", f"{RESOURCE}/deviceclasses", deviceclass)
         self.nodes = [f"{self.name}-{index}" for index in range(self.rng.randint(2, NODES))]
         for node in self.nodes:
             plane.add_node(node, {"fleet": self.name})
-            for one in slices(offers(node, boards[self.rng.choice(sorted(boards))], DRIVERS)):
-                plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+            for resource_slice in slices(offers(node, boards[self.rng.choice(sorted(boards))], DRIVERS)):
+                plane.expect("POST", f"{RESOURCE}/resourceslices", resource_slice)
         for _index in range(self.rng.randint(2, 4 * len(self.nodes))):
             self.start(self.rng.choice(["one-gpu", "one-nic", "near-1"]))
         self.wait_decided()
@@ -129,7 +132,9 @@ class BoardFleet:
                 conditions = pod.get("status", {}).get("conditions", ())
                 if pod["spec"].get("nodeName"):
                     bound.add(pod["metadata"]["name"])
-                elif any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions):
+                elif any(
+                    condition["type"] == "PodScheduled" and condition["status"] == "False" for condition in conditions
+                ):
                     waiting.add(pod["metadata"]["name"])
                 else:
                     return None
@@ -153,7 +158,7 @@ class BoardFleet:
         )
         found = []
         for kind, version, path in kinds:
-            found += [{"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]]
+            found += [{"apiVersion": version, "kind": kind, **item} for item in self.plane.expect("GET", path)["items"]]
         fleet = reader.read(found, self.plane.minor)
         assert set(fleet.nodes) == set(self.nodes)
         return fleet
@@ -190,17 +195,17 @@ def test_released_claims_free_stranded_gpus_as_predicted(newest: ControlPlane, e
         site.start("one-nic")
     site.wait_decided()
     fleet, workload = site.fleet(), site.workload("near-1")
-    held = [one for one in stranded(fleet, [workload], engine) if one.holders]
-    assert held and all(len(one.holders) == 1 for one in held)
+    held = [entry for entry in stranded(fleet, [workload], engine) if entry.holders]
+    assert held and all(len(entry.holders) == 1 for entry in held)
     (before_release,) = fits.fit(fleet, [workload], engine)
-    unpaired = [line for one in before_release.nodes.values() for line in one.unpaired]
+    unpaired = [line for node in before_release.nodes.values() for line in node.unpaired]
     assert len(unpaired) == len(held) and all(
         " is free, but its NIC " in line and NAMESPACE in line for line in unpaired
     )
-    freed = sorted({holder for one in held for holder in one.holders})
+    freed = sorted({holder for entry in held for holder in entry.holders})
     (after_release,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [workload], engine)
     assert after_release.total == before_release.total + len(freed)
-    site.delete_pods(one.partition("/")[2] for one in freed)
+    site.delete_pods(entry.partition("/")[2] for entry in freed)
     before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _index: site.start("near-1"), range(after_release.total + 1)))

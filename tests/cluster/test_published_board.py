@@ -68,11 +68,11 @@ def test_lists_pair_data_direct_nics_by_root(tmp_path: Path) -> None:
     with ControlPlane("1.37", gates=GATE) as plane:
         features, devices = published(plane, install(plane), tmp_path / "tree")
         assert features.lists
-        assert sum(set(one[PCIE_ROOT]) == {"strings"} for one in devices.values()) == 4
-        for one in slices(offers(NODE, facts(NODE), {"gpu.nvidia.com": {"version": "0.5.0"}})):
-            plane.expect("POST", SLICES, one)
-        for one in CLASSES.values():
-            plane.expect("POST", "/apis/resource.k8s.io/v1/deviceclasses", one)
+        assert sum(set(entry[PCIE_ROOT]) == {"strings"} for entry in devices.values()) == 4
+        for resource_slice in slices(offers(NODE, facts(NODE), {"gpu.nvidia.com": {"version": "0.5.0"}})):
+            plane.expect("POST", SLICES, resource_slice)
+        for deviceclass in CLASSES.values():
+            plane.expect("POST", "/apis/resource.k8s.io/v1/deviceclasses", deviceclass)
         spec = matching_claim(("board-nvidia", "board-lanewise"), PCIE_ROOT, 4)
         plane.expect("POST", RESOURCE, {"metadata": {"name": "pairs"}, "spec": spec})
         container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
@@ -84,9 +84,9 @@ def test_lists_pair_data_direct_nics_by_root(tmp_path: Path) -> None:
         results = plane.expect("GET", f"{RESOURCE}/pairs")["status"]["allocation"]["devices"]["results"]
         by_name = {device["name"]: device for device in _devices_of(plane)}
         pairs: dict[str, dict[str, str]] = {}
-        for one in results:
-            kind, _dash, number = one["request"].partition("-")
-            address = by_name[one["device"]]["attributes"]["resource.kubernetes.io/pciBusID"]["string"]
+        for result in results:
+            kind, _dash, number = result["request"].partition("-")
+            address = by_name[result["device"]]["attributes"]["resource.kubernetes.io/pciBusID"]["string"]
             pairs.setdefault(number, {})[kind] = address
         board = board_map(facts(NODE))
         assert len(pairs) == 4, json.dumps(results)
@@ -94,4 +94,4 @@ def test_lists_pair_data_direct_nics_by_root(tmp_path: Path) -> None:
 
 
 def _devices_of(plane: ControlPlane) -> list[Object]:
-    return [device for one in plane.expect("GET", SLICES)["items"] for device in one["spec"].get("devices") or ()]
+    return [device for item in plane.expect("GET", SLICES)["items"] for device in item["spec"].get("devices") or ()]

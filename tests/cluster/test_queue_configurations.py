@@ -167,19 +167,19 @@ def test_fair_sharing_of_an_old_configuration_is_enabled(queueing: Queueing, tmp
 def _accepted(kueue: Kueue, compiled: Compiled, seed: int) -> str:
     """`accepted`, or Kueue's error. Kueue is started only with every tenth configuration, because a start takes half a
     second."""
-    for one in compiled.objects:
-        error = kueue.error_on_apply(one)
+    for manifest in compiled.objects:
+        error = kueue.error_on_apply(manifest)
         if error:
-            return f"rendered, but Kueue refuses {one['kind']} {one['metadata']['name']}: {error}"
+            return f"rendered, but Kueue refuses {manifest['kind']} {manifest['metadata']['name']}: {error}"
     error = kueue.error_on_start(compiled.configuration, str(seed)) if seed % 10 == 0 else ""
     return f"rendered, but Kueue refuses its configuration: {error}" if error else "accepted"
 
 
 def _refused(kueue: Kueue, configuration: Configuration, seed: int, problems: Problems) -> str:
     """`wrong sum`, `refused by both`, or the problems that only the compiler reports."""
-    if any(one.rule in SUMS for one in problems.problems):
+    if any(problem.rule in SUMS for problem in problems.problems):
         return "wrong sum"
-    if any(kueue.error_on_create(one) for one in unchecked_objects(configuration.variables, "default")):
+    if any(kueue.error_on_create(manifest) for manifest in unchecked_objects(configuration.variables, "default")):
         return "refused by both"
     if kueue.error_on_start(unchecked_configuration(configuration.variables), str(seed)):
         return "refused by both"

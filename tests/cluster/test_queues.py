@@ -97,9 +97,9 @@ class Work:
         """The jobs of a team that have a running pod."""
         pods = self.queueing.pods(team)
         owners = [
-            one["metadata"]["ownerReferences"][0]["name"]
-            for one in pods
-            if one["status"].get("phase") == "Running" and not one["metadata"].get("deletionTimestamp")
+            pod["metadata"]["ownerReferences"][0]["name"]
+            for pod in pods
+            if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
         ]
         return sorted(owners)
 
@@ -124,8 +124,8 @@ class Work:
     def reasons(self, team: str, kind: str = "Preempted") -> list[str]:
         """The reasons for which jobs of a team were preempted or evicted."""
         reasons = []
-        for one in self.queueing.workloads(team):
-            for condition in one.get("status", {}).get("conditions") or ():
+        for workload in self.queueing.workloads(team):
+            for condition in workload.get("status", {}).get("conditions") or ():
                 if condition["type"] == kind and condition["status"] == "True":
                     reasons.append(condition["reason"])
         return sorted(reasons)
@@ -194,7 +194,7 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
 
 def _pending_jobs(site: QueueSite, name: str) -> int:
     """The number of jobs that wait in a ClusterQueue, according to Kueue, which updates it after the job's status."""
-    (queue,) = [one for one in site.objects()["ClusterQueue"] if one["metadata"]["name"] == name]
+    (queue,) = [entry for entry in site.objects()["ClusterQueue"] if entry["metadata"]["name"] == name]
     return int((queue.get("status") or {}).get("pendingWorkloads") or 0)
 
 
@@ -208,7 +208,9 @@ def test_a_plan_predicts_the_admitted_jobs(site: QueueSite, work: Work) -> None:
     work.wait_running(elm=4, fig=1)
     objects = objects_of(site.objects())
     (template,) = [
-        one["spec"]["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate" and title(one) == "fig/pair"
+        manifest["spec"]["spec"]
+        for manifest in objects
+        if manifest["kind"] == "ResourceClaimTemplate" and title(manifest) == "fig/pair"
     ]
     labels = {kueue.QUEUE_LABEL: "fig"}
     job = Workload("job", (template,), pod_template("pair")["spec"], "fig", labels)
@@ -226,18 +228,18 @@ def test_a_plan_predicts_the_admitted_jobs(site: QueueSite, work: Work) -> None:
     (later,) = fits.fit(
         reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], require_engine()
     )
-    assert later.total == 0 and any("1 job(s) wait" in one for one in later.notes), later
+    assert later.total == 0 and any("1 job(s) wait" in note for note in later.notes), later
 
 
 def test_a_plan_predicts_jobs_with_a_flavor_for_each_node(site: QueueSite, work: Work) -> None:
     """Each node has a flavor. Jobs use the three pairs of the first flavor's quota, and then all pairs of the second
     node."""
     compiled = site.compile(_queues({"name": "oak", "guaranteed": {"pairs": 3}}), _claims("oak"))
-    (queue,) = [one for one in compiled.objects if one["kind"] == "ClusterQueue"]
-    (flavor,) = [one for one in compiled.objects if one["kind"] == "ResourceFlavor"]
+    (queue,) = [manifest for manifest in compiled.objects if manifest["kind"] == "ClusterQueue"]
+    (flavor,) = [manifest for manifest in compiled.objects if manifest["kind"] == "ResourceFlavor"]
     (group,) = queue["spec"]["resourceGroups"]
     first = group["flavors"][0]["resources"]
-    second = [{**one, "nominalQuota": "20"} for one in first]
+    second = [{**entry, "nominalQuota": "20"} for entry in first]
     group["flavors"] = [{"name": "node-a", "resources": first}, {"name": "node-b", "resources": second}]
     for name in ("a", "b"):
         labels = {"kubernetes.io/hostname": f"pairs-{name}"}
@@ -246,7 +248,9 @@ def test_a_plan_predicts_jobs_with_a_flavor_for_each_node(site: QueueSite, work:
     site.apply_queues(compiled)
     objects = objects_of(site.objects())
     (template,) = [
-        one["spec"]["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate" and title(one) == "oak/pair"
+        manifest["spec"]["spec"]
+        for manifest in objects
+        if manifest["kind"] == "ResourceClaimTemplate" and title(manifest) == "oak/pair"
     ]
     job = Workload("job", (template,), pod_template("pair")["spec"], "oak", {kueue.QUEUE_LABEL: "oak"})
     fleet = reader.read(objects, kueue_configuration=site.queueing.configuration)
@@ -261,7 +265,7 @@ def test_a_plan_predicts_jobs_with_a_flavor_for_each_node(site: QueueSite, work:
     )
     (waiting,) = set(work.jobs["oak"]) - set(work.running("oak"))
     site.plane.wait_for(lambda: site.queueing.admitted("oak", waiting), "the last job to be admitted", TIMEOUT_SECONDS)
-    nodes = [one["spec"].get("nodeName") for one in site.queueing.pods("oak")]
+    nodes = [pod["spec"].get("nodeName") for pod in site.queueing.pods("oak")]
     assert sorted(nodes, key=str) == [None] + ["pairs-a"] * 3 + ["pairs-b"] * 8
 
 
@@ -303,11 +307,11 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
     plane.expect("POST", path, jobset)
     try:
         plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", TIMEOUT_SECONDS)
-        first = {one["metadata"]["uid"] for one in queueing.pods("gang")}
+        first = {pod["metadata"]["uid"] for pod in queueing.pods("gang")}
         plane.wait_for(lambda: site.charged("gang", "gpus") == 16, "Kueue to charge the whole gang", TIMEOUT_SECONDS)
         plane.wait_for(lambda: _requeued(queueing), "the gang to be evicted", TIMEOUT_SECONDS)
         plane.wait_for(
-            lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")},
+            lambda: not first & {pod["metadata"]["uid"] for pod in queueing.pods("gang")},
             "all pods to end",
             TIMEOUT_SECONDS,
         )
@@ -321,7 +325,7 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
         # job in between, the job is admitted without a charge (docs/queues.md).
         (part,) = queueing.workload("gang", "train")["status"]["admission"]["podSetAssignments"]
         charge = part.get("resourceUsage")
-        assert charge is None or {quantity.parse(charge[f"lanewise.dev/{one}"]) for one in ("gpus", "nics")} == {16}
+        assert charge is None or {quantity.parse(charge[f"lanewise.dev/{entry}"]) for entry in ("gpus", "nics")} == {16}
         expected = 0 if charge is None else 16
         what = f"Kueue to charge {expected} GPUs"
         plane.wait_for(lambda: site.charged("gang", "gpus") == expected, what, TIMEOUT_SECONDS)

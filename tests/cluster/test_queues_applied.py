@@ -44,7 +44,7 @@ def installed(queueing: Queueing) -> Queueing:
 
 
 def _names(plane: ControlPlane, kind: str) -> list[str]:
-    return sorted(one["metadata"]["name"] for one in plane.expect("GET", f"{KUEUE}/{kind}")["items"])
+    return sorted(item["metadata"]["name"] for item in plane.expect("GET", f"{KUEUE}/{kind}")["items"])
 
 
 def _configuration(plane: ControlPlane) -> Object:
@@ -83,7 +83,10 @@ def test_the_queues_of_the_example_are_applied_once_and_run_jobs(installed: Queu
     assert {name: configured[name] for name in before if name not in ("resources", "featureGates")} == {
         name: before[name] for name in before if name not in ("resources", "featureGates")
     }
-    mappings = {one["name"]: one["deviceClassNames"] for one in configured["resources"]["deviceClassMappings"]}
+    mappings = {
+        device_class_mapping["name"]: device_class_mapping["deviceClassNames"]
+        for device_class_mapping in configured["resources"]["deviceClassMappings"]
+    }
     assert mappings == {"lanewise.dev/gpus": ["gpu"], "lanewise.dev/nics": ["rdma"]}
 
     queueing.restart()
@@ -118,7 +121,7 @@ def _check_that_a_loan_ends(queueing: Queueing, folder: Folder, variables: Objec
     blue_jobs, red_jobs = [f"blue-{number}" for number in range(4)], [f"red-{number}" for number in range(5)]
     for name in blue_jobs:  # the fourth uses quota of the pool
         queueing.submit("blue", queueing.job(name, "blue", "pair"))
-    plane.wait_for(lambda: all(queueing.running("blue", one) for one in blue_jobs), "blue's jobs", 120)
+    plane.wait_for(lambda: all(queueing.running("blue", blue_job) for blue_job in blue_jobs), "blue's jobs", 120)
 
     report = _add_sample(queueing, folder)
     assert "loan: red lends blue 1 gpus until 2036-12-01T00:00:00Z" in report["lines"]
@@ -134,8 +137,10 @@ def _check_that_a_loan_ends(queueing: Queueing, folder: Folder, variables: Objec
     assert "claims: drifted" not in output
     for name in red_jobs:
         queueing.submit("red", queueing.job(name, "red", "near-pair-queue"))
-    plane.wait_for(lambda: all(queueing.running("red", one) for one in red_jobs), "red's jobs", 120)
-    plane.wait_for(lambda: sum(bool(queueing.running("blue", one)) for one in blue_jobs) == 3, "a preemption", 120)
+    plane.wait_for(lambda: all(queueing.running("red", red_job) for red_job in red_jobs), "red's jobs", 120)
+    plane.wait_for(
+        lambda: sum(bool(queueing.running("blue", blue_job)) for blue_job in blue_jobs) == 3, "a preemption", 120
+    )
     queueing.remove("blue", *blue_jobs)
     queueing.remove("red", *red_jobs)
     hours = _add_sample(queueing, folder)["usage"]["hours"]["lanewise.dev/gpus"]
@@ -205,10 +210,10 @@ def _check_recovery_from_faults(queueing: Queueing, folder: Folder, variables: O
     unreachable = yaml.safe_load(plane.kubeconfig.read_text())
     unreachable["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     (folder.path / "unreachable").write_text(json.dumps(unreachable))
-    before = {one: _nominal(plane, one) for one in ("red", "blue")}
+    before = {entry: _nominal(plane, entry) for entry in ("red", "blue")}
     moved = {**variables, "queues_loans": [{**EXAMPLE["queues_loans"][0], "devices": {"gpus": 2}, "reason": "demo"}]}
     folder.run(playbook="queues", rc=2, **{**moved, "dra_claims_kubeconfig": str(folder.path / "unreachable")})
-    assert {one: _nominal(plane, one) for one in ("red", "blue")} == before
+    assert {entry: _nominal(plane, entry) for entry in ("red", "blue")} == before
 
     running = folder.start(playbook="queues", **moved)
     try:
@@ -216,16 +221,16 @@ def _check_recovery_from_faults(queueing: Queueing, folder: Folder, variables: O
     finally:
         kill_tree(running.pid)
         running.communicate()
-    lines = [line for one in ("red", "blue") for line in _loans(plane, one)]
+    lines = [line for entry in ("red", "blue") for line in _loans(plane, entry)]
     assert "red lends blue 2 gpus until 2036-12-01T00:00:00Z (demo)" in lines, lines  # recorded before the quota moves
     folder.run(playbook="queues", **moved)
     assert _nominal(plane, "red") == "3" and _nominal(plane, "blue") == "4"
 
     both = [folder.start(playbook="queues", **variables) for _run in range(2)]
-    output = "".join(one.communicate()[0] for one in both)
-    assert {one.returncode for one in both} <= {0, 2}, output
+    output = "".join(entry.communicate()[0] for entry in both)
+    assert {entry.returncode for entry in both} <= {0, 2}, output
     folder.run(playbook="queues", **variables)
-    assert {one: _nominal(plane, one) for one in ("red", "blue")} == before
+    assert {entry: _nominal(plane, entry) for entry in ("red", "blue")} == before
     assert "nothing applied: the cluster is up to date" in folder.run(playbook="queues", **variables)
 
 
@@ -236,4 +241,10 @@ def _loans(plane: ControlPlane, queue: str) -> list[str]:
 
 def _nominal(plane: ControlPlane, queue: str) -> str:
     (group,) = plane.expect("GET", f"{KUEUE}/clusterqueues/{queue}")["spec"]["resourceGroups"]
-    return str(next(one["nominalQuota"] for one in group["flavors"][0]["resources"] if one["name"].endswith("/gpus")))
+    return str(
+        next(
+            resource["nominalQuota"]
+            for resource in group["flavors"][0]["resources"]
+            if resource["name"].endswith("/gpus")
+        )
+    )

@@ -96,7 +96,7 @@ class Fleet:
 
     def published(self) -> list[str]:
         """The nodes that publish devices."""
-        return sorted(one["spec"]["nodeName"] for one in self.plane.expect("GET", f"{API}/resourceslices")["items"])
+        return sorted(item["spec"]["nodeName"] for item in self.plane.expect("GET", f"{API}/resourceslices")["items"])
 
     def account(self) -> bool:
         """Whether the driver's account exists."""

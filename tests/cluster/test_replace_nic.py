@@ -264,7 +264,7 @@ def test_pods_are_evicted_and_return_when_the_new_card_is_published(site: Site, 
     assert site.state() == (False, False) and site.record()["state"] == "done"
     site.pod(NAME)  # the waiting pod gets the new card
     claim = site.plane.expect("GET", f"{RESOURCE}/namespaces/default/resourceclaims/storage")
-    assert [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]] == [device]
+    assert [result["device"] for result in claim["status"]["allocation"]["devices"]["results"]] == [device]
 
 
 def test_the_cordon_of_another_user_is_kept(site: Site, machine: Machine) -> None:

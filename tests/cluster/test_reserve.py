@@ -47,8 +47,8 @@ def fleet(newest: ControlPlane) -> Fleet:
 def playbooks(newest: ControlPlane, fleet: Fleet, tmp_path: Path) -> t.Iterator[Playbooks]:
     yield Playbooks(newest, tmp_path)
     fleet.clear()
-    for one in newest.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
-        newest.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+    for item in newest.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
+        newest.expect("DELETE", f"{RESOURCE}/devicetaintrules/{item['metadata']['name']}")
 
 
 def test_a_job_gets_the_devices_that_were_held_for_it(fleet: Fleet, playbooks: Playbooks) -> None:
@@ -98,7 +98,7 @@ def test_an_expiry_may_be_written_without_quotes(fleet: Fleet, playbooks: Playbo
     (tmp_path / "until.yml").write_text(f"reserve_expires: {until}\nswap_expires: {until}\n", encoding="utf-8")
     options = ("-e", f"@{tmp_path / 'until.yml'}")
     playbooks.run("reserve", *options, **JOB)
-    assert {one["metadata"]["annotations"][EXPIRES] for one in fleet.rules()} == {until}
+    assert {rule["metadata"]["annotations"][EXPIRES] for rule in fleet.rules()} == {until}
     playbooks.run("reserve", reserve_name="tomorrow", reserve_state="absent")
     request = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
     reported = playbooks.run("swap", "--check", *options, **request, swap_devices=[f"{DRIVER}/res-0/gpu-0"])
@@ -116,9 +116,9 @@ def test_drift_reports_an_overdue_hold(fleet: Fleet, playbooks: Playbooks) -> No
     }
     reported = " ".join(playbooks.run("drift", **site).split())
     assert "is overdue" not in reported
-    for one in fleet.rules():
+    for rule in fleet.rules():
         change = {"metadata": {"annotations": {EXPIRES: "2026-01-01T00:00:00Z"}}}
-        fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}", change)
+        fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{rule['metadata']['name']}", change)
     reported = " ".join(playbooks.run("drift", rc=1, **site).split())
     late = "hold tomorrow of team a, until 2026-01-01T00:00:00Z (training), is overdue: 4 devices are still held"
     assert f"{late}: release or extend it with lanewise.dra.reserve" in reported, reported

@@ -63,8 +63,8 @@ def cluster(newest: ControlPlane) -> Fleet:
 @pytest.fixture
 def fleet(cluster: Fleet) -> t.Iterator[Fleet]:
     yield cluster
-    for one in cluster.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
-        cluster.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+    for item in cluster.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
+        cluster.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{item['metadata']['name']}")
     cluster.clear()
 
 
@@ -115,7 +115,7 @@ def test_a_swap_is_previewed_made_and_returned(fleet: Fleet, playbooks: Playbook
     fleet.pod("gold", "gold-4")
     assert "gold" in fleet.bound(5)
     held = {
-        "/".join(one["spec"]["deviceSelector"][key] for key in ("driver", "pool", "device")) for one in fleet.rules()
+        "/".join(rule["spec"]["deviceSelector"][key] for key in ("driver", "pool", "device")) for rule in fleet.rules()
     }
     assert fleet.devices("gold") == held
     again = playbooks.run("swap", **FULL_NODE)
@@ -131,8 +131,8 @@ def test_a_swap_is_previewed_made_and_returned(fleet: Fleet, playbooks: Playbook
 
 def test_a_share_of_the_fleet_or_listed_devices_are_swapped(fleet: Fleet, playbooks: Playbooks) -> None:
     before = fill(fleet)
-    one = {"name": "one", "namespace": NAMESPACE, "templates": ["gold-1"]}
-    reported = playbooks.run("swap", **REQUEST, swap_workload=one, swap_share=30)
+    workload = {"name": "one", "namespace": NAMESPACE, "templates": ["gold-1"]}
+    reported = playbooks.run("swap", **REQUEST, swap_workload=workload, swap_share=30)
     assert "2 device(s) for 2 pod(s) of one, 30 % of 8 on the empty fleet; 2 pod(s)" in reported
     assert len(ended(fleet, before)) == 2 and len(fleet.rules()) == 2
     listed = gpus("swap-1", 0, 3)
@@ -207,8 +207,8 @@ def _create_count_rules(fleet: Fleet, *numbers: int) -> None:
     """Create the rules that a preview leaves if it is killed while the controller counts."""
     devices = tuple((DRIVER, "swap-0", f"gpu-{number}") for number in numbers)
     gold = Hold("gold", "team a", "release", datetime.now(timezone.utc) + timedelta(hours=1), devices, SWAP)
-    for one in devices:
-        fleet.plane.expect("POST", f"{RESOURCE}/devicetaintrules", swap.rule(gold, one, swap.COUNT, RESOURCE[6:]))
+    for device in devices:
+        fleet.plane.expect("POST", f"{RESOURCE}/devicetaintrules", swap.rule(gold, device, swap.COUNT, RESOURCE[6:]))
 
 
 def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
@@ -219,7 +219,7 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
 
         def evicting() -> bool:
             rules = fleet.rules(swap.KEY)
-            return len(rules) == 4 and all(one["spec"]["taint"]["effect"] == swap.EVICT for one in rules)
+            return len(rules) == 4 and all(rule["spec"]["taint"]["effect"] == swap.EVICT for rule in rules)
 
         fleet.plane.wait_for(evicting, "the rules that evict pods", 300)
     finally:
@@ -227,12 +227,12 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
         running.communicate()
     (hold,) = holds(fleet.rules())
     assert hold.owner == "team a" and hold.reason == "release" and hold.purpose == "swap" and len(hold.devices) == 4
-    for one in fleet.rules(swap.KEY):
-        assert one["metadata"]["annotations"]["lanewise.dev/hold-owner"] == "team a"
+    for rule in fleet.rules(swap.KEY):
+        assert rule["metadata"]["annotations"]["lanewise.dev/hold-owner"] == "team a"
     assert "4 rules still evict pods" in playbooks.run("reserve")
     held_devices = set(hold.devices)
     for name in sorted(before.values()):
-        if {tuple(one.split("/")) for one in fleet.devices(name)} & held_devices:
+        if {tuple(device.split("/")) for device in fleet.devices(name)} & held_devices:
             fleet.plane.expect("DELETE", f"{fleet.pods_at}/{name}?gracePeriodSeconds=0")
     reported = playbooks.run("swap", **FULL_NODE)
     assert "4 device(s) are held for gold" in reported
@@ -260,17 +260,17 @@ def test_two_simultaneous_tiers_never_get_the_same_devices(
     before = fill(fleet)
     devices = gpus("swap-0", 0, 1, 2, 3)
     other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_devices": devices}
-    runs = [playbooks.start("swap", **one) for one in ({**REQUEST, "swap_devices": devices}, other)]
-    output = [one.communicate()[0] for one in runs]
+    runs = [playbooks.start("swap", **entry) for entry in ({**REQUEST, "swap_devices": devices}, other)]
+    output = [run.communicate()[0] for run in runs]
     (hold,) = holds(fleet.rules())
-    codes = sorted(one.returncode for one in runs)
+    codes = sorted(run.returncode for run in runs)
     assert codes == [0, 2], output
     assert "belongs to hold" in "".join(output) and len(hold.devices) == 4 and len(ended(fleet, before)) == 4
     owner, tier = hold.owner, hold.name
     playbooks.run("swap", swap_tier=tier, swap_owner=owner, swap_state="returned")
     same = [playbooks.start("swap", **REQUEST, swap_devices=gpus("swap-1", 0, 1)) for _run in range(2)]
-    output = [one.communicate()[0] for one in same]
-    assert {one.returncode for one in same} <= {0, 2}, output
+    output = [entry.communicate()[0] for entry in same]
+    assert {entry.returncode for entry in same} <= {0, 2}, output
     playbooks.run("swap", **REQUEST, swap_devices=gpus("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
     assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 6
@@ -329,7 +329,7 @@ def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Flee
     try:
 
         def evicting() -> bool:
-            return [one["spec"]["taint"]["effect"] for one in fleet.rules(swap.KEY)] == [swap.EVICT]
+            return [rule["spec"]["taint"]["effect"] for rule in fleet.rules(swap.KEY)] == [swap.EVICT]
 
         fleet.plane.wait_for(evicting, "the rule that evicts pods", 300)
         (rule,) = fleet.rules(swap.KEY)
@@ -340,8 +340,8 @@ def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Flee
         assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
         # a rule that an interrupted run left without a hold
         kill_tree(running.pid)
-        for one in fleet.rules():
-            fleet.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+        for entry in fleet.rules():
+            fleet.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{entry['metadata']['name']}")
         for state in ("previewed", "swapped"):
             extra_vars = {**other, "swap_state": state, "swap_devices": gpus("swap-0", 0, 1)}
             reported = playbooks.run("swap", rc=2, **extra_vars)
@@ -374,7 +374,7 @@ def test_a_swap_fails_safely_without_a_server_or_on_a_lost_node(fleet: Fleet, pl
         fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": None}})
     reported = playbooks.run("swap", **REQUEST, swap_devices=gpus("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
-    assert {one[1] for one in hold.devices} == {"swap-1"} and not fleet.rules(swap.KEY)
+    assert {device[1] for device in hold.devices} == {"swap-1"} and not fleet.rules(swap.KEY)
     assert len(ended(fleet, before)) == 4
 
 
@@ -398,8 +398,8 @@ def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbo
     plane, node = fleet.plane, "swap-pairs"
     plane.add_node(node)
     published = slices(offers(node, t.cast(t.Any, machine("hgx-h100")), DRIVERS))
-    for one in published:
-        plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+    for entry in published:
+        plane.expect("POST", f"{RESOURCE}/resourceslices", entry)
     for item in compile_site(claims, {node: t.cast(t.Any, machine("hgx-h100"))}).objects:
         if item["kind"] in ("DeviceClass", "ResourceClaimTemplate"):
             plane.expect("PATCH", f"{path_of(item)}?fieldManager=lanewise&force=true", item, APPLY_PATCH)
@@ -418,9 +418,9 @@ def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbo
     pairs = [fleet.devices(f"gold-{number}") for number in range(2)]
     assert set().union(*pairs) == {"/".join(device) for device in hold.devices}
     roots = {}
-    for one in published:
-        for device in one["spec"]["devices"]:
-            key = f"{one['spec']['driver']}/{node}/{device['name']}"
+    for entry in published:
+        for device in entry["spec"]["devices"]:
+            key = f"{entry['spec']['driver']}/{node}/{device['name']}"
             roots[key] = device["attributes"].get("resource.kubernetes.io/pcieRoot", {}).get("string")
     for pair in pairs:
         assert len(pair) == 2 and len({roots[device] for device in pair}) == 1, pair

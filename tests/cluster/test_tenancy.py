@@ -103,8 +103,8 @@ def pairs(draw: st.DrawFn) -> list[Pair]:
     several = len(requests) > 1
     for _number in range(2):
         configs = [draw(class_settings(0, several)) for _count in range(draw(st.sampled_from([0, 0, 1, 1, 2])))]
-        configs = [with_share(draw, one, 0) if shared and draw(st.booleans()) else one for one in configs]
-        configs = [one for one in configs if not interface_config.validate(one, "")]
+        configs = [with_share(draw, config, 0) if shared and draw(st.booleans()) else config for config in configs]
+        configs = [config for config in configs if not interface_config.validate(config, "")]
         if draw(st.integers(0, 3)):
             configs.append(draw(claims_strategies.policies()))
         classes.append(configs)
@@ -130,7 +130,7 @@ def with_claim(draw: st.DrawFn, classes: list[list[Object]], requests: list[list
 
 
 def class_of(name: str, configs: list[Object]) -> Object:
-    entries = [{"opaque": {"driver": DRIVER, "parameters": one}} for one in configs]
+    entries = [{"opaque": {"driver": DRIVER, "parameters": config}} for config in configs]
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
@@ -146,7 +146,7 @@ def claim_of(pair: Pair, names: t.Sequence[str]) -> Object:
         if len(chosen) == 1:
             requests.append({"name": f"r{number}", "exactly": {"deviceClassName": names[chosen[0]]}})
         else:
-            subs = [{"name": f"a{sub}", "deviceClassName": names[one]} for sub, one in enumerate(chosen)]
+            subs = [{"name": f"a{sub}", "deviceClassName": names[choice]} for sub, choice in enumerate(chosen)]
             requests.append({"name": f"r{number}", "firstAvailable": subs})
     spec: Object = {"devices": {"requests": requests, "config": pair.configs}}
     kind = "ResourceClaimTemplate" if pair.template else "ResourceClaim"
@@ -162,11 +162,11 @@ def allocated(request: str, number: int, configs: t.Sequence[Object]) -> Object:
     """The scheduler's allocation for a request with these configurations: a whole VF, or the requested share of a
     divided NIC if they have a share. Only the driver checks whether a class selects shares, how much of the NIC is free
     and which namespaces may use it: configurations do not contain these facts, so the policy does not know them."""
-    valid = [one for one in configs if isinstance(one, dict)]
+    valid = [config for config in configs if isinstance(config, dict)]
     share = interface_config.merge_configs(
-        {"share": one["share"]} for one in valid if isinstance(one.get("share"), dict)
+        {"share": entry["share"]} for entry in valid if isinstance(entry.get("share"), dict)
     )
-    if not any("share" in one for one in valid):
+    if not any("share" in entry for entry in valid):
         return result(request, (VF, SECOND)[number])
     guarantee = share.get("share", {}).get("guarantee")
     consumed = guarantee if isinstance(guarantee, str) and RATE.fullmatch(guarantee) else "1G"
@@ -183,10 +183,12 @@ def driver_refusal(pair: Pair) -> str:
             request = f"r{number}" if single else f"r{number}/a{pick}"
             class_configs = pair.classes[pair.requests[number][pick]]
             claim_configs = [
-                one for one in pair.configs if not one["requests"] or {request, f"r{number}"} & set(one["requests"])
+                entry
+                for entry in pair.configs
+                if not entry["requests"] or {request, f"r{number}"} & set(entry["requests"])
             ]
-            set_by_class = [one for one in class_configs if not tenancy.is_policy(one)]
-            both = [*set_by_class, *(one["opaque"]["parameters"] for one in claim_configs)]
+            set_by_class = [class_config for class_config in class_configs if not tenancy.is_policy(class_config)]
+            both = [*set_by_class, *(claim_config["opaque"]["parameters"] for claim_config in claim_configs)]
             results.append(allocated(request, number, both))
             for parameters in class_configs:
                 opaque = {"driver": DRIVER, "parameters": parameters}
@@ -278,9 +280,11 @@ def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes
     waiting: list[list[Pair]] = []
 
     def compare(pool: ThreadPoolExecutor) -> None:
-        names = [[f"pair-{number}-{one}" for one in (0, 1)] for number in range(len(waiting))]
+        names = [[f"pair-{number}-{entry}" for entry in (0, 1)] for number in range(len(waiting))]
         named = [(pair, class_names) for together, class_names in zip(waiting, names) for pair in together]
-        classes.write({name: pair.classes[one] for pair, class_names in named for one, name in enumerate(class_names)})
+        classes.write(
+            {name: pair.classes[entry] for pair, class_names in named for entry, name in enumerate(class_names)}
+        )
         answers = pool.map(lambda item: rejection(guarded, claim_of(*item)), named)
         for (pair, _names), reported in zip(named, answers):
             driver_error = driver_refusal(pair)
@@ -370,7 +374,7 @@ def test_a_class_limits_the_burst_of_shares(guarded: ControlPlane, classes: Clas
     for name, share, accepted in cases:
         reported = rejection(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
         assert bool(reported) != accepted, (name, share, reported)
-        policies = [one for one in class_configs[name] if tenancy.is_policy(one)]
+        policies = [class_config for class_config in class_configs[name] if tenancy.is_policy(class_config)]
         allow = tenancy.allowed_settings(policies[0] if policies else None, "ml")
         assert allow is not None
         parameters = interface_config.parameters({"share": share})

@@ -46,8 +46,8 @@ _GROUPS: dict[str, list[Object]] = {
     "mix": [_several(3, 2, "numa_node"), _SINGLE_PAIR],
 }
 _SPECS = {
-    one["metadata"]["name"]: one["spec"]["spec"]
-    for one in compile_site(
+    manifest["metadata"]["name"]: manifest["spec"]["spec"]
+    for manifest in compile_site(
         {
             "dra_claims_drivers": {"gpu.nvidia.com": fleets.OPTIONS["plain"], "lanewise.dev": {}},
             "dra_claims_templates": [
@@ -55,7 +55,7 @@ _SPECS = {
             ],
         }
     ).objects
-    if one["kind"] == "ResourceClaimTemplate"
+    if manifest["kind"] == "ResourceClaimTemplate"
 }
 
 

@@ -46,27 +46,27 @@ class ExampleMoves:
 
 def example_moves() -> ExampleMoves:
     """A plan for four nodes, none of which is empty, and the fleet after the moves. Skips the test without CEL."""
-    nodes = [one for name in USED for one in node(name, 8)]
+    nodes = [entry for name in USED for entry in node(name, 8)]
     pods = {
         f"{name}-{number}": pod(f"{name}-{number}", name, gpus)
         for name, node_pods in USED.items()
         for number, gpus in enumerate(node_pods)
     }
-    before = [CLASS, *nodes, *(one for each in pods.values() for one in each)]
+    before = [CLASS, *nodes, *(item for items in pods.values() for item in items)]
     job = Job(Workload(JOB, (claim_spec(8),), namespace="training"), 1, JOB, moves=10)
     plan = room(reader.read(before), job, movable(before)[0], require_engine())
     used = {name: list(node_pods) for name, node_pods in USED.items()}
     until = datetime(2026, 12, 1, tzinfo=timezone.utc)
     held = forms.Hold(JOB, "ml-platform", "training", until, plan.devices)
-    rules = [forms.rule(held, one, "resource.k8s.io/v1") for one in plan.devices]
-    for one in plan.moves:
-        name = one.pod.partition("/")[2]
-        count = len(next(gpus for number, gpus in enumerate(USED[one.node]) if f"{one.node}-{number}" == name))
-        taken = {gpu for gpus in used[one.to] for gpu in gpus}
+    rules = [forms.rule(held, entry, "resource.k8s.io/v1") for entry in plan.devices]
+    for move in plan.moves:
+        name = move.pod.partition("/")[2]
+        count = len(next(gpus for number, gpus in enumerate(USED[move.node]) if f"{move.node}-{number}" == name))
+        taken = {gpu for gpus in used[move.to] for gpu in gpus}
         free = [gpu for gpu in range(8) if gpu not in taken][:count]
-        used[one.to].append(free)
-        pods[name] = pod(name, one.to, free)
-    after = [CLASS, *nodes, *rules, *(one for each in pods.values() for one in each)]
+        used[move.to].append(free)
+        pods[name] = pod(name, move.to, free)
+    after = [CLASS, *nodes, *rules, *(item for items in pods.values() for item in items)]
     gpus = [int(device.rpartition("-")[2]) for _driver, _pool, device in plan.devices]
     running = [*after, *pod(JOB, plan.placements[0][0], gpus)]
     steps = [

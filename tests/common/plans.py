@@ -60,10 +60,12 @@ def example_objects(racks: int = 4, per_rack: int = 6, seed: int = 2) -> dict[st
         spec = {"unschedulable": True} if number == 3 else {}
         objects["Node"].append({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {}})
         machine = facts("hgx-h100" if number % 6 else "hgx-b200")
-        offered = [one for one in offers(name, machine, DRIVERS) if not one.possible]
-        objects["ResourceSlice"] += [{"apiVersion": V1, "kind": "ResourceSlice", **one} for one in slices(offered)]
-        gpus = [one for one in offered if one.driver == "gpu.nvidia.com"]
-        nics = [one for one in offered if one.driver != "gpu.nvidia.com"]
+        offered = [offer for offer in offers(name, machine, DRIVERS) if not offer.possible]
+        objects["ResourceSlice"] += [
+            {"apiVersion": V1, "kind": "ResourceSlice", **resource_slice} for resource_slice in slices(offered)
+        ]
+        gpus = [offer for offer in offered if offer.driver == "gpu.nvidia.com"]
+        nics = [offer for offer in offered if offer.driver != "gpu.nvidia.com"]
         # some jobs have pairs, and others only GPUs or NICs
         kinds = [[], gpus + nics, gpus[:4] + nics[:4], chance.sample(gpus, 3), chance.sample(nics, 2)]
         used = chance.choice(kinds) if number not in _TAINTED else []
@@ -80,8 +82,10 @@ def example_objects(racks: int = 4, per_rack: int = 6, seed: int = 2) -> dict[st
             free = gpus[2] if _TAINTED[number] == KEY else nics[-1]
             rule = _rule(f"r-{number}", free.driver, name, free.device["name"], _TAINTED[number])
             objects["DeviceTaintRule"].append(rule)
-    objects["DeviceClass"] = [one for one in TEMPLATES if one["kind"] == "DeviceClass"]
-    objects["ResourceClaimTemplate"] = [one for one in TEMPLATES if one["kind"] == "ResourceClaimTemplate"]
+    objects["DeviceClass"] = [template for template in TEMPLATES if template["kind"] == "DeviceClass"]
+    objects["ResourceClaimTemplate"] = [
+        template for template in TEMPLATES if template["kind"] == "ResourceClaimTemplate"
+    ]
     return objects
 
 

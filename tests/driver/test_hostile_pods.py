@@ -42,7 +42,7 @@ def test_attempts_succeed_exactly_as_the_security_page_states(column: str) -> No
 def test_a_hostile_pod_cannot_become_the_router_of_a_pod_that_ignores_router_advertisements() -> None:
     pods = testbed.macvlan("bridge")
     pods.config["sysctls"] = {"net.ipv6.conf.IFNAME.accept_ra": 0}
-    (attempt,) = (each for each in attempts.ATTEMPTS if each.run is attempts.becomes_the_neighbours_router)
+    (attempt,) = (entry for entry in attempts.ATTEMPTS if entry.run is attempts.becomes_the_neighbours_router)
     assert attempts.outcome(pods, attempt) == ("stopped", [])
 
 

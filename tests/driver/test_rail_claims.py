@@ -76,7 +76,7 @@ def test_addresses_are_in_the_pod_and_reported_until_the_claim_ends(tmp_path: Pa
     try:
         node.attach(claim, pod.path)
         assert reported_addresses(node, claim) == (FIRST_ADDRESSES, FIRST_ADDRESSES, FIRST_ADDRESSES)
-        inside = [one["local"] for one in pod.links()["net1"]["addr_info"] if one["scope"] == "global"]
+        inside = [address["local"] for address in pod.links()["net1"]["addr_info"] if address["scope"] == "global"]
         assert inside == ["10.100.0.16", "fd00:100::10"]
         assert "10.100.0.16" in ip("rule", netns=pod.pid) and "fd00:100::10" in ip("-6", "rule", netns=pod.pid)
         table = ip("route", "show", "table", "2000000", netns=pod.pid)
@@ -106,7 +106,9 @@ def test_a_claim_with_its_own_addresses_gets_none_from_the_rail(tmp_path: Path) 
     pod = Sandbox()
     try:
         node.attach(claim, pod.path)
-        assert [one["local"] for one in pod.links()["net1"]["addr_info"] if one["family"] == "inet"] == ["192.0.2.7"]
+        assert [address["local"] for address in pod.links()["net1"]["addr_info"] if address["family"] == "inet"] == [
+            "192.0.2.7"
+        ]
         assert "192.0.2" not in ip("rule", netns=pod.pid) and not node.paths.rail_addresses.exists()
         assert "table 20" not in ip("route", "show", "table", "all", netns=pod.pid)
         node.service.unprepare(claim)

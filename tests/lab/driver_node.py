@@ -70,7 +70,7 @@ class DriverNode:
             }
             for request, fields in configs.items()
         ]
-        allocated = [{"driver": "lanewise.dev", "pool": NODE, **one} for one in results]
+        allocated = [{"driver": "lanewise.dev", "pool": NODE, **result} for result in results]
         return self.cluster.allocate(NAMESPACE, name, allocated, from_claim)
 
     def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:

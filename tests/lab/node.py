@@ -102,17 +102,22 @@ class Shape:
         args += ["-device", "virtio-net-pci,netdev=mgmt,addr=3,romfile="]
         args += ["-device", "virtio-rng-pci,addr=4"]
         for number in SOCKETS:
-            one = f"{number}"
             bus = 0x20 * (number + 1)
-            args += ["-device", f"pxb-pcie,id=host{one},bus=pcie.0,addr={0x10 + number},bus_nr={bus},numa_node={one}"]
-            args += ["-device", f"pcie-root-port,id=root{one},bus=host{one},addr=0,chassis={10 + number},slot=0"]
-            args += ["-device", f"x3130-upstream,id=switch{one},bus=root{one}"]
+            args += [
+                "-device",
+                f"pxb-pcie,id=host{number},bus=pcie.0,addr={0x10 + number},bus_nr={bus},numa_node={number}",
+            ]
+            args += ["-device", f"pcie-root-port,id=root{number},bus=host{number},addr=0,chassis={10 + number},slot=0"]
+            args += ["-device", f"x3130-upstream,id=switch{number},bus=root{number}"]
             for port in range(3):
                 chassis = f"chassis={20 + number},slot={port}"
-                args += ["-device", f"xio3130-downstream,id=port{one}{port},bus=switch{one},addr={port},{chassis}"]
+                args += [
+                    "-device",
+                    f"xio3130-downstream,id=port{number}{port},bus=switch{number},addr={port},{chassis}",
+                ]
             mac = f"52:54:00:1a:{index:02x}:{number:02x}"
-            args += ["-device", f"igb,id=nic{one},bus=port{one}0,netdev=fabric{one},mac={mac},romfile="]
-            args += ["-device", f"virtio-gpu-pci,id=gpu{one},bus=port{one}1,max_outputs=1"]
+            args += ["-device", f"igb,id=nic{number},bus=port{number}0,netdev=fabric{number},mac={mac},romfile="]
+            args += ["-device", f"virtio-gpu-pci,id=gpu{number},bus=port{number}1,max_outputs=1"]
         return args
 
     def command_line(self, index: int) -> str:
@@ -195,7 +200,7 @@ class Node:
     @property
     def devices(self) -> list[Device]:
         """The PCI functions that it has from its start. `plug_nvme` returns the NVMe disks."""
-        return [one for one in self.shape.devices if one.kind != "nvme"]
+        return [device for device in self.shape.devices if device.kind != "nvme"]
 
     @property
     def console_log(self) -> str:
@@ -492,16 +497,16 @@ class Node:
 
     def plug_nvme(self) -> list[Device]:
         """Plug in an NVMe disk below each switch, after the start, because QEMU cannot save them in a snapshot."""
-        plugged = [one for one in self.shape.devices if one.kind == "nvme"]
-        for one in plugged:
-            disk = self.folder / f"nvme{one.numa}.qcow2"
+        plugged = [entry for entry in self.shape.devices if entry.kind == "nvme"]
+        for device in plugged:
+            disk = self.folder / f"nvme{device.numa}.qcow2"
             image = artifacts.command(artifacts.tools(), "usr/bin/qemu-img")
             artifacts.run([*image, "create", "-q", "-f", "qcow2", disk, "64M"])
-            self.qmp("blockdev-add", **{"driver": "qcow2", "node-name": f"nvme{one.numa}"},
+            self.qmp("blockdev-add", **{"driver": "qcow2", "node-name": f"nvme{device.numa}"},
                      file={"driver": "file", "filename": str(disk)})  # fmt: skip
-            self.qmp("device_add", driver="nvme", id=f"nvme{one.numa}", drive=f"nvme{one.numa}",
-                     serial=f"lab-{self.index}-{one.numa}", bus=f"port{one.numa}2")  # fmt: skip
-            self.ssh(f"until [ -e /sys/bus/pci/devices/{one.address}/nvme ]; do sleep 0.2; done", timeout=TIMEOUT)
+            self.qmp("device_add", driver="nvme", id=f"nvme{device.numa}", drive=f"nvme{device.numa}",
+                     serial=f"lab-{self.index}-{device.numa}", bus=f"port{device.numa}2")  # fmt: skip
+            self.ssh(f"until [ -e /sys/bus/pci/devices/{device.address}/nvme ]; do sleep 0.2; done", timeout=TIMEOUT)
         return plugged
 
     def qmp(self, command: str, **arguments: t.Any) -> t.Any:

@@ -41,8 +41,8 @@ class RailNode(DriverNode):
         self.attach(service, claim, 0)
         record = service.store.load(claim.uid)
         assert record
-        found = [one.network for one in record.held if one.network]
-        return {str(one["interfaceName"]): one["ips"] for one in found}
+        found = [entry.network for entry in record.held if entry.network]
+        return {str(entry["interfaceName"]): entry["ips"] for entry in found}
 
     def doctor(self) -> list[str]:
         """The output of `lanewise-driver doctor`."""

@@ -102,7 +102,7 @@ class ShareNode:
 
     def _by_interface(self) -> list[tuple[int, int]]:
         (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._pf_interface))
-        return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
+        return [(entry["rate"]["min_tx"], entry["rate"]["max_tx"]) for entry in link["vfinfo_list"]]
 
     @staticmethod
     def _by_devlink() -> list[tuple[int, int]]:
@@ -115,7 +115,7 @@ class ShareNode:
         if self._switchdev:
             return []
         (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._pf_interface))
-        return [one["spoofchk"] for one in link["vfinfo_list"]]
+        return [entry["spoofchk"] for entry in link["vfinfo_list"]]
 
     def disable_spoofchk(self) -> None:
         """Let source addresses of VF 0 be unchecked, as an administrator's setting."""
@@ -131,7 +131,7 @@ class ShareNode:
         """The interface of the PF, which has the settings of its VFs."""
         parent = SIMULATED if self.simulated else self.pf
         links = json.loads(run("ip", "-json", "-details", "link"))
-        return next(str(one["ifname"]) for one in links if one.get("parentdev") == parent)
+        return next(str(link["ifname"]) for link in links if link.get("parentdev") == parent)
 
     def files(self) -> list[str]:
         """The files of claims that remain on disk."""
@@ -156,7 +156,7 @@ CHANGED = {"bandwidth": "600M", "factor": 2}
 
 
 def interfaces(pod: int) -> list[str]:
-    return sorted(one["ifname"] for one in json.loads(run("ip", "-n", f"pod{pod}", "-json", "link")))
+    return sorted(entry["ifname"] for entry in json.loads(run("ip", "-n", f"pod{pod}", "-json", "link")))
 
 
 def life(node: ShareNode) -> Object:
@@ -165,7 +165,7 @@ def life(node: ShareNode) -> Object:
     node.disable_spoofchk()
     reported: Object = {"before": node.rates(), "checked before": node.spoofchk()}
     service = node.service()
-    published = [one for one in service.inventory.refresh().devices if one["name"] == node.device]
+    published = [device for device in service.inventory.refresh().devices if device["name"] == node.device]
     reported["published"] = published[0]["capacity"]
     big, small = node.allocate("big", "500M"), node.allocate("small", "300M")
     node.attach(service, big, 0)
@@ -173,9 +173,9 @@ def life(node: ShareNode) -> Object:
     node.attach(service, small, 1)
     reported["both"], reported["checked"] = node.rates(), node.spoofchk()
     reported["pods"] = [interfaces(0), interfaces(1)]
-    reported["held"] = sorted(str(one.device.known.address) for nic in service.shares.nics() for one in nic.shares)
+    reported["held"] = sorted(str(share.device.known.address) for nic in service.shares.nics() for share in nic.shares)
     (nic,) = share_report.shares(service.ledger.records(), service.ledger.boot, service.inventory)
-    reported["reported"] = [[one["inForce"], one["ceiling"]] for one in nic["shares"]]
+    reported["reported"] = [[share["inForce"], share["ceiling"]] for share in nic["shares"]]
     node.settings = node.with_rule(**CHANGED)
     service.inventory.refresh()
     assert service.shares.refresh()
@@ -211,7 +211,7 @@ class KilledOperation:
         assert self.driver.shares.refresh()
         self.driver.unprepare(self.goer)
         assert node.rates() == self.alone
-        distinct = {tuple(one) for one in (self.clean, self.alone, self.both, self.changed)}
+        distinct = {tuple(entry) for entry in (self.clean, self.alone, self.both, self.changed)}
         assert len(distinct) == 4, (self.clean, self.alone, self.both, self.changed)
 
     def _change(self, service: claims.Service) -> None:

@@ -149,14 +149,14 @@ def test_wanted_arguments_are_set_after_the_next_boot(site: Site) -> None:
     assert "quiet" in site.original and not {"intel_iommu=on", "iommu=pt"} & set(site.original)
     assert "identity" not in site.translation() and site.pages() == 0
 
-    lacks = [*(f"+{one}" for one in EXPECTED if one not in site.original), "-quiet"]
+    lacks = [*(f"+{entry}" for entry in EXPECTED if entry not in site.original), "-quiet"]
     before = site.next_boot()
     text = site.play(SITE, "--check", "-v")
-    assert "changed=1" in text and "reboot_required: true" in text and all(one in text for one in lacks)
+    assert "changed=1" in text and "reboot_required: true" in text and all(lack in text for lack in lacks)
     assert site.next_boot() == before
     # without permission there is no reboot, and the run reports the pending arguments
     text = site.play(SITE)
-    assert "fabric_reboot_ok allows it" in text and all(one in text for one in lacks)
+    assert "fabric_reboot_ok allows it" in text and all(lack in text for lack in lacks)
     assert site.next_boot() != before
     assert site.boot() == first and site.arguments() == site.original
 
@@ -175,7 +175,7 @@ def test_an_unwanted_argument_is_removed(site: Site) -> None:
     before, first = site.arguments(), site.boot()
     site.play({**FEWER, **REBOOT})
     assert site.boot() != first
-    assert "audit=0" in before and site.arguments() == [one for one in before if one != "audit=0"]
+    assert "audit=0" in before and site.arguments() == [entry for entry in before if entry != "audit=0"]
 
 
 def test_a_bypassed_boot_loader_does_not_cause_another_reboot(site: Site) -> None:

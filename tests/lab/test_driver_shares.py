@@ -50,14 +50,14 @@ def simulated(vm: Node) -> t.Iterator[Node]:
 
 def of_interface(node: Node, name: str) -> list[tuple[int, int]]:
     (link,) = json.loads(node.ssh(f"ip -json -details link show {name}"))
-    return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
+    return [(vf["rate"]["min_tx"], vf["rate"]["max_tx"]) for vf in link["vfinfo_list"]]
 
 
 def of_ports(node: Node) -> list[tuple[int, int]]:
     """The rates that devlink shows, in Mbit/s."""
     shown = json.loads(node.ssh("devlink -j port function rate show"))["rate"]
     leaves = [shown[name] for name in sorted(shown) if name.startswith(f"{SIMULATED}/") and "type" in shown[name]]
-    return [tuple(one.get(name, 0) * 8 // 10**6 for name in ("tx_share", "tx_max")) for one in leaves]  # type: ignore[misc]
+    return [tuple(leaf.get(name, 0) * 8 // 10**6 for name in ("tx_share", "tx_max")) for leaf in leaves]  # type: ignore[misc]
 
 
 def test_minimum_and_maximum_rates_are_set_by_the_interface(simulated: Node) -> None:

@@ -109,9 +109,11 @@ class Site:
         def published() -> bool:
             self.machine.check()
             items = self.plane.expect("GET", f"{API}/resourceslices")["items"]
-            devices = [one for item in items if item["spec"]["driver"] == driver for one in item["spec"]["devices"]]
-            found = {one["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for one in devices}
-            return addresses <= found and not any(one.get("taints") for one in devices)
+            devices = [
+                device for item in items if item["spec"]["driver"] == driver for device in item["spec"]["devices"]
+            ]
+            found = {device["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for device in devices}
+            return addresses <= found and not any(device.get("taints") for device in devices)
 
         self.plane.wait_for(published, f"the devices of {driver}", TIMEOUT)
 
@@ -128,7 +130,7 @@ class Site:
     def seen(self, pod: str) -> tuple[str, str]:
         """The GPU and the NIC in a pod, by the minor number of its device node and the MAC address of its link."""
         found = self.node.execute(pod, "find", "/dev", "-name", "nvidia[0-9]*", "-printf", "%p\n").split()
-        [device] = [self.node.execute(pod, "stat", "-c", "%t %T", one) for one in found]
+        [device] = [self.node.execute(pod, "stat", "-c", "%t %T", entry) for entry in found]
         major, minor = (int(part, 16) for part in device.split())
         assert major == MAJOR
         links = json.loads(self.node.execute(pod, "ip", "-json", "link"))
@@ -138,7 +140,7 @@ class Site:
     def pairs(self, pod: str) -> list[tuple[str, str]]:
         """The pairs of GPUs and NICs in the pod's map."""
         found = json.loads(self.node.execute(pod, "cat", "/run/lanewise/map/resourceclaimtemplates/devices.json"))
-        return [(one["gpu"], one["nic"]) for one in found["pairs"]]
+        return [(pair["gpu"], pair["nic"]) for pair in found["pairs"]]
 
     def switch(self, address: str) -> PurePosixPath:
         """The switch that a function is below, as the path of its upstream port in sysfs."""
@@ -162,10 +164,10 @@ def _prepared(node: Member, folder: Path) -> Site:
     machine = node.machine
     machine.ssh(f"modprobe -a veth igb; modprobe lab_pci_ids ids={GPU_IDS}")
     macs = {}
-    for nic in (one for one in machine.devices if one.kind == "nic"):
+    for nic in (device for device in machine.devices if device.kind == "nic"):
         name = machine.interface(nic)
         macs[machine.ssh(f"ip link set {name} up; cat /sys/class/net/{name}/address")] = nic.address
-    gpus = dict(enumerate(one.address for one in machine.devices if one.kind == "gpu"))
+    gpus = dict(enumerate(device.address for device in machine.devices if device.kind == "gpu"))
     site = Site(machine, node, gpus, macs)
     try:
         site.run_nvidia(folder)
@@ -178,10 +180,10 @@ def _prepared(node: Member, folder: Path) -> Site:
     places = {"DeviceClass": f"{API}/deviceclasses"}
     places["ResourceClaimTemplate"] = f"{API}/namespaces/default/resourceclaimtemplates"
     made = compile_site(VARIABLES, {node.name: facts})
-    assert [one.nodes for one in made.reach] == [[node.name]] * 2
-    for one in made.objects:
-        if one["kind"] in places:
-            site.plane.expect("POST", places[one["kind"]], one)
+    assert [entry.nodes for entry in made.reach] == [[node.name]] * 2
+    for manifest in made.objects:
+        if manifest["kind"] in places:
+            site.plane.expect("POST", places[manifest["kind"]], manifest)
     return site
 
 
@@ -204,7 +206,7 @@ def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
     found = {name: site.seen(name) for name in ("one", "two")}
     assert {gpu for gpu, _nic in found.values()} == set(site.gpus.values())
     assert all(near[gpu] == [nic] for gpu, nic in found.values()), found
-    assert {name: site.pairs(name) for name in found} == {name: [one] for name, one in found.items()}
+    assert {name: site.pairs(name) for name in found} == {name: [entry] for name, entry in found.items()}
     for gpu, nic in found.values():  # the functions are in place, but the NIC's interface is not on the node
         assert site.machine.ssh(f"ls {SYS}/{nic}/net 2>/dev/null; true") == ""
         assert site.machine.ssh(f"cat {SYS}/{gpu}/vendor") == "0x10de"
@@ -218,5 +220,5 @@ def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
 
 
 def refused(pod: Object) -> bool:
-    reported = {one["type"]: one for one in pod["status"].get("conditions", ())}
+    reported = {condition["type"]: condition for condition in pod["status"].get("conditions", ())}
     return "cannot allocate all claims" in reported.get("PodScheduled", {}).get("message", "")

@@ -31,7 +31,7 @@ def test_attempts_succeed_exactly_as_the_security_page_states(vm: Node, column: 
     lines = [json.loads(line) for line in reported.splitlines()]
     leftovers = {attempt: unlike for attempt, _found, unlike in lines if unlike}
     found = {attempt: outcome for attempt, outcome, _left in lines}
-    found.update({each.text: table.NOT_RUN for each in attempts.ATTEMPTS if each.machines > 1})
+    found.update({entry.text: table.NOT_RUN for entry in attempts.ATTEMPTS if entry.machines > 1})
     print(column, json.dumps(found, indent=1))
     assert not leftovers
     assert not (wrong := table.differences(COLLECTION / "docs/security.md", column, found)), "\n".join(wrong)

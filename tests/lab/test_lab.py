@@ -99,8 +99,8 @@ def test_rdma_between_two_nodes(nodes: list[Node]) -> None:
         server, client = nodes
         ping = "ibv_rc_pingpong -d {device} -g {gid} -n 50"
         gids = [gid_of(node, f"rxe{number}", f"192.0.2.{node.index + 1}") for node in nodes]
-        one = ping.format(device=f"rxe{number}", gid=gids[0])
-        server.ssh(f"systemd-run --quiet --collect --unit=pong {one}")
+        command = ping.format(device=f"rxe{number}", gid=gids[0])
+        server.ssh(f"systemd-run --quiet --collect --unit=pong {command}")
         server.ssh("until ss -Hltn | grep -q :18515; do sleep 0.2; done", timeout=120)
         # the ping completes ARP before the first connection
         client.ssh("ping -c 3 -W 10 192.0.2.1")
@@ -113,8 +113,8 @@ def test_rdma_between_two_nodes(nodes: list[Node]) -> None:
 def gid_of(node: Node, device: str, address: str) -> int:
     """The index of the RoCE v2 GID of an IPv4 address."""
     folder = f"/sys/class/infiniband/{device}/ports/1"
-    one, two, three, four = (int(part) for part in address.split("."))
-    wanted = f"0000:0000:0000:0000:0000:ffff:{one:02x}{two:02x}:{three:02x}{four:02x}"
+    a, b, c, d = (int(part) for part in address.split("."))
+    wanted = f"0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}"
     command = f"for number in $(seq 0 9); do echo $number $(cat {folder}/gids/$number); done"
     for _unused in range(50):
         for line in node.ssh(command).splitlines():
@@ -214,7 +214,7 @@ def test_dcb_keeps_its_settings(node: Node) -> None:
 
 def test_functions_with_ids_of_other_cards_keep_their_drivers(node: Node) -> None:
     device = nics(node)[0]
-    gpu = next(one for one in node.devices if one.kind == "gpu")
+    gpu = next(entry for entry in node.devices if entry.kind == "gpu")
     node.ssh(f"modprobe lab_pci_ids ids={GPU_IDS},{NIC_IDS}")
     try:
         ids = "cat {0}/vendor {0}/device {0}/class; basename $(readlink {0}/driver)"
@@ -246,7 +246,7 @@ def test_the_probe_agrees_with_qemus_options(node: Node, tmp_path: Path) -> None
         for device in nics(node):
             vfs(node, device, 0)
         node.ssh("rmmod lab_pci_ids")
-    assert [(one["id"], one["cpus"], one["distances"]) for one in facts["numa_nodes"]] == [
+    assert [(entry["id"], entry["cpus"], entry["distances"]) for entry in facts["numa_nodes"]] == [
         (0, "0-1", {"0": 10, "1": 21}),
         (1, "2-3", {"0": 21, "1": 10}),
     ]
@@ -261,9 +261,9 @@ def test_the_probe_agrees_with_qemus_options(node: Node, tmp_path: Path) -> None
             sriov = function["sriov"]
             assert sriov["num_vfs"] == counts[device.address] == len(sriov["vfs"])
             assert {facts["functions"][address]["physfn"] for address in sriov["vfs"]} == {device.address}
-    near = {one["address"]: one["nearest_nics"] for one in facts["gpus"]}
-    for gpu in (one for one in node.devices if one.kind == "gpu"):
-        nic = next(one for one in nics(node) if one.numa == gpu.numa)
+    near = {entry["address"]: entry["nearest_nics"] for entry in facts["gpus"]}
+    for gpu in (entry for entry in node.devices if entry.kind == "gpu"):
+        nic = next(entry for entry in nics(node) if entry.numa == gpu.numa)
         assert (near[gpu.address]["level"], near[gpu.address]["devices"]) == ("PIX", [nic.address])
 
 

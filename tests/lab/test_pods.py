@@ -160,23 +160,25 @@ def test_functions_are_published(site: Site) -> None:
     devices = site.driver.devices()
     first, second = (nic.address for nic in site.nics)
     virtual = [site.vf(index) for index in range(VFS)]
-    assert set(devices) == {name_of(address) for address in (first, second, *(one for one, _unused in virtual))}
+    assert set(devices) == {name_of(address) for address in (first, second, *(entry for entry, _unused in virtual))}
     reported = {
         name: {key: next(iter(value.values())) for key, value in device["attributes"].items()}
         for name, device in devices.items()
     }
     assert reported[name_of(first)]["type"] == "pf" and reported[name_of(first)]["totalVFs"] == 7
     for index, (address, interface) in enumerate(virtual):
-        one = reported[name_of(address)]
-        assert (one["type"], one["vfIndex"], one["pfPciBusID"]) == ("vf", index, first)
-        assert (one["ifName"], one["driver"]) == (interface, "igbvf")
+        device = reported[name_of(address)]
+        assert (device["type"], device["vfIndex"], device["pfPciBusID"]) == ("vf", index, first)
+        assert (device["ifName"], device["driver"]) == (interface, "igbvf")
         for name in ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode", "pcieSwitch"):
-            assert one[name] == reported[name_of(first)][name]
+            assert device[name] == reported[name_of(first)][name]
         used = devices[name_of(address)]["consumesCounters"]
         assert used == [{"counterSet": name_of(first), "counters": {"functions": {"value": "1"}}}]
     used = devices[name_of(first)]["consumesCounters"]
     assert used == [{"counterSet": name_of(first), "counters": {"functions": {"value": str(VFS)}}}]
-    sets = [one for item in site.driver.slices() for one in item["spec"].get("sharedCounters") or ()]
+    sets = [
+        shared_counter for item in site.driver.slices() for shared_counter in item["spec"].get("sharedCounters") or ()
+    ]
     assert sets == [{"name": name_of(first), "counters": {"functions": {"value": str(VFS)}}}]
     assert "consumesCounters" not in devices[name_of(second)]
 
@@ -221,7 +223,7 @@ def test_a_vf_gets_addresses_of_its_rail(site: Site) -> None:
     """The first pod gets the first address of the range's two, and the next pod gets the second."""
     (address, interface), pool = site.vf(1), "10.100.0.0/16"
     site.driver.write_settings(
-        rails={one: 3 for one in (site.nics[0].address, address)},
+        rails={entry: 3 for entry in (site.nics[0].address, address)},
         rail_addresses=[
             {"rail": 3, "range": "10.100.0.16/31", "pool": pool},
             {"rail": 3, "range": "fd00:100::10/127", "pool": "fd00:100::/64"},
@@ -236,7 +238,7 @@ def test_a_vf_gets_addresses_of_its_rail(site: Site) -> None:
         site.node.run_pod(site.pod("rail", address, config))
         inside = site.links("rail")["net1"]
         assert inside["parentdev"] == address
-        assert [one["local"] for one in inside["addr_info"] if one["scope"] == "global"] == addresses
+        assert [entry["local"] for entry in inside["addr_info"] if entry["scope"] == "global"] == addresses
         assert site.status("rail")["networkData"]["ips"] == [f"{addresses[0]}/16", f"{addresses[1]}/64"]
         assert addresses[0] in site.node.execute("rail", "ip", "rule")
         routes = site.node.execute("rail", "ip", "route", "show", "table", "all")

@@ -71,10 +71,10 @@ class Member:
             name = node.ssh(f"ls {SYS}/{address}/net")
             node.ssh(f"ip link set {name} up; rdma link add rxe{rail} type rxe netdev {name}")
         node.ssh("ip netns add pod0; ip -n pod0 link set lo up")
-        ranges = site_plan([NodeInput(str(one), PLAN, one) for one in INDEXES]).ranges[str(index)]
+        ranges = site_plan([NodeInput(str(entry), PLAN, entry) for entry in INDEXES]).ranges[str(index)]
         self.request = {
             "rails": {address: rail for rail, address in enumerate(functions)},
-            "ranges": [one.setting() for one in ranges],
+            "ranges": [address_range.setting() for address_range in ranges],
         }
         self.addresses = {name: ips[0].partition("/")[0] for name, ips in self.run("attach").items()}
 
@@ -120,7 +120,7 @@ class Job:
         first, second = self.members
         before = [member.packets() for member in self.members]
         settings = {"pml": "ucx", "osc": "^ucx", "plm_ssh_agent": "/opt/rails/agent", "prte_if_include": "rail0"}
-        words = [*(f"--mca {name} {value}" for name, value in settings.items()), *(f"-x {one}" for one in UCX)]
+        words = [*(f"--mca {name} {value}" for name, value in settings.items()), *(f"-x {entry}" for entry in UCX)]
         hosts = f"{first.node.name}:1,{second.addresses['rail0']}:1"
         mpirun = f"mpirun.openmpi --allow-run-as-root -np 2 --map-by node --host {hosts} {' '.join(words)}"
         variables = " ".join(f"{name}={value}" for name, value in UCX.items())
@@ -141,7 +141,7 @@ def job(nodes: list[Node]) -> Job:
 
 
 def test_a_job_sends_by_rail_and_the_check_names_a_broken_rail(job: Job) -> None:
-    one, other = job.members
+    first, other = job.members
     assert [member.check_rails() for member in job.members] == [("ok", [])] * 2
     sent = job.run()
     print(sent)
@@ -152,9 +152,9 @@ def test_a_job_sends_by_rail_and_the_check_names_a_broken_rail(job: Job) -> None
             assert abs(sent[sender][rail][0] - sent[receiver][rail][1]) < MIN_PACKETS // 20, sent
 
     # change a pod's routes so that the traffic of rail 1 uses rail 0
-    one.run_in_pod(f"ip rule del from {one.addresses['rail1']}")
-    one.run_in_pod("ip route replace 10.101.0.0/16 dev rail0")
-    state, below = one.check_rails()
+    first.run_in_pod(f"ip rule del from {first.addresses['rail1']}")
+    first.run_in_pod("ip route replace 10.101.0.0/16 dev rail0")
+    state, below = first.check_rails()
     misrouted = "of rail 1 leaves through rail0, not through rail1"
     assert state == "wrong" and any(misrouted in line for line in below), below
     assert all("claim team-a/job: " in line and "rail 1" in line for line in below), below

@@ -34,7 +34,7 @@ END_TIMEOUT = 3 * TIMEOUT
 def rates(site: Site) -> list[tuple[int, int]]:
     """The minimum and maximum rates of each VF in Mbit/s, from the PF's interface."""
     (link,) = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))
-    return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
+    return [(vf["rate"]["min_tx"], vf["rate"]["max_tx"]) for vf in link["vfinfo_list"]]
 
 
 def share_in_status(site: Site, pod: str) -> Object:
@@ -61,17 +61,19 @@ def test_pods_get_shares_of_a_card_by_virtual_functions(site: Site) -> None:
 
     share = t.cast(Object, site.plane.wait_for(published, "the device for shares", TIMEOUT))
     assert share["capacity"]["bandwidth"]["value"] == "1G" and share["capacity"]["vfs"]["value"] == str(VFS)
-    assert not [name for name in site.driver.devices() if name in {name_of(site.vf(one)[0]) for one in range(VFS)}]
+    assert not [
+        name for name in site.driver.devices() if name in {name_of(site.vf(number)[0]) for number in range(VFS)}
+    ]
     wanted = [*MEGABITS.items(), ("late", 200)]
     devices = {name: {"name": "nic", "kind": "nic", "share": {"bandwidth": f"{rate}M"}} for name, rate in wanted}
-    templates = [{"name": name, "namespace": "default", "devices": [one]} for name, one in devices.items()]
+    templates = [{"name": name, "namespace": "default", "devices": [device]} for name, device in devices.items()]
     drivers = {"lanewise.dev": {"version": "1.0.0"}}
     gpu_claims.apply(site.node, {"dra_claims_drivers": drivers, "dra_claims_templates": templates})
     functions = {site.vf(index)[0]: index for index in range(VFS)}
     held: dict[str, int] = {}
     for name, rate in MEGABITS.items():
         site.node.run_pod(site.node.pod(name, resourceClaims=[{"name": "net", "resourceClaimTemplateName": name}]))
-        (address,) = [one["parentdev"] for one in site.links(name).values() if one.get("parentdev") in functions]
+        (address,) = [link["parentdev"] for link in site.links(name).values() if link.get("parentdev") in functions]
         held[name] = functions[address]
         shown = share_in_status(site, name)
         assert (shown["mechanism"], shown["bandwidth"]) == ("vfs", f"{rate}M")

@@ -38,9 +38,9 @@ def _plain(value: t.Any) -> t.Any:
     if isinstance(value, ctypes.Structure):
         return {name: _plain(getattr(value, name)) for name, *_type in value._fields_}
     if isinstance(value, ctypes.Array):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     return value.decode() if isinstance(value, bytes) else getattr(value, "value", value)
 
 
@@ -58,7 +58,7 @@ def _placements(device: t.Any, profile: int) -> list[list[int]]:
     nvml.nvmlDeviceGetGpuInstancePossiblePlacements(device, profile, None, ctypes.byref(count))
     placements = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
     nvml.nvmlDeviceGetGpuInstancePossiblePlacements(device, profile, placements, ctypes.byref(count))
-    return [[one.start, one.size] for one in placements[: count.value]]
+    return [[placement.start, placement.size] for placement in placements[: count.value]]
 
 
 def _profiles(device: t.Any) -> Answers:

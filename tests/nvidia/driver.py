@@ -122,4 +122,6 @@ class NvidiaDriver:
     def slices(self) -> list[Object]:
         """The slices that the driver has published for its node."""
         listed = self.plane.expect("GET", SLICES)["items"]
-        return [one for one in listed if one["spec"]["driver"] == NAME and one["spec"].get("nodeName") == self.node]
+        return [
+            entry for entry in listed if entry["spec"]["driver"] == NAME and entry["spec"].get("nodeName") == self.node
+        ]

@@ -23,8 +23,8 @@ class Installed:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         libraries, programs = folder / "root/usr/lib64", folder / "root/usr/bin"
-        for one in (libraries, programs):
-            one.mkdir(parents=True)
+        for entry in (libraries, programs):
+            entry.mkdir(parents=True)
         for name in ("libnvidia-ml", "libcuda"):
             real = self.library(name)
             shutil.copyfile(real, libraries / real.name)

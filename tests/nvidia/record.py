@@ -120,7 +120,7 @@ def slices() -> dict[str, list[t.Any]]:
                 folders = {"kubelet": Path(folder, node), "cdi": Path(folder, node, "cdi")}
                 driver = NvidiaDriver(plane, node, root, version, **folders, **MODES[mode][1])
                 try:
-                    specs[f"{mode} {version}"] = [one["spec"] for one in driver.wait()]
+                    specs[f"{mode} {version}"] = [entry["spec"] for entry in driver.wait()]
                 except Failed as failure:
                     print(f"{mode} {version}: {failure}", file=sys.stderr)
                 finally:

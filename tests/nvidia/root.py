@@ -122,10 +122,17 @@ def table(tree: Path, instances: Instances | None = None) -> str:
             gpu.name,
         ]
         lines.append("gpu " + " ".join(map(str, values)))
-        for one in model.mig:
-            numbers = [one.index, one.id, one.slices, one.instances, one.multiprocessors, one.copy_engines]
-            numbers += [one.decoders, one.encoders, one.jpeg_engines, one.ofa_engines, one.memory_mib, one.size]
-            lines.append(f"profile {' '.join(map(str, numbers))} {','.join(map(str, one.starts))}")
+        for entry in model.mig:
+            numbers = [entry.index, entry.id, entry.slices, entry.instances, entry.multiprocessors, entry.copy_engines]
+            numbers += [
+                entry.decoders,
+                entry.encoders,
+                entry.jpeg_engines,
+                entry.ofa_engines,
+                entry.memory_mib,
+                entry.size,
+            ]
+            lines.append(f"profile {' '.join(map(str, numbers))} {','.join(map(str, entry.starts))}")
         lines += [f"instance {profile} {start}" for profile, start in instances.get(gpu.minor, ())]
     return "".join(f"{line}\n" for line in lines)
 
@@ -175,8 +182,8 @@ class Root:
         self.variables = {"LANEWISE_NVML": str(self.nvml)}  #: environment variables for the driver's process
         self.shared = ""  #: a folder of the node in which the driver's mounts are visible to the node
         libraries, programs = folder / "root/usr/lib64", folder / "root/usr/bin"
-        for one in (libraries, programs):
-            one.mkdir(parents=True)
+        for entry in (libraries, programs):
+            entry.mkdir(parents=True)
         driver_version = version(tree)
         library(libraries / f"libnvidia-ml.so.{driver_version}")
         (libraries / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{driver_version}")

@@ -38,7 +38,8 @@ def moves_page(moved: ExampleMoves) -> str:
     parts = []
     for title, found in moved.steps:
         rows = [
-            f"<p>{one['node']}</p>{plan_pages.drawing([list(one['states'])], one['node'])}" for one in found["nodes"]
+            f"<p>{node['node']}</p>{plan_pages.drawing([list(node['states'])], node['node'])}"
+            for node in found["nodes"]
         ]
         parts.append(f"<section><h2>{title}</h2>{''.join(rows)}</section>")
     lines = "".join(f"<p>{line}</p>" for line in moved.lines)

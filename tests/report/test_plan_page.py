@@ -39,7 +39,7 @@ def evil(plan: dict[str, t.Any]) -> dict[str, t.Any]:
     bad["stranded"][0].update(node=EVIL, device=EVIL, reason=EVIL, holders=[EVIL] * 500)
     bad["notes"] = [EVIL] * 1000
     bad["fit"][0]["workload"] = bad["after"][0]["workload"] = EVIL
-    bad["steps"] = [{"step": EVIL, "totals": {EVIL: 1, **one["totals"]}} for one in bad["steps"]]
+    bad["steps"] = [{"step": EVIL, "totals": {EVIL: 1, **step["totals"]}} for step in bad["steps"]]
     for fits in (bad["fit"], bad["after"]):
         fits[0]["nodes"][EVIL] = {"count": 0, "kind": "devices", "reason": EVIL * 100}
         fits[0]["by"] = {EVIL: {EVIL: 1}}
@@ -49,7 +49,7 @@ def evil(plan: dict[str, t.Any]) -> dict[str, t.Any]:
 
 def test_every_state_and_count_is_on_the_page(plan):
     text = page(plan)
-    assert {letter for one in plan["fleet"]["nodes"] for letter in one["states"]} == set("ufsdh")
+    assert {letter for node in plan["fleet"]["nodes"] for letter in node["states"]} == set("ufsdh")
     for letter in "ufsdh":
         assert f'class="d{letter}"' in text
     for word in (
@@ -65,9 +65,9 @@ def test_every_state_and_count_is_on_the_page(plan):
         assert word in text
     assert text.count('<svg class="map" role="img"') == len(plan["fleet"]["nodes"])
     assert '<th scope="col" class="num">EUR an hour</th>' in text
-    nic = next(one for one in plan["stranded"] if one["gbps"] and one["certain"])
+    nic = next(entry for entry in plan["stranded"] if entry["gbps"] and entry["certain"])
     assert nic["money"] == 0.25 and f'<td class="num">{nic["gbps"]}</td><td class="num">0.25</td>' in text
-    number = sum(one["states"].count("s") for one in plan["fleet"]["nodes"])
+    number = sum(node["states"].count("s") for node in plan["fleet"]["nodes"])
     assert f"<dt>Stranded</dt><dd>{number}</dd>" in text
     assert page(plan) == text
 
@@ -87,11 +87,11 @@ def test_hostile_text_is_escaped(plan):
 
 def test_a_page_of_a_thousand_nodes_is_small_and_more_are_left_out(plan):
     many = copy.deepcopy(plan)
-    one = many["fleet"]["nodes"][0]
-    many["fleet"]["nodes"] = [{**one, "node": f"node-{number:05d}.example.com"} for number in range(1000)]
+    node = many["fleet"]["nodes"][0]
+    many["fleet"]["nodes"] = [{**node, "node": f"node-{number:05d}.example.com"} for number in range(1000)]
     small = page(many)
     assert len(small) < 1_200_000
-    many["fleet"]["nodes"] = [{**one, "node": f"node-{number}"} for number in range(10_000)]
+    many["fleet"]["nodes"] = [{**node, "node": f"node-{number}"} for number in range(10_000)]
     many["stranded"] = many["stranded"][:1] * 50_000
     large = page(many)
     assert len(large) < 3_000_000

@@ -130,10 +130,10 @@ OVERFLOWING_TITLES = """[...document.querySelectorAll("svg.tree text.h, svg.tree
 
 def test_titles_of_the_drawing_do_not_overflow_their_boxes(browser, machines, report):
     facts = copy.deepcopy(machines)
-    for one in facts.values():
-        for node in one["numa_nodes"]:
+    for entry in facts.values():
+        for node in entry["numa_nodes"]:
             node["cpus"] = ",".join(str(number) for number in range(node["id"], 200, 2))
-    report.run({**machines, **{f"{name}-long": one for name, one in facts.items()}})
+    report.run({**machines, **{f"{name}-long": item for name, item in facts.items()}})
     for name in report.files():
         if name.endswith(".html") and name != "index.html":
             browser.open(report.folder / name)

@@ -55,19 +55,24 @@ def contradictions(view: View) -> list[str]:
     drawn = chains(view)
     affinity = view.topology.affinity
     wrong = []
-    for row, one in enumerate(affinity.devices):
+    for row, device in enumerate(affinity.devices):
         for column, other in enumerate(affinity.devices[:row]):
             reported = affinity.levels[row][column]
-            if one not in drawn or other not in drawn or reported == "SELF" or {one, other} & data_direct_nics(view):
+            if (
+                device not in drawn
+                or other not in drawn
+                or reported == "SELF"
+                or {device, other} & data_direct_nics(view)
+            ):
                 continue
-            shared = os.path.commonprefix([drawn[one], drawn[other]])
+            shared = os.path.commonprefix([drawn[device], drawn[other]])
             if shared:
-                agrees = reported == ("PIX" if drawn[one] == drawn[other] else "PXB")
+                agrees = reported == ("PIX" if drawn[device] == drawn[other] else "PXB")
             else:
                 agrees = reported not in ("PIX", "PXB")
             if not agrees:
                 wrong.append(
-                    f"{one} and {other}: {reported} in the matrix, {drawn[one]} and {drawn[other]} in the drawing"
+                    f"{device} and {other}: {reported} in the matrix, {drawn[device]} and {drawn[other]} in the drawing"
                 )
     return wrong
 

@@ -106,7 +106,7 @@ def test_an_outlier_is_described(built):
 def list_items(page: t.Any, heading: str) -> list[str]:
     """The outer list items of the findings with the id `heading` on the fleet page, as text."""
     (details,) = (
-        one for one in page.iter(f"{XHTML}details") if heading in [e.text for e in one.iter(f"{XHTML}strong")]
+        entry for entry in page.iter(f"{XHTML}details") if heading in [e.text for e in entry.iter(f"{XHTML}strong")]
     )
     (items,) = details.findall(f"{XHTML}ul")
     return [" ".join("".join(item.itertext()).split()) for item in items]
@@ -120,8 +120,8 @@ def test_the_fleet_page_shows_each_nodes_own_summary_of_a_finding(machines, repo
         ]
         return facts
 
-    one, two, three = ("1 GPU is slow", "reseat"), ("2 GPUs are slow", "reseat"), ("the link is slow", "reseat")
-    report.run({"a": node(one), "b": node(two), "c": node(one), "d": node(three, three, one)})
+    one_gpu, two_gpus, link = ("1 GPU is slow", "reseat"), ("2 GPUs are slow", "reseat"), ("the link is slow", "reseat")
+    report.run({"a": node(one_gpu), "b": node(two_gpus), "c": node(one_gpu), "d": node(link, link, one_gpu)})
     text = report.text()
     assert list_items(parse(text), "slow") == [
         "a, c 1 GPU is slow",
@@ -129,10 +129,10 @@ def test_the_fleet_page_shows_each_nodes_own_summary_of_a_finding(machines, repo
         "d 1 GPU is slow the link is slow (2)",
     ]
     assert '1 GPU is slow <span class="soft">· and 2 others</span>' in text and text.count("reseat") == 1
-    report.run({"a": node(one), "b": node(one, one), "c": node(one), "d": node(one)})
+    report.run({"a": node(one_gpu), "b": node(one_gpu, one_gpu), "c": node(one_gpu), "d": node(one_gpu)})
     text = report.text()
     assert list_items(parse(text), "slow") == ["a", "b (2)", "c", "d"] and text.count("1 GPU is slow") == 1
-    report.run({"a": node(one), "b": node(("1 GPU is slow", "wait")), "c": node(one), "d": node(one)})
+    report.run({"a": node(one_gpu), "b": node(("1 GPU is slow", "wait")), "c": node(one_gpu), "d": node(one_gpu)})
     assert list_items(parse(report.text()), "slow") == [
         "a, c, d 1 GPU is slow What to do: reseat",
         "b 1 GPU is slow What to do: wait",
@@ -173,8 +173,8 @@ def test_node_that_lost_all_gpus_is_compared_with_gpu_nodes():
 def test_nodes_are_compared_only_if_their_product_or_cpu_is_the_same(machines, report, change, compared):
     facts = {f"a{number}": copy.deepcopy(machines["hgx-h100"]) for number in range(4)}
     facts["b0"] = without_gpu(machines["hgx-h100"], 3)
-    for one in facts.values():
-        one["system"].update(change)
+    for entry in facts.values():
+        entry["system"].update(change)
     report.run(facts)
     assert report.result["counts"]["outliers"] == int(compared)
     assert "it is unknown which one is right" not in report.text()
@@ -191,8 +191,8 @@ def test_another_vendors_machine_of_the_same_name_is_not_compared(machines, repo
 def test_driver_that_a_file_does_not_state_is_not_missing(machines, report):
     facts = copy.deepcopy(machines["hgx-h100"])
     facts["source"]["kind"] = "nccl_xml"
-    for one in (*facts["nics"], *facts["gpus"], *facts["functions"].values()):
-        one["driver"] = None
+    for entry in (*facts["nics"], *facts["gpus"], *facts["functions"].values()):
+        entry["driver"] = None
     report.run({"planned": facts, "real": {**copy.deepcopy(facts), "source": {"kind": "sysfs"}}})
     planned, real = report.text("nodes/planned.html"), report.text("nodes/real.html")
     assert "driver not stated" in planned and "no driver" not in planned
@@ -202,8 +202,8 @@ def test_driver_that_a_file_does_not_state_is_not_missing(machines, report):
 def test_labels_of_a_node_are_unique(machines):
     for facts in machines.values():
         facts = copy.deepcopy(facts)
-        for one in (*facts["nics"], *facts["nvme"]):
-            one.update({name: [] for name in ("interfaces", "rdma_devices", "controllers") if name in one})
+        for entry in (*facts["nics"], *facts["nvme"]):
+            entry.update({name: [] for name in ("interfaces", "rdma_devices", "controllers") if name in entry})
         labels = [device.label for device in View(read_facts(facts)).devices]
         assert len(set(labels)) == len(labels)
 

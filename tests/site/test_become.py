@@ -15,13 +15,15 @@ import pytest
 import yaml
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 
-FILES = [one for glob in ("roles/*/tasks", "playbooks", "playbooks/tasks") for one in COLLECTION.glob(f"{glob}/*.yml")]
+FILES = [
+    path for glob in ("roles/*/tasks", "playbooks", "playbooks/tasks") for path in COLLECTION.glob(f"{glob}/*.yml")
+]
 TASK_LISTS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
 
 
 def _conditions(entry: dict[str, t.Any]) -> list[str]:
     found = entry.get("when", [])
-    return [str(one) for one in (found if isinstance(found, list) else [found])]
+    return [str(item) for item in (found if isinstance(found, list) else [found])]
 
 
 def on_the_controller(entry: dict[str, t.Any], inherited: dict[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
@@ -31,7 +33,7 @@ def on_the_controller(entry: dict[str, t.Any], inherited: dict[str, t.Any]) -> t
     or block around it.
     """
     apply = (entry.get("ansible.builtin.include_role") or {}).get("apply") or {}
-    known = {**inherited, **{key: one[key] for one in (entry, apply) for key in ("name", "become") if key in one}}
+    known = {**inherited, **{key: value[key] for value in (entry, apply) for key in ("name", "become") if key in value}}
     known["vars"] = {**inherited["vars"], **(entry.get("vars") or {})}
     known["when"] = [*inherited["when"], *_conditions(entry), *_conditions(apply)]
     known["task"] = entry
@@ -40,9 +42,9 @@ def on_the_controller(entry: dict[str, t.Any], inherited: dict[str, t.Any]) -> t
         or "localhost" in (entry.get("delegate_to"), apply.get("delegate_to"))
         or "local" in (entry.get("connection"), known["vars"].get("ansible_connection"))
     )
-    inner = [one for key in TASK_LISTS for one in entry.get(key) or ()]
-    for one in inner:
-        yield from on_the_controller(one, known)
+    inner = [value for key in TASK_LISTS for value in entry.get(key) or ()]
+    for item in inner:
+        yield from on_the_controller(item, known)
     if known["on_controller"] and not inner:
         yield known
 
@@ -53,7 +55,7 @@ def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
     keyword."""
     inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for task in (one for entry in entries for one in on_the_controller(entry, inherited)):
+    for task in (item for entry in entries for item in on_the_controller(entry, inherited)):
         assert task.get("become") is False and task["vars"].get("ansible_become") is False, task["name"]
 
 
@@ -73,7 +75,7 @@ def test_a_site_that_becomes_root_on_nodes_does_not_become_root_on_the_controlle
     run_playbook(site, {"unreachable": unreachable}, "support_bundle", *options)
     (bundle,) = site.glob("support-*.tar.gz")
     with tarfile.open(bundle) as archive:
-        assert "unreachable.topology.json" in {Path(one.name).name for one in archive}
+        assert "unreachable.topology.json" in {Path(entry.name).name for entry in archive}
 
     run_playbook(site, {"idle": {"topology_root": "/nowhere"}}, "drift", "--become")
     assert json.loads((site / "report" / "drift.json").read_text(encoding="utf-8"))["verdict"] == "no drift"

@@ -224,7 +224,7 @@ def leaves(spec: t.Mapping[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
         if "options" in option:
             yield from leaves(option["options"])
         else:
-            yield {key: one for key, one in option.items() if key in ("type", "elements", "choices")}
+            yield {key: entry for key, entry in option.items() if key in ("type", "elements", "choices")}
 
 
 def test_only_values_that_the_validator_accepts_unchanged_skip_it() -> None:

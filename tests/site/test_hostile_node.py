@@ -137,10 +137,10 @@ def test_any_other_fact_is_refused(tmp_path, defaults, name):
 def test_every_task_on_the_controller_checks_the_facts_first(path):
     inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    tasks = [one for entry in entries for one in on_the_controller(entry, inherited)]
+    tasks = [item for entry in entries for item in on_the_controller(entry, inherited)]
     for task in tasks:
         keywords = {name.removeprefix("lanewise.dra.") for name in task["task"]}
-        checked = any("facts_checked" in one for one in task["when"])
+        checked = any("facts_checked" in item for item in task["when"])
         assert checked or keywords & (CHECKING_ACTIONS | OUTPUT_ACTIONS), task["name"]
 
 
@@ -173,8 +173,8 @@ def test_a_stored_number_that_is_out_of_range_counts_as_unknown(tmp_path, tree):
     assert damaged != text
     store.write_text(damaged, encoding="utf-8")
     run_playbook(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe", "--limit", "two")
-    one, two = ((tmp_path / f"report/nodes/{name}.html").read_text(encoding="utf-8") for name in ("one", "two"))
-    assert "252 GiB" in two and "252 GiB" not in one and "0" * 320 not in one
+    first, second = ((tmp_path / f"report/nodes/{name}.html").read_text(encoding="utf-8") for name in ("one", "two"))
+    assert "252 GiB" in second and "252 GiB" not in first and "0" * 320 not in first
     site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
     assert {node["name"]: node["status"] for node in site["nodes"]} == {"one": "probed", "two": "probed"}
 

@@ -46,7 +46,7 @@ def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
     slices.append(slice_of("lanewise.dev", "both", "both", nic))
     found = describe(nodes, slices, [], ["lanewise.dev"])
     both, foreign = found["both"], found["foreign"]
-    assert [one["name"] for one in both["devices"]] == ["nic-0"] and both["drivers"] == ["lanewise.dev"]
+    assert [entry["name"] for entry in both["devices"]] == ["nic-0"] and both["drivers"] == ["lanewise.dev"]
     assert (both["models"], both["numa_nodes"], both["rails"]) == (["ConnectX-7"], [0], [3])
     assert both["findings"] == [] and both["driver_versions"] == {"lanewise.dev": "1.0.0"}
     assert not foreign["devices"] and not foreign["drivers"] and not foreign["findings"]
@@ -75,7 +75,7 @@ def test_an_address_that_is_not_another_machine_is_not_used(address: str, kind: 
     found = describe([node_with("one", (kind, address))], [], [])["one"]
     assert found["address"] is None
     assert len(found["findings"]) == bool(address) and all(
-        "cannot be the address of another machine" in one for one in found["findings"]
+        "cannot be the address of another machine" in finding for finding in found["findings"]
     )
 
 
@@ -101,7 +101,7 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
     slices.append(slice_of("fabric.example.com", "rack", None, device("switch"), count=3))
     found = describe(nodes, slices, [])
     for name in ("one", "two"):
-        assert [one["name"] for one in found[name]["devices"]] == [f"nic-{name}"] and not found[name]["findings"]
+        assert [entry["name"] for entry in found[name]["devices"]] == [f"nic-{name}"] and not found[name]["findings"]
     incomplete = describe(nodes, slices[1:], [])
     assert not incomplete["two"]["devices"] and incomplete["two"]["drivers"] == ["fabric.example.com"]
     assert incomplete["two"]["findings"] == [
@@ -110,7 +110,7 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
     # the devices of an older generation are not listed
     slices.append(slice_of("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
     newer = describe(nodes, slices, [])
-    assert [one["name"] for one in newer["one"]["devices"]] == ["nic-new"] and not newer["two"]["devices"]
+    assert [entry["name"] for entry in newer["one"]["devices"]] == ["nic-new"] and not newer["two"]["devices"]
 
 
 def test_a_device_may_have_several_claims() -> None:

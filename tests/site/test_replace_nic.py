@@ -216,7 +216,7 @@ def test_small_numbers_and_odd_serial_numbers_match_nothing(node_facts):
 def test_a_card_without_a_slot_is_selected_by_address_or_serial_number(site):
     site.before(slot=f"address={RAIL}")
     serial = site.record()["card"]["serial"]
-    assert [one["address"] for one in site.record()["card"]["functions"]] == [RAIL]
+    assert [function["address"] for function in site.record()["card"]["functions"]] == [RAIL]
     assert "fabric_nics: rails selects" in site.before(slot=f"serial={serial.lower()}")
     output = site.before(slot=f"serial={serial}x", rc=2)
     assert f"no NIC has serial {serial}x" in output and f"serial {serial}" in output
@@ -434,7 +434,7 @@ def test_devices_and_claims_of_the_card_are_reported(tmp_path):
     found = cluster(now, ("training", "pci-0000-16-00-4"), ("other", "pci-0000-26-00-0"))
     card = find(cards(now), slot="2")
     devices = replacement.published_devices(card, "gpu-01", found)
-    addresses = [one["address"] for one in devices]
+    addresses = [device["address"] for device in devices]
     assert {"0000:16:00.4", "0000:16:00.5"} <= set(addresses) <= function_addresses(card)
     assert len(addresses) == len(set(addresses)) < len(publication(now).devices)
     lines = replacement.cluster_lines(devices, found["claims"])
@@ -456,5 +456,5 @@ def test_devices_of_the_old_card_are_distinguished_from_those_of_the_new(site):
     assert replacement.counterparts(old, new, [RAIL, "0000:ff:00.0"]) == [RAIL]
     stale = replacement.stale_identifiers(old, new)
     assert old["functions"][0]["rdma"][0]["guid"] in stale
-    assert [one for one in stale if one in json.dumps(cluster(before)["slices"])]
-    assert not [one for one in stale if one in json.dumps(cluster(after)["slices"])]
+    assert [entry for entry in stale if entry in json.dumps(cluster(before)["slices"])]
+    assert not [entry for entry in stale if entry in json.dumps(cluster(after)["slices"])]

@@ -184,12 +184,12 @@ def test_a_batch_without_remaining_nodes_ends_the_rollout_with_a_message(tmp_pat
 def batch_messages(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], message: str) -> list[str]:
     """The message of each batch of a playbook. Only the playbook's tasks that choose hosts are run."""
     plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
-    for one in plays:
+    for entry in plays:
         message_task = {"debug": {"msg": f"has {message}"}, "run_once": True}
-        choosing = [task for task in one["tasks"] if "ansible.builtin.group_by" in task]
-        one["tasks"] = [message_task] if "serial" in one else choosing
-        one.pop("vars", None)
-        one["vars_files"] = [f"{COLLECTION}/playbooks/{path}" for path in one.get("vars_files", ())]
+        choosing = [task for task in entry["tasks"] if "ansible.builtin.group_by" in task]
+        entry["tasks"] = [message_task] if "serial" in entry else choosing
+        entry.pop("vars", None)
+        entry["vars_files"] = [f"{COLLECTION}/playbooks/{path}" for path in entry.get("vars_files", ())]
     (tmp_path / "chosen.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
     return re.findall("msg: has (.*)", play(tmp_path, hosts, playbook=str(tmp_path / "chosen")))
 
@@ -419,10 +419,12 @@ def test_a_support_bundle_contains_no_address(machines, tmp_path):
     (bundle,) = tmp_path.glob("support-*.tar.gz")
     assert str(bundle) in output and bundle.stat().st_mode & 0o077 == 0
     with tarfile.open(bundle) as archive:
-        files = {Path(one.name).name: archive.extractfile(one).read().decode() for one in archive if one.isfile()}
+        files = {
+            Path(entry.name).name: archive.extractfile(entry).read().decode() for entry in archive if entry.isfile()
+        }
     assert set(files) == {f"{host}.{kind}" for host in hosts for kind in ("topology.json", "plan.json", "log.txt")}
     assert "over ssh" in files["unreachable.topology.json"].lower()
     addresses = [path.read_text().strip() for path in tree.glob("sys/class/net/*/address")]
-    assert len(addresses) >= 8 and not [one for one in addresses if one in files["node.topology.json"]]
+    assert len(addresses) >= 8 and not [address for address in addresses if address in files["node.topology.json"]]
     assert len(set(re.findall("<mac-[0-9a-f]+>", files["node.topology.json"]))) == len(set(addresses))
     assert len(json.loads(files["node.plan.json"])["fabric"]["changes"]) == 12

@@ -126,7 +126,9 @@ def test_hosts_are_probed_and_an_unreachable_one_is_reported(site: Site) -> None
     facts = json.loads((site.report / "nodes" / "node-a.json").read_text(encoding="utf-8"))["facts"]
     assert facts["system"]["kernel"] == os.uname().release
     assert {nic["address"] for nic in facts["nics"]} <= set(os.listdir("/sys/bus/pci/devices"))
-    assert {one["name"] for one in facts["interfaces"]} == set(os.listdir("/sys/class/net")) - {"bonding_masters"}
+    assert {interface["name"] for interface in facts["interfaces"]} == set(os.listdir("/sys/class/net")) - {
+        "bonding_masters"
+    }
 
 
 def test_a_second_run_changes_nothing(site: Site) -> None:

@@ -47,9 +47,9 @@ def test_the_bundle_describes_nodes_without_their_addresses(host):
     assert "0000:59:00.0" in text and "connectx-7" in text  # the card is identified
     assert "=== ip -details link" in text  # of this machine
     command = f"cat {OLD}/class/net/*/address /sys/class/net/*/address; cat {OLD}/class/infiniband/*/node_guid"
-    addresses = {one for one in host.check_output(command).lower().split() if set(one) - set("0:")}
-    assert len(addresses) > 8 and not [one for one in addresses - {"ff:ff:ff:ff:ff:ff"} if one in text]
-    (serial,) = {one["serial"] for one in [read(host, "replaced/h100-02.json")["old"]]}
+    addresses = {word for word in host.check_output(command).lower().split() if set(word) - set("0:")}
+    assert len(addresses) > 8 and not [address for address in addresses - {"ff:ff:ff:ff:ff:ff"} if address in text]
+    (serial,) = {entry["serial"] for entry in [read(host, "replaced/h100-02.json")["old"]]}
     assert serial and serial.lower() not in text
 
 

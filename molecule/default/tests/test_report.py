@@ -50,8 +50,8 @@ def test_each_gpu_of_the_hgx_node_has_a_rail_and_a_nearest_nic(site):
 
 
 def test_the_degraded_node_has_findings(site):
-    assert not [one for one in site["h100-01"]["findings"] if one["severity"] == "error"]
-    assert {"link-degraded", "rdma-port-down"} <= {one["id"] for one in site["h100-04"]["findings"]}
+    assert not [finding for finding in site["h100-01"]["findings"] if finding["severity"] == "error"]
+    assert {"link-degraded", "rdma-port-down"} <= {finding["id"] for finding in site["h100-04"]["findings"]}
 
 
 def test_node_with_a_missing_card_is_the_outlier(host, site):
@@ -63,7 +63,7 @@ def test_node_with_a_missing_card_is_the_outlier(host, site):
 def test_overridden_locality_is_used_and_reported(site):
     facts = site["azure-01"]
     assert {gpu["nearest_nics"]["level"] for gpu in facts["gpus"]} == {"PIX"}
-    assert "override-applied" in {one["id"] for one in facts["findings"]}
+    assert "override-applied" in {finding["id"] for finding in facts["findings"]}
 
 
 def test_csv_has_the_same_facts(host, site):

@@ -23,7 +23,7 @@ def _reported(host):
 
     def changes(kind):
         listed = json.loads((folder / f"{name}-{kind}.json").read_text())
-        return [(one["resource"], one["device"], one["setting"], one["after"]) for one in listed]
+        return [(entry["resource"], entry["device"], entry["setting"], entry["after"]) for entry in listed]
 
     return {kind: changes(kind) for kind in ("predicted", "done")}
 

@@ -130,10 +130,12 @@ def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
         if not isinstance(value, dict):
             raise ValueError(f"{path} must be a mapping")
         hints = t.get_type_hints(form)
-        fields = {one.name: one for one in dataclasses.fields(form)}
+        fields = {entry.name: entry for entry in dataclasses.fields(form)}
         if unknown := set(value) - set(fields):
             raise ValueError(f"{path} has unknown keys {', '.join(sorted(unknown))}")
-        required = {name for name, one in fields.items() if one.default is one.default_factory is dataclasses.MISSING}
+        required = {
+            name for name, entry in fields.items() if entry.default is entry.default_factory is dataclasses.MISSING
+        }
         if missing := required - set(value):
             raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
         made = {name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()}

@@ -52,16 +52,16 @@ def boot_load(text: str) -> tuple[list[Rule], dict[str, t.Any], bool]:
 def rules(nics: t.Iterable[t.Mapping[str, t.Any]]) -> list[Rule]:
     return [
         Rule(
-            one["name"],
-            selector(one["select"]),
-            one["settings"],
-            one.get("count"),
-            one.get("at_least"),
-            tuple(one.get("fast", ())),
+            nic["name"],
+            selector(nic["select"]),
+            nic["settings"],
+            nic.get("count"),
+            nic.get("at_least"),
+            tuple(nic.get("fast", ())),
         )
-        for one in nics
+        for nic in nics
     ]
 
 
 def undo_load(text: str) -> tuple[float, list[Change]]:
-    return float(json.loads(text)["until"]), [Change(**one) for one in json.loads(text)["changes"]]
+    return float(json.loads(text)["until"]), [Change(**change) for change in json.loads(text)["changes"]]

@@ -17,7 +17,7 @@ def test_the_node_is_configured(host):
     assert host.file(f"/sys/bus/pci/devices/{WHOLE}/sriov_numvfs").content_string.strip() == "0"
     card = host.check_output("ls /sys/bus/pci/devices/%s/net", SHARED)
     (link,) = json.loads(host.check_output("ip -json -details link show %s", card))
-    assert [one["trust"] for one in link["vfinfo_list"]] == [True, True]
+    assert [vf["trust"] for vf in link["vfinfo_list"]] == [True, True]
     assert "netns exclusive" in host.check_output("rdma system show")
 
 
@@ -31,33 +31,39 @@ def test_the_driver_runs_as_a_service(host):
 
 
 def test_the_nodes_devices_are_published(name, get):
-    published = [one["spec"] for one in get("resourceslices") if one["spec"]["driver"] == "lanewise.dev"]
-    devices = [device for one in published if one.get("nodeName") == name for device in one.get("devices", [])]
+    published = [
+        resource_slice["spec"]
+        for resource_slice in get("resourceslices")
+        if resource_slice["spec"]["driver"] == "lanewise.dev"
+    ]
+    devices = [device for entry in published if entry.get("nodeName") == name for device in entry.get("devices", [])]
     kinds = [next(iter(device["attributes"]["type"].values())) for device in devices]
     assert sorted(kinds) == ["pf", "pf", "vf", "vf"]
 
 
 def test_the_nodes_pod_runs_with_devices_of_the_claim(name, get):
-    (pod,) = [one for one in get("pods", "--namespace=exchange") if one["spec"]["nodeName"] == name]
+    (pod,) = [entry for entry in get("pods", "--namespace=exchange") if entry["spec"]["nodeName"] == name]
     assert pod["status"]["phase"] == "Running" and pod["status"]["containerStatuses"][0]["restartCount"] == 0
     (used,) = pod["status"]["resourceClaimStatuses"]
     (claim,) = [
-        one for one in get("resourceclaims", "--namespace=exchange")
-        if one["metadata"]["name"] == used["resourceClaimName"]
+        entry for entry in get("resourceclaims", "--namespace=exchange")
+        if entry["metadata"]["name"] == used["resourceClaimName"]
     ]  # fmt: skip
-    allocated = {one["request"]: one for one in claim["status"]["allocation"]["devices"]["results"]}
-    assert {one["pool"] for one in allocated.values()} == {name}
+    allocated = {result["request"]: result for result in claim["status"]["allocation"]["devices"]["results"]}
+    assert {result["pool"] for result in allocated.values()} == {name}
     assert allocated["whole"]["device"] == "pci-0000-43-00-0"
     assert allocated["shared"]["device"].startswith("pci-0000-23-1")
-    statuses = {one["device"]: one for one in claim["status"]["devices"]}
+    statuses = {device["device"]: device for device in claim["status"]["devices"]}
     for request, interface in (("shared", "net1"), ("whole", "net2")):
         status = statuses[allocated[request]["device"]]
-        assert {"Ready": "True"}.items() <= {one["type"]: one["status"] for one in status["conditions"]}.items()
+        assert {"Ready": "True"}.items() <= {
+            condition["type"]: condition["status"] for condition in status["conditions"]
+        }.items()
         assert status["networkData"]["interfaceName"] == interface
 
 
 def test_the_claimed_cards_are_in_the_pod(host, inside):
-    links = {one["ifname"]: one for one in json.loads(inside("ip -json -details link"))}
+    links = {entry["ifname"]: entry for entry in json.loads(inside("ip -json -details link"))}
     assert links["net1"]["operstate"] == links["net2"]["operstate"] == "UP"
     assert links["net1"]["parentdev"].startswith("0000:23:1") and links["net2"]["parentdev"] == WHOLE
     assert links["net2"]["mtu"] == 1400

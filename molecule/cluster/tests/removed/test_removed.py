@@ -33,7 +33,9 @@ def test_the_cards_have_their_original_settings(host):
 
 
 def test_the_cluster_has_nothing_left(get):
-    assert not [one for one in get("resourceslices") if one["spec"]["driver"] == "lanewise.dev"]
+    assert not [
+        resource_slice for resource_slice in get("resourceslices") if resource_slice["spec"]["driver"] == "lanewise.dev"
+    ]
     assert get("resourceclaims,resourceclaimtemplates", "--all-namespaces") == get("deviceclasses") == []
     kinds = "namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies"
-    assert not [one["metadata"]["name"] for one in get(kinds) if "lanewise" in one["metadata"]["name"]]
+    assert not [entry["metadata"]["name"] for entry in get(kinds) if "lanewise" in entry["metadata"]["name"]]

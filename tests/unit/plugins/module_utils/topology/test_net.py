@@ -169,12 +169,16 @@ def test_an_interface_with_a_dangling_link_still_belongs_to_its_function(tree):
     tree.link("sys/class/net/usb0", "sys/devices/pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/net/usb0")
     tree.routes("eth0")
     topology = tree.probe()
-    found = [(each.name, each.kind, each.address, each.default_route, each.mac) for each in topology.interfaces]
+    found = [
+        (device.name, device.kind, device.address, device.default_route, device.mac) for device in topology.interfaces
+    ]
     assert found == [
         ("eth0", "physical", nic, True, None),
         ("usb0", "usb", "0000:00:14.0", False, None),
     ]
-    assert [(each.address, each.interfaces, each.default_route) for each in topology.nics] == [(nic, ["eth0"], True)]
+    assert [(device.address, device.interfaces, device.default_route) for device in topology.nics] == [
+        (nic, ["eth0"], True)
+    ]
     assert len(topology.source.unreadable) == 2
 
 
@@ -184,7 +188,7 @@ def test_an_interface_with_only_one_recorded_file_is_listed(tree, attribute):
     tree.link("sys/class/net/enp3s0", f"{tree.folder(nic)}/net/enp3s0")
     tree.write(f"{tree.folder(nic)}/net/enp3s0/{attribute}", "0")
     topology = tree.probe()
-    assert [(each.name, each.kind, each.address, each.mac) for each in topology.interfaces] == [
+    assert [(device.name, device.kind, device.address, device.mac) for device in topology.interfaces] == [
         ("enp3s0", "physical", nic, None)
     ]
     assert topology.source.unreadable == []
