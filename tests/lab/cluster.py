@@ -265,9 +265,9 @@ class Member(sandboxed.Node):
         ctr = f"{FOLDER}/bin/ctr --address {SOCKET} --namespace k8s.io"
         return self.machine.ssh(
             f"""tasks=$({ctr} tasks ls)
-for one in $({ctr} containers ls -q {shlex.quote(labels)}); do
-    if echo "$tasks" | grep -q "^$one .*RUNNING"; then
-        exec {ctr} tasks exec --exec-id run-$$ $one {shlex.join(command)}
+for container in $({ctr} containers ls -q {shlex.quote(labels)}); do
+    if echo "$tasks" | grep -q "^$container .*RUNNING"; then
+        exec {ctr} tasks exec --exec-id run-$$ $container {shlex.join(command)}
     fi
 done
 echo 'no container of {pod} runs' >&2; exit 1"""

@@ -28,24 +28,24 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node impo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
-asked = json.loads(sys.argv[1])
+request = json.loads(sys.argv[1])
 def run(argv):
     done = subprocess.run(argv, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
-system = FailingSystem(asked["fails"], asked["code"])
+system = FailingSystem(request["fails"], request["code"])
 system._run = run
 answer = {"changes": [], "refusals": [], "reboot": [], "failed": "", "remaining": 0, "interrupts": []}
 try:
     rules = [Rule(key, selector({"address" if ":" in key else "interface": key, **({} if ":" in key else
-             {"type": "virtual"})}), one, count=1) for key, one in asked["settings"].items()]
-    resources = [getattr(importlib.import_module(base + module), name)(system) for module, name in asked["resources"]]
-    node = Node(system, rules, asked["general"], allow_management=True)
-    outcome = converge(node, resources, check_mode=asked["check"])
-    answer["changes"] = [str(one) for one in outcome.changes]
-    answer["interrupts"] = [one.interrupts for one in outcome.changes]
+             {"type": "virtual"})}), settings, count=1) for key, settings in request["settings"].items()]
+    resources = [getattr(importlib.import_module(base + module), name)(system) for module, name in request["resources"]]
+    node = Node(system, rules, request["general"], allow_management=True)
+    outcome = converge(node, resources, check_mode=request["check"])
+    answer["changes"] = [str(change) for change in outcome.changes]
+    answer["interrupts"] = [change.interrupts for change in outcome.changes]
     answer["reboot"] = outcome.reboot
 except Refused as refused:
-    answer["refusals"] = [str(one) for one in refused.refusals]
+    answer["refusals"] = [str(refusal) for refusal in refused.refusals]
 except (Failed, HostError) as failed:
     answer["failed"] = str(failed)
     answer["remaining"] = len(getattr(failed, "remaining", ()))

@@ -219,7 +219,7 @@ def test_an_rdma_device_is_moved_with_its_interface_and_restored(vm: Node) -> No
 assert rdma.mode() == "exclusive"
 assert rdma.devices({device.address!r}) == ["rxe0"]
 assert not rdma.moves_before_interface("rxe0")
-devices = [one.path for one in rdma.char_devices("rxe0")]
+devices = [device.path for device in rdma.char_devices("rxe0")]
 assert rdma.side("rxe0", POD) == "host"
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, config, POD)

@@ -26,7 +26,7 @@ def hide_in_socket(descriptor):
     socket.send_fds(ends[0], [b"x"], [descriptor])
     os.close(descriptor)
     return ends
-def outcome(found): return dict(reasons=[list(one) for one in found.reasons], notes=found.notes)
+def outcome(found): return dict(reasons=[list(reason) for reason in found.reasons], notes=found.notes)
 """
 
 
@@ -184,7 +184,7 @@ def test_settings_of_a_card_are_restored(vm: Node) -> None:
 identity = Identity({device.address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
-statuses = [subprocess.run(["ip", "netns", "exec", "pod", "sh", "-c", one]).returncode for one in {settings!r}]
+statuses = [subprocess.run(["ip", "netns", "exec", "pod", "sh", "-c", command]).returncode for command in {settings!r}]
 report([outcome(take_back.take_back(identity, host, POD, dict())), statuses, host["ethtool"]])
 """,
     )

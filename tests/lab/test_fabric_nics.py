@@ -42,7 +42,7 @@ def vfs(node: Node, device: Device) -> list[dict[str, t.Any]]:
 
 def drivers(node: Node, device: Device) -> list[str]:
     folder = f"{SYS}/{device.address}"
-    links = f"for one in {folder}/virtfn*; do basename $(readlink $one/driver || echo none); done"
+    links = f"for vf in {folder}/virtfn*; do basename $(readlink $vf/driver || echo none); done"
     return node.ssh(f"[ -e {folder}/virtfn0 ] && {links}; true").split()
 
 

@@ -37,7 +37,7 @@ def vfs(node: Node, device: Device, number: int) -> list[str]:
     node.ssh(f"echo 0 > {folder}/sriov_numvfs")
     if number:
         node.ssh(f"echo {number} > {folder}/sriov_numvfs; udevadm settle")
-    links = node.ssh(f"for one in {folder}/virtfn*; do [ -e $one ] && basename $(readlink $one); done; true")
+    links = node.ssh(f"for vf in {folder}/virtfn*; do [ -e $vf ] && basename $(readlink $vf); done; true")
     return links.split()
 
 

@@ -84,34 +84,34 @@ func run(input io.Reader, output io.Writer) error {
 	encoder := json.NewEncoder(output)
 	cache := cel.NewCache(1000, cel.Features{EnableConsumableCapacity: true})
 	for {
-		var asked question
-		if err := decoder.Decode(&asked); err == io.EOF {
+		var query question
+		if err := decoder.Decode(&query); err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if err := encoder.Encode(allocate(asked, cache)); err != nil {
+		if err := encoder.Encode(allocate(query, cache)); err != nil {
 			return err
 		}
 	}
 }
 
-func allocate(asked question, cache *cel.Cache) answer {
+func allocate(query question, cache *cel.Cache) answer {
 	lister := classes{}
-	for name, spec := range asked.Classes {
+	for name, spec := range query.Classes {
 		lister[name] = &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 	}
 	var slices []*resourceapi.ResourceSlice
-	for i, spec := range asked.Slices {
+	for i, spec := range query.Slices {
 		name := fmt.Sprintf("slice-%04d", i)
 		slices = append(slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 	}
 	var claims []*resourceapi.ResourceClaim
-	for i, spec := range asked.Claims {
+	for i, spec := range query.Claims {
 		meta := metav1.ObjectMeta{Name: fmt.Sprintf("claim-%d", i), Namespace: "default"}
 		claims = append(claims, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec})
 	}
-	millis := asked.Millis
+	millis := query.Millis
 	if millis == 0 {
 		millis = 10000
 	}
@@ -120,24 +120,24 @@ func allocate(asked question, cache *cel.Cache) answer {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	begin, processor := time.Now(), threadTime()
-	allocator, err := structured.NewAllocator(ctx, features, taken(asked), lister, slices, cache)
+	allocator, err := structured.NewAllocator(ctx, features, taken(query), lister, slices, cache)
 	if err != nil {
 		return answer{Error: err.Error()}
 	}
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 	results, err := allocator.Allocate(ctx, node, claims)
-	given := answer{Millis: time.Since(begin).Milliseconds(), Nanos: threadTime() - processor}
+	reply := answer{Millis: time.Since(begin).Milliseconds(), Nanos: threadTime() - processor}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		given.Late = true
+		reply.Late = true
 	case err != nil:
-		given.Error = err.Error()
+		reply.Error = err.Error()
 	default:
-		for _, one := range results {
-			given.Results = append(given.Results, one.Devices.Results)
+		for _, allocation := range results {
+			reply.Results = append(reply.Results, allocation.Devices.Results)
 		}
 	}
-	return given
+	return reply
 }
 
 // threadTime returns the CPU time of this thread so far, in nanoseconds.
@@ -151,9 +151,9 @@ func threadTime() int64 {
 }
 
 // taken returns the devices of the allocated claims in the form in which the scheduler collects them.
-func taken(asked question) structured.AllocatedState {
+func taken(query question) structured.AllocatedState {
 	shareable := map[structured.DeviceID]bool{}
-	for _, slice := range asked.Slices {
+	for _, slice := range query.Slices {
 		for _, device := range slice.Devices {
 			id := structured.MakeDeviceID(slice.Driver, slice.Pool.Name, device.Name)
 			shareable[id] = device.AllowMultipleAllocations != nil && *device.AllowMultipleAllocations
@@ -164,16 +164,16 @@ func taken(asked question) structured.AllocatedState {
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 	}
-	for i, one := range asked.Held {
-		id := structured.MakeDeviceID(one.Driver, one.Pool, one.Device)
+	for i, held := range query.Held {
+		id := structured.MakeDeviceID(held.Driver, held.Pool, held.Device)
 		if !shareable[id] {
 			state.AllocatedDevices.Insert(id)
 			continue
 		}
 		share := types.UID(fmt.Sprintf("share-%d", i))
 		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, &share))
-		if len(one.ConsumedCapacity) > 0 {
-			capacity := map[resourceapi.QualifiedName]resource.Quantity(one.ConsumedCapacity)
+		if len(held.ConsumedCapacity) > 0 {
+			capacity := map[resourceapi.QualifiedName]resource.Quantity(held.ConsumedCapacity)
 			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, capacity))
 		}
 	}

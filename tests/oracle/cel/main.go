@@ -54,13 +54,13 @@ func run(input io.Reader, output io.Writer) error {
 	writer := bufio.NewWriter(output)
 	encoder := json.NewEncoder(writer)
 	for {
-		var asked question
-		if err := decoder.Decode(&asked); err == io.EOF {
+		var query question
+		if err := decoder.Decode(&query); err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		if err := encoder.Encode(judge(asked)); err != nil {
+		if err := encoder.Encode(judge(query)); err != nil {
 			return err
 		}
 		if err := writer.Flush(); err != nil {
@@ -69,29 +69,29 @@ func run(input io.Reader, output io.Writer) error {
 	}
 }
 
-func judge(asked question) answer {
+func judge(query question) answer {
 	// What validation of a new object uses: pkg/apis/resource/validation, validateCELExpression
 	envType := environment.NewExpressions
 	compiled := cel.GetCompiler(cel.Features{
-		EnableConsumableCapacity: asked.Features.ConsumableCapacity,
-		EnableListTypeAttributes: asked.Features.ListTypeAttributes,
-	}).CompileCELExpression(asked.Expression, cel.Options{EnvType: &envType})
+		EnableConsumableCapacity: query.Features.ConsumableCapacity,
+		EnableListTypeAttributes: query.Features.ListTypeAttributes,
+	}).CompileCELExpression(query.Expression, cel.Options{EnvType: &envType})
 	if compiled.Error != nil {
 		return answer{Error: compiled.Error.Error()}
 	}
-	given := answer{Cost: strconv.FormatUint(compiled.MaxCost, 10)}
-	for _, one := range asked.Devices {
+	reply := answer{Cost: strconv.FormatUint(compiled.MaxCost, 10)}
+	for _, device := range query.Devices {
 		matches, _, err := compiled.DeviceMatches(context.Background(), cel.Device{
-			Driver:                   one.Driver,
-			AllowMultipleAllocations: one.Device.AllowMultipleAllocations,
-			Attributes:               one.Device.Attributes,
-			Capacity:                 one.Device.Capacity,
+			Driver:                   device.Driver,
+			AllowMultipleAllocations: device.Device.AllowMultipleAllocations,
+			Attributes:               device.Device.Attributes,
+			Capacity:                 device.Device.Capacity,
 		})
 		if err != nil {
-			given.Results = append(given.Results, err.Error())
+			reply.Results = append(reply.Results, err.Error())
 		} else {
-			given.Results = append(given.Results, matches)
+			reply.Results = append(reply.Results, matches)
 		}
 	}
-	return given
+	return reply
 }

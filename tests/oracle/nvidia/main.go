@@ -49,14 +49,14 @@ func run(input io.Reader, output io.Writer) error {
 	decoder := json.NewDecoder(bufio.NewReader(input))
 	encoder := json.NewEncoder(output)
 	for {
-		var asked question
-		if err := decoder.Decode(&asked); err == io.EOF {
+		var query question
+		if err := decoder.Decode(&query); err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
 		}
 		var result answer
-		if err := judge(asked, defaults); err != nil {
+		if err := judge(query, defaults); err != nil {
 			result.Error = err.Error()
 		}
 		if err := encoder.Encode(result); err != nil {
@@ -65,7 +65,7 @@ func run(input io.Reader, output io.Writer) error {
 	}
 }
 
-func judge(asked question, defaults map[string]bool) (err error) {
+func judge(query question, defaults map[string]bool) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("panic: %v", fault)
@@ -74,13 +74,13 @@ func judge(asked question, defaults map[string]bool) (err error) {
 	if err := featuregates.FeatureGates().SetFromMap(defaults); err != nil {
 		return err
 	}
-	if err := featuregates.FeatureGates().SetFromMap(asked.Gates); err != nil {
+	if err := featuregates.FeatureGates().SetFromMap(query.Gates); err != nil {
 		return err
 	}
-	if asked.Parameters == nil {
+	if query.Parameters == nil {
 		return featuregates.ValidateFeatureGates()
 	}
-	decoded, err := runtime.Decode(nvapi.StrictDecoder, asked.Parameters)
+	decoded, err := runtime.Decode(nvapi.StrictDecoder, query.Parameters)
 	if err != nil {
 		return err
 	}
