@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
-from ..kube.reader import nearest
+from ..kube.reader import Reader, nearest
 from . import amd, cpu, dranet, furiosa, gaudi, hami, intel, lanewise, nvidia, nvidia_domains, qat, sriov, tpu
 from .knowledge import LANEWISE, NEWEST_BUILD, DriverKnowledge, Kind, Term, version_order
 from .options import enabled_gates, problems_of, unavailable_options
@@ -66,6 +66,10 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
     capacity request must use the same name. Raises Problems, with paths below dra_claims_drivers.
     """
     path = f"dra_claims_drivers.{name}"
+    if options is not None and not isinstance(options, dict):
+        reader = Reader()
+        reader.wrong_type(options, path, "a mapping", "write {version: ...}")
+        raise Problems(reader.problems)
     problems: list[Problem] = []
     options = dict(options or {})
     if len(name) > 63 or not _DRIVER_NAME.fullmatch(name):

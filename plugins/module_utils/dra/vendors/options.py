@@ -49,7 +49,7 @@ OPTIONS = {
         "a mapping of feature gates to true or false",
         lambda value: isinstance(value, dict) and all(isinstance(setting, bool) for setting in value.values()),
     ),
-    "engine": Option(f"one of {', '.join(sharing.BY_NAME)}", lambda value: value in sharing.BY_NAME),
+    "engine": Option(f"one of {', '.join(sharing.BY_NAME)}", lambda value: isinstance(value, str) and value in sharing.BY_NAME),
     "group_by": Option(f"one of {', '.join(_GROUPS)}", lambda value: value in _GROUPS, _CPU),
     "reserved_cpus": Option(
         'a list of CPUs as the kernel writes it, such as "0-3,64"',
@@ -68,7 +68,7 @@ def problems_of(options: ObjectView, path: str) -> list[Problem]:
         Problem(
             f"{path}.{key}", "unknown option", "unknown", "known: version, knowledge, " + ", ".join(sorted(OPTIONS))
         )
-        for key in sorted(set(options) - {"version", "knowledge", *OPTIONS})
+        for key in sorted(set(options) - {"version", "knowledge", *OPTIONS}, key=str)
     ]
     for key, option in OPTIONS.items():
         if options.get(key) is not None and not option.is_valid(options[key]):

@@ -240,6 +240,24 @@ def test_errors_in_options_have_their_path() -> None:
     ]
 
 
+@pytest.mark.parametrize("engine", [["mps"], {"name": "mps"}, 1])
+def test_an_engine_that_is_not_a_string_is_refused(engine: object) -> None:
+    options = {"version": "0.5.0", "engine": engine}
+    assert problem_paths("gpu.nvidia.com", options) == ["dra_claims_drivers.gpu.nvidia.com.engine"]
+
+
+def test_options_that_are_not_a_mapping_are_refused() -> None:
+    with pytest.raises(Problems) as caught:
+        knowledge("gpu.nvidia.com", t.cast(t.Any, "0.5.0"))
+    text = "dra_claims_drivers.gpu.nvidia.com: must be a mapping, not the string '0.5.0' (write {version: ...})"
+    assert str(caught.value) == text
+
+
+def test_unknown_options_may_have_names_of_any_type() -> None:
+    paths = [f"dra_claims_drivers.lanewise.dev.{name}" for name in ("1", "verion")]
+    assert problem_paths("lanewise.dev", {"verion": "1", 1: "verion"}) == paths
+
+
 def test_a_site_can_describe_an_unknown_driver() -> None:
     known = knowledge(
         "tpu.example.com",
