@@ -115,10 +115,14 @@ def _vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[
         builder.put("isVF", function["physfn"] is not None)
         builder.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
         builder.put("vendorID", f"0x{function['vendor_id']}")
-        builder.put("deviceID", f"0x{function['device_id']}")
+        builder.put("deviceID", f"0x{function['device_id']}" if function["device_id"] else None)
         builder.put("iommuGroup", None if function["iommu_group"] is None else str(function["iommu_group"]))
         builder.put_standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
-        unknown = builder.qualified("productName", *unknown_standard_attributes(function, facts))
+        unknown = builder.qualified(
+            "productName",
+            *([] if "deviceID" in builder.attributes else ["deviceID"]),
+            *unknown_standard_attributes(function, facts),
+        )
         result.append(builder.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))
     return result
 
@@ -141,6 +145,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
             "computeUnits",
             "simdUnits",
             *([] if "productName" in builder.attributes else ["productName"]),
+            *([] if "deviceID" in builder.attributes else ["deviceID"]),
             *unknown_standard_attributes(function, facts),
         )
         # the name has the numbers of the DRM card and render node; each GPU has one of each

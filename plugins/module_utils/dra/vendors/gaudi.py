@@ -53,7 +53,8 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
         serial = driver.filter("gpu", "uuid")
         standard = unknown_standard_attributes(function, facts)
         unknown = builder.qualified(*(["serial"] if serial else []), "healthy", *standard)
-        name = f"{publish.device_name(function['address'])[4:]}-0x{function['device_id']}"
+        name = publish.device_name(function["address"])[4:]
+        name += f"-0x{function['device_id']}" if function["device_id"] else ""
         result.append(builder.offer(node, name, unknown, function["address"]))
     return result
 

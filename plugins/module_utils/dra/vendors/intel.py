@@ -51,7 +51,8 @@ _UNBOUND_TAINT = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
 
 
 def _functions(facts: NodeFacts, driver: DriverKnowledge) -> list[tuple[GpuFacts, FunctionFacts]]:
-    """GPUs with their PCI functions. From 0.11.0 on they include VFs and GPUs that are passed through to VMs."""
+    """GPUs with their PCI functions. From 0.11.0 on they include GPUs that are passed through to VMs. The driver then
+    also publishes VFs, which are not among the GPUs of a node's facts."""
     if not driver.version_in_range("0.11.0"):
         return [(gpu, function) for _index, gpu, function in gpus_of(facts, driver) if gpu["kind"] == "gpu"]
     found = [(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"] if gpu["kind"] == "gpu"]
@@ -73,7 +74,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
         if driver.version_in_range("0.10.0"):
             builder.put_standard(function["kubernetes"], PCI_BUS_ID)
         if driver.version_in_range("0.11.0"):
-            builder.put("type", "gpu" if function["vf_number"] is None else "vf")
+            builder.put("type", "gpu")
         unknown = builder.qualified(
             "family", "health", "memory", "millicores", *unknown_standard_attributes(function, facts)
         )

@@ -69,7 +69,7 @@ def vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[O
         # the driver computes a name-based UUID of the address (NewSHA1 of google/uuid)
         builder.put("uuid", str(uuid.uuid5(uuid.NAMESPACE_DNS, function["address"])))
         builder.put("vendorID", f"0x{function['vendor_id']}")
-        builder.put("deviceID", f"0x{function['device_id']}")
+        builder.put("deviceID", f"0x{function['device_id']}" if function["device_id"] else None)
         builder.put_standard(standard, PCI_BUS_ID, PCIE_ROOT)
         if driver.publishes_alignment(NUMA_NODE):
             builder.put_numa_node(facts, function, _LISTS in driver.enabled)
@@ -77,7 +77,9 @@ def vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[O
             builder.put("numa", standard.get("numaNode", -1))
         fabric = fabric_attributes(facts, driver) if function["driver"] == "nvidia" else ()
         unknown = builder.qualified(
-            "productName", "iommuFDEnabled", "addressableMemory", *fabric, *unknown_standard_attributes(function, facts)
+            *("productName", "iommuFDEnabled", "addressableMemory", *fabric),
+            *([] if "deviceID" in builder.attributes else ["deviceID"]),
+            *unknown_standard_attributes(function, facts),
         )
         result.append(builder.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))
     return result

@@ -361,6 +361,31 @@ def test_a_gpu_that_is_bound_to_vfio_is_left_out() -> None:
     assert len(addresses) == 7 and node["gpus"][3]["address"] not in addresses
 
 
+@pytest.mark.parametrize(
+    ("machine", "driver", "gates"),
+    [
+        ("hgx-h100", "gaudi.intel.com", {}),
+        ("dgx-a100", "gpu.nvidia.com", {"PassthroughSupport": True}),
+        ("mi300x", "gpu.amd.com", {"VFIOPassthrough": True}),
+    ],
+)
+def test_an_unknown_device_id_is_not_published(machine: str, driver: str, gates: dict[str, bool]) -> None:
+    """An imported topology may lack device IDs."""
+    node = facts(machine)
+    for gpu in node["gpus"]:
+        node["functions"][gpu["address"]]["device_id"] = None
+        if driver == "gaudi.intel.com":
+            node["functions"][gpu["address"]]["vendor_id"] = "1da3"
+    if driver == "gpu.amd.com":
+        node["gpus"][0]["driver"] = "vfio-pci"
+    found = offers("node-1", node, {driver: {**ALL[driver], "version": "main", "feature_gates": gates}})
+    assert found
+    for offer in found:
+        assert "None" not in json.dumps(offer.device)
+        if driver == "gpu.amd.com" or values(offer).get("type") == "vfio":
+            assert f"{driver}/deviceID" in offer.unknown
+
+
 def test_a_driver_publishes_only_gpus_of_its_vendor() -> None:
     assert not certain_offers("mi300x", "gpu.nvidia.com") and not certain_offers("hgx-h100", "gpu.amd.com")
     amd = certain_offers("mi300x", "gpu.amd.com")
