@@ -21,7 +21,7 @@ from ..topology import publish
 from ..topology.model import Vpd, as_dict
 from ..topology.overrides import OverrideError
 from ..topology.probe import probe
-from ..topology.publish_shares import HeldShares, base_name
+from ..topology.publish_shares import SUFFIX, HeldShares, base_name, share_name
 from ..topology.selector import like
 from ..uplinks.carried import Path, Rule
 from .device import Device, withheld_with
@@ -171,7 +171,10 @@ class Inventory:
         """Why a device was not published at the last probe; empty if it was published, or does not exist. Raises
         DriverError."""
         for key, reason in self.publication.withheld.items():
-            if name in (publish.device_name(key), publish.interface_device_name(key)):
+            names = [publish.device_name(key), publish.interface_device_name(key)]
+            if key.endswith(SUFFIX):  # the device for the shares of an interface
+                names.append(share_name(publish.interface_device_name(base_name(key))))
+            if name in names:
                 return reason
         return ""
 

@@ -26,8 +26,8 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build, move_
 from lanewise_driver.base.errors import KernelError
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.publish.inventory import Device, Inventory, interfaces_of
-from lanewise_driver.topology.publish import COUNTER, MISSING, UNCLEAN
-from lanewise_driver.topology.publish_shares import HeldShares
+from lanewise_driver.topology.publish import COUNTER, MISSING, UNCLEAN, interface_device_name
+from lanewise_driver.topology.publish_shares import HeldShares, share_name
 
 needs_namespaces = pytest.mark.skipif(
     bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
@@ -62,6 +62,16 @@ def test_devices_have_the_values_that_attach_needs(sriov: Path) -> None:
     assert Device.from_json(json.loads(json.dumps(pf.as_json()))) == pf
     assert node.device("pci-0000-01-00-0") is None and "default route" in node.withheld("pci-0000-01-00-0")
     assert node.withheld(PF) == "" and node.withheld("none") == ""
+
+
+@pytest.mark.parametrize("interface", ["rail0", "Rail.0"])
+def test_a_nic_that_cannot_be_divided_has_a_reason(tmp_path: Path, interface: str) -> None:
+    added = {interface: {"kind": "bridge", "speed": 10000}}
+    root = build({"like": "sriov", "virtual_nets": added}, tmp_path / "machine")
+    share = {"select": {"interface": interface}, "mechanism": "macvlan", "namespace": "a", "min": "20G"}
+    node = inventory(root, virtual_interfaces=[interface], shares=[share])
+    reason = "no shares: it has 10Gbit/s, less than min and step of its entry of the setting shares"
+    assert node.withheld(share_name(interface_device_name(interface))) == reason
 
 
 def test_settings_choose_the_published_devices(sriov: Path) -> None:

@@ -15,7 +15,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from .boards import Board, board_map
-from .publish_shares import Object
+from .publish_shares import SUFFIX, Object
 from .selector import LINK_LAYERS, NEAR, type_of
 
 if t.TYPE_CHECKING:
@@ -67,8 +67,12 @@ _PLAIN_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
 def interface_device_name(interface: str) -> str:
-    """The device name of an interface without a PCI function: `net-eth1`, or `netx-` and the name's bytes in hex."""
-    return f"net-{interface}" if _PLAIN_NAME.fullmatch(interface) else f"netx-{interface.encode().hex()}"
+    """The device name of an interface without a PCI function: `net-eth1`, or `netx-` and the name's bytes in hex.
+
+    An interface `eth1-share` gets the second form: `net-eth1-share` is the device for the shares of `eth1`.
+    """
+    plain = _PLAIN_NAME.fullmatch(interface) and not interface.endswith(SUFFIX)
+    return f"net-{interface}" if plain else f"netx-{interface.encode().hex()}"
 
 
 def device_name(address: str) -> str:

@@ -141,6 +141,19 @@ def test_no_share_gets_a_vf_that_the_settings_reserve(setting: str) -> None:
     assert result.shared[name].vfs == tuple(vfs)  # a share that a pod has keeps its VF
 
 
+def test_an_interface_named_as_the_device_for_shares_of_another_has_a_name_of_its_own() -> None:
+    facts = probed.facts("sriov")
+    bond = next(entry for entry in facts["interfaces"] if entry["name"] == "bond0.100")
+    added = [{**bond, "name": name, "lower": [], "default_route": False} for name in ("rail0", "rail0-share")]
+    facts["interfaces"] += added
+    rule = dataclasses.replace(BY_MACVLAN, select=Selector(interface=("rail0",)))
+    result = publication(facts, policy=Policy(virtual=("rail*",)), shares=[rule])
+    device_names = [device["name"] for device in result.devices]
+    assert share_name("net-rail0") in device_names and len(set(device_names)) == len(device_names)
+    assert {"net-rail0", "net-rail0-share"} < set(result.interfaces)
+    assert sorted(result.interfaces.values()) == ["rail0", "rail0", "rail0-share"]
+
+
 def test_hard_shares_of_a_lower_factor_shrink_the_capacity() -> None:
     facts, pf, _vfs = facts_with_vfs()
     name = share_name(device_name(pf))
