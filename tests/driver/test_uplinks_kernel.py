@@ -296,6 +296,36 @@ def test_clients_are_looked_up_to_a_limit_for_each_address_of_the_node() -> None
 
 
 @on_a_node
+def test_connections_within_the_node_do_not_count_towards_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example those of the storage daemons of a node that is part of a Ceph cluster."""
+    monkeypatch.setattr(carried, "_MAX_REMOTES", 4)
+    monkeypatch.setattr(carried, "_MAX_STORAGE_PATHS", 4)
+    create_network()
+    server = socket.create_server(("192.0.1.1", 2049))
+    ends = []
+    for _unused in range(5):
+        ends += [socket.create_connection(("192.0.1.1", 2049), 20, ("192.0.1.1", 0)), server.accept()[0]]
+    client = netns.run(REMOTE_NETNS, socket.create_connection, ("192.0.1.1", 2049), 20)
+    ends += [client, server.accept()[0]]
+    assert Rule().now().by_name == {"nic1": "it is on the route to the NFS client 192.0.1.9"}
+
+
+@on_a_node
+def test_many_connections_of_one_client_count_as_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried, "_MAX_REMOTES", 4)
+    create_network()
+    run("ip route add 198.51.100.1 via 192.0.3.9")
+    server = socket.create_server(("192.0.1.1", 2049))
+    ends = []
+    for remote in (*["192.0.1.9"] * 5, "198.51.100.1"):
+        client = netns.run(REMOTE_NETNS, socket.create_connection, ("192.0.1.1", 2049), 20, (remote, 0))
+        ends += [client, server.accept()[0]]
+    on_route = "it is on the route to the NFS client {}"
+    expected = {"nic1": on_route.format("192.0.1.9"), "nic3": on_route.format("198.51.100.1")}
+    assert Rule().now().by_name == expected
+
+
+@on_a_node
 def test_ended_clients_are_remembered_until_the_node_loses_the_address() -> None:
     create_network()
     rule = Rule(remember=True)

@@ -165,7 +165,7 @@ class Rule:
         connections = self._connections(frozenset(ssh_ports), max_age)
         unexamined = list(connections.ssh_unexamined)
         ssh_paths = self._sessions(tables, lookups, connections)
-        storage_paths = self._storage(connections, max_age, unexamined)
+        storage_paths = self._storage(tables, connections, max_age, unexamined)
         for path in (*ssh_paths, *paths, *storage_paths):
             for index, why in _links_of_path(path, tables, lookups):
                 needed.setdefault(index, why)
@@ -207,6 +207,8 @@ class Rule:
         paths: dict[tuple[Address, Address], Path] = {}
         authenticated: dict[tuple[Address, Address], None] = {}
         for connection, is_authenticated in connections.ssh:
+            if connection.remote in tables.owners:  # within the node
+                continue
             pair = (connection.local, connection.remote)
             paths.setdefault(pair, _of_socket(connection, ssh_session(*pair)))
             if is_authenticated:
@@ -217,18 +219,22 @@ class Rule:
             if pair[0] in on_node:
                 paths.setdefault(pair, ssh_session(*pair))
                 authenticated[pair] = None
-        kept = _limited(paths.values())
+        limited = _limited(paths.values())
         if self._remember:
-            kept_pairs = {(path.local, path.remote) for path in kept}
-            self._clients = {pair: None for pair in authenticated if pair in kept_pairs}
-        return kept
+            pairs = {(path.local, path.remote) for path in limited}
+            self._clients = {pair: None for pair in authenticated if pair in pairs}
+        return limited
 
-    def _storage(self, connections: _Sockets, max_age: float, unexamined: list[str]) -> list[Path]:
+    def _storage(self, tables: _Tables, connections: _Sockets, max_age: float, unexamined: list[str]) -> list[Path]:
         """The paths to storage that this node uses, and from clients of storage that it serves. Files are read again if
         they were read more than `max_age` seconds ago. What could not be read, or was left out because of a limit, is
-        added to `unexamined`."""
+        added to `unexamined`.
+
+        Connections within the node use no interface, so they do not count towards the limits. Of a client's connections
+        to one port, which differ in the client's port, one is enough.
+        """
         used: dict[Path, None] = {}
-        served: dict[Path, None] = {}
+        served: dict[tuple[object, ...], Path] = {}
         began = time.monotonic()
         if not max_age or began - self._files[0] > max_age:
             self._files = (began, storage.endpoints(self._root))
@@ -236,16 +242,19 @@ class Rule:
         unexamined += [*problems, *connections.storage_unexamined]
         uses_ceph = any(endpoint.service_name == storage.CEPH for endpoint in endpoints)
         for sock, service in _by_port(connections.storage, uses_ceph):
+            if sock.remote in tables.owners:
+                continue
             if storage.service(sock.remote_port):
                 used[_of_socket(sock, _storage_session(service, sock.local, sock.remote, "to", "server"))] = None
             else:
-                served[_of_socket(sock, _storage_session(service, sock.local, sock.remote, "from", "client"))] = None
+                path = _of_socket(sock, _storage_session(service, sock.local, sock.remote, "from", "client"))
+                served.setdefault((sock.local, sock.remote, sock.local_port, sock.bound_link, sock.mark), path)
         for endpoint in endpoints:
             if endpoint.remote or endpoint.local:
                 used[_storage_session(endpoint.service_name, endpoint.local, endpoint.remote, "to", "server")] = None
         if len(used) > _MAX_STORAGE_PATHS:
             unexamined.append(f"all of {len(used)} paths to storage")
-        return [*list(used)[:_MAX_STORAGE_PATHS], *_limited(served)]
+        return [*list(used)[:_MAX_STORAGE_PATHS], *_limited(served.values())]
 
     def _bound_storage(self) -> t.Iterator[tuple[str, str]]:
         """The names of interfaces to which storage sessions are bound, each with the reason."""
@@ -301,13 +310,14 @@ def _of_socket(socket: sockets.Socket, path: Path) -> Path:
 
 def _limited(paths: t.Iterable[Path]) -> list[Path]:
     """The paths, with at most _MAX_REMOTES remote addresses for each local address."""
-    counts: collections.Counter[Address | None] = collections.Counter()
-    kept = []
+    remotes: dict[Address | None, set[Address | None]] = {}
+    limited = []
     for path in paths:
-        counts[path.local] += 1
-        if counts[path.local] <= _MAX_REMOTES:
-            kept.append(path)
-    return kept
+        known = remotes.setdefault(path.local, set())
+        if path.remote in known or len(known) < _MAX_REMOTES:
+            known.add(path.remote)
+            limited.append(path)
+    return limited
 
 
 def _by_default(defaults: t.Sequence[Default], tables: str) -> dict[int, str]:

@@ -131,13 +131,13 @@ def _iscsi(root: str) -> t.Iterator[StorageEndpoint]:
     folder = f"{root}/sys/class/iscsi_connection"
     for name in _names(folder):
         hosts = f"{os.path.realpath(f'{folder}/{name}').partition('/session')[0]}/iscsi_host"
-        bound_link = next((_text(f"{hosts}/{host}/netdev") for host in _names(hosts)), "")
-        if bound_link in ("default", "<NULL>", "(null)"):
-            bound_link = ""
+        interface = next((_text(f"{hosts}/{host}/netdev") for host in _names(hosts)), "")
+        if interface in ("default", "<NULL>", "(null)"):
+            interface = ""
         for kind in ("address", "persistent_address"):
             remote = address(_text(f"{folder}/{name}/{kind}"))
-            if remote or bound_link:
-                yield StorageEndpoint("iSCSI", remote, None, bound_link)
+            if remote or interface:
+                yield StorageEndpoint("iSCSI", remote, None, interface)
 
 
 def _rbd(root: str) -> t.Iterator[StorageEndpoint]:

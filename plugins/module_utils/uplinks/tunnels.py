@@ -100,8 +100,10 @@ def _forwarding_endpoints(kernel: netlink.Connection, index: int) -> list[Addres
     """The endpoints in the forwarding table of a VXLAN interface."""
     endpoints: dict[Address, None] = {}
     request = _ND.pack(socket.AF_BRIDGE, 0, 0, 0, 0)
-    wanted = struct.pack("=i", index)
-    for _unused, body in kernel.dump(RTM_GETNEIGH, request, lambda message: message[4:8] == wanted, optional=True):
+    packed_index = struct.pack("=i", index)
+    for _unused, body in kernel.dump(
+        RTM_GETNEIGH, request, lambda message: message[4:8] == packed_index, optional=True
+    ):
         value = netlink.attributes(body, _ND.size).get(_NDA_DST, b"")
         if len(value) in (4, 16):
             address = ipaddress.ip_address(value)

@@ -22,17 +22,17 @@ def overlaps(kernel: netlink.Connection, pools: t.Iterable[str]) -> list[str]:
     """What overlaps `pools`, the networks of addresses for pods, in the connection's namespace: one sentence for each
     overlap. Raises OSError, and ValueError for a pool that is not a network."""
     by_index = links.listed(kernel)
-    wanted = [ipaddress.ip_network(pool) for pool in pools]
+    pool_networks = [ipaddress.ip_network(pool) for pool in pools]
     sentences = []
     for address, owners in routes.owners(kernel).items():
-        for pool in wanted:
+        for pool in pool_networks:
             if address in pool:
                 sentences.append(f"the pool {pool} contains {address}, an address of {_named(by_index, owners)}")
     for network, route_links in sorted(set(routes.Routes(kernel).networks()), key=str):
         program_links = [
             index for index in route_links if index in by_index and by_index[index].kind not in _RAIL_KINDS
         ]
-        for pool in wanted if program_links else ():
+        for pool in pool_networks if program_links else ():
             if network.version == pool.version and network.overlaps(t.cast(t.Any, pool)):
                 sentences.append(
                     f"the pool {pool} overlaps {network}, to which a route leads through "

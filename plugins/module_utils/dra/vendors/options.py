@@ -49,7 +49,9 @@ OPTIONS = {
         "a mapping of feature gates to true or false",
         lambda value: isinstance(value, dict) and all(isinstance(setting, bool) for setting in value.values()),
     ),
-    "engine": Option(f"one of {', '.join(sharing.BY_NAME)}", lambda value: isinstance(value, str) and value in sharing.BY_NAME),
+    "engine": Option(
+        f"one of {', '.join(sharing.BY_NAME)}", lambda value: isinstance(value, str) and value in sharing.BY_NAME
+    ),
     "group_by": Option(f"one of {', '.join(_GROUPS)}", lambda value: value in _GROUPS, _CPU),
     "reserved_cpus": Option(
         'a list of CPUs as the kernel writes it, such as "0-3,64"',
