@@ -34,7 +34,8 @@ _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "p
 _BRIDGE = "060400"
 #: The length of a vendor in CPUID. The kernel removes blanks at both ends, so a shorter text is not what NCCL compares.
 _VENDOR_LENGTH = 12
-_PLAIN = re.compile(r"[0-9A-Za-z:.,/_ -]{1,4096}")
+#: NCCL refuses a file with a longer value (MAX_STR_LEN in xml.h).
+_PLAIN = re.compile(r"[0-9A-Za-z:.,/_ -]{1,253}")
 
 #: Switches by their addresses, from the outermost.
 Chain = tuple[str, ...]
@@ -212,8 +213,8 @@ def _hex(digits: str | None) -> str | None:
 
 
 def _element(tag: str, values: t.Mapping[str, t.Any], inside: list[str], indent: int) -> list[str]:
-    """The lines of an element. NCCL's parser supports neither escapes nor line breaks between attributes, which must be
-    separated by exactly one blank."""
+    """The lines of an element, without values that NCCL could not read. NCCL's parser supports neither escapes nor line
+    breaks between attributes, which must be separated by exactly one blank."""
     texts = [
         f'{name}="{value}"' for name, value in values.items() if _PLAIN.fullmatch(str(value)) and value is not None
     ]

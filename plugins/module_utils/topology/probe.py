@@ -37,12 +37,14 @@ def probe(
 
     This only reads files. Values that cannot be read are `None` in the result, and are listed in `source`.
 
-    :param locality_overrides: see :func:`overrides.check_overrides`. :param with_vpd: read the vital product data of
-    NICs, which takes some milliseconds per card. :param with_gids: read the GID tables of RDMA ports. :param known_vpd:
-    vital product data from earlier probes, used for cards that cannot be read now. The mapping is updated. :param
-    only_relevant: leave out the functions that :func:`keep_relevant` drops, and read only part of their files. :param
-    diagnose: computes findings and fingerprint; without it there are only findings about overrides. :raises
-    OverrideError: for a malformed override.
+    :param locality_overrides: see :func:`overrides.check_overrides`.
+    :param with_vpd: read the vital product data of NICs, which takes some milliseconds per card.
+    :param with_gids: read the GID tables of RDMA ports.
+    :param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read only part of their files.
+    :param known_vpd: vital product data from earlier probes, used for cards that cannot be read now. The mapping is
+        updated.
+    :param diagnose: computes findings and fingerprint; without it there are only findings about overrides.
+    :raises OverrideError: for a malformed override.
     """
     stated: list[Override] = []
     if locality_overrides:

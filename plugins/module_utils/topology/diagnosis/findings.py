@@ -283,7 +283,8 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
     """
     redirecting: dict[str, str] = {}
     wrong: dict[str, str] = {}
-    affected: set[str] = set()
+    behind_redirecting: set[str] = set()
+    behind_wrong: set[str] = set()
     for gpu, nic, side, data_direct, port, acs in () if node.topology.system.virtual else _turning_ports(node):
         if data_direct:
             needed_on, needed_off = ("RR", "CR") if side == "gpu" else ("CR", "RR")
@@ -293,12 +294,13 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
                 f"{port} towards the {side}: {', '.join(acs.enabled) or 'nothing'} enabled, "
                 f"needs {needed_on} on and {needed_off} off"
             )
+            behind_wrong |= {gpu, nic}
         else:
             active = [name for name in ("RR", "CR") if name in acs.enabled]
             if not active:
                 continue
             redirecting[port] = f"{port}: {', '.join(active)} enabled"
-        affected |= {gpu, nic}
+            behind_redirecting |= {gpu, nic}
     if redirecting:
         yield Finding(
             id="acs-redirect",
@@ -306,7 +308,7 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
             summary="ACS redirects peer-to-peer traffic between GPUs and NICs through the root complex",
             action="Clear request and completion redirect on these ports (pci=config_acs= or at boot) unless VFs "
             "or devices below them are passed to virtual machines.",
-            devices=sorted(affected),
+            devices=sorted(behind_redirecting),
             evidence=sorted(redirecting.values()),
         )
     if wrong:
@@ -315,7 +317,7 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
             severity="warning",
             summary="ACS on the data-direct path is not set as this board needs it for GPUDirect",
             action="Set the ports as rdma-core's rdma_topo does on this machine; never clear ACS on all ports.",
-            devices=sorted(affected),
+            devices=sorted(behind_wrong),
             evidence=sorted(wrong.values()),
         )
 

@@ -269,6 +269,16 @@ def test_acs_that_a_data_direct_board_needs_but_lacks_is_reported(tree):
     assert finding.evidence == ["0000:19:00.0 towards the gpu: nothing enabled, needs RR on and CR off"]
 
 
+def test_each_finding_about_acs_has_only_its_own_devices(tree):
+    add_data_direct_board(tree, 0x00, 0x08)
+    other_switch = "pci0000:97/0000:97:01.0/0000:98:00.0"
+    gpu = tree.pci(f"{other_switch}/0000:99:00.0/0000:9a:00.0", GPU, 0)
+    nic = tree.pci(f"{other_switch}/0000:99:01.0/0000:9b:00.0", NIC, 0)
+    tree.write(f"{tree.folder('0000:99:00.0')}/config", config_with_acs(0x1D))
+    assert only_finding(tree, "acs-redirect").devices == [gpu, nic]
+    assert only_finding(tree, "acs-data-direct").devices == ["0000:1a:00.0", "0001:01:00.0"]
+
+
 def test_pcie_roots_that_no_claim_can_match_are_reported(tree):
     add_data_direct_board(tree, 0x04, 0x08)
     finding = only_finding(tree, "disjoint-pcie-roots")

@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 #: What NCCL's parser accepts: one element per line, one blank before each attribute, no declaration, no escapes.
-LINE = re.compile(r'^ *<(?:/[a-z]+|[a-z]+(?: [a-z_]+="[^"&<>\t\n]{0,250}")*/?)>$')
+LINE = re.compile(r'^ *<(?:/[a-z]+|[a-z]+(?: [a-z_]+="[^"&<>\t\n]{0,253}")*/?)>$')
 
 
 def write_and_import(facts, folder):
@@ -308,6 +308,14 @@ def test_hostile_ids_are_not_written(tmp_path):
     imported = write_and_import(facts, tmp_path)
     assert imported.functions[gpu].vendor_id is None
     assert imported.functions[gpu].class_code is None
+
+
+@pytest.mark.parametrize(("cpus", "is_written"), [(896, True), (897, False)])
+def test_the_cpus_of_a_numa_node_are_written_only_if_nccl_reads_so_many(cpus, is_written, tmp_path):
+    facts = as_dict(probe(str(build("hgx-h100", tmp_path / "machine"))))
+    facts["numa_nodes"][0]["cpus"] = f"0-{cpus - 1}"
+    imported = write_and_import(facts, tmp_path)
+    assert imported.numa_nodes[0].cpus == (f"0-{cpus - 1}" if is_written else None)
 
 
 def test_a_node_with_too_many_devices_has_no_file():
