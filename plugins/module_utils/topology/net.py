@@ -39,6 +39,7 @@ _DEVTYPES = ("vlan", "bond", "bridge", "macvlan", "ipvlan", "vxlan", "wlan")
 #: (Documentation/networking/devlink/devlink-port.rst).
 _REPRESENTOR = re.compile(r"^(c\d+)?pf\d+((vf|sf)\d+|hpf)?$")
 _RTF_UP, _RTF_REJECT = 0x0001, 0x0200
+_MAX_ROUTES_BYTES = 1 << 20
 
 
 def read_interfaces(reader: Reader, functions: dict[str, PciFunction]) -> list[Interface]:
@@ -192,28 +193,32 @@ def default_route_interfaces(reader: Reader) -> set[str]:
     """The interfaces of the default route with the lowest metric (/proc/net/route, /proc/net/ipv6_route).
 
     If IPv4 has a default route, only IPv4 counts: IPv6 routers announce themselves on every port, and the IPv6 file
-    lists all tables.
+    lists all tables. If the IPv6 file is too long to be read, this is reported: unlike in the IPv4 file, default routes
+    may be at its end.
     """
-    found: dict[str, int] = {}
-    for line in (reader.text("/proc/net/route", 1 << 20) or "").splitlines()[1:]:
+    metrics: dict[str, int] = {}
+    for line in (reader.text("/proc/net/route", _MAX_ROUTES_BYTES) or "").splitlines()[1:]:
         columns = line.split()
         if len(columns) >= 8 and columns[1] == columns[7] == "00000000" and _route_is_up(columns[3]):
-            _keep_lowest(found, columns[0], columns[6], 10)
-    if not found:
-        for line in (reader.text("/proc/net/ipv6_route", 1 << 20) or "").splitlines():
+            _keep_lowest(metrics, columns[0], columns[6], 10)
+    if not metrics:
+        text = reader.text("/proc/net/ipv6_route", _MAX_ROUTES_BYTES + 1) or ""
+        if len(text) >= _MAX_ROUTES_BYTES:
+            reader.report("/proc/net/ipv6_route", "longer than 1 MiB: a default route may be missing")
+        for line in text.splitlines():
             columns = line.split()
             if len(columns) >= 10 and not columns[0].strip("0") and columns[1] == "00" and _route_is_up(columns[8]):
-                _keep_lowest(found, columns[9], columns[5], 16)
-    found.pop("lo", None)
-    return {name for name, metric in found.items() if metric == min(found.values())}
+                _keep_lowest(metrics, columns[9], columns[5], 16)
+    metrics.pop("lo", None)
+    return {name for name, metric in metrics.items() if metric == min(metrics.values())}
 
 
-def _keep_lowest(found: dict[str, int], name: str, text: str, base: int) -> None:
+def _keep_lowest(metrics: dict[str, int], name: str, text: str, base: int) -> None:
     try:
         metric = int(text, base)
     except ValueError:
         return
-    found[name] = min(metric, found.get(name, metric))
+    metrics[name] = min(metric, metrics.get(name, metric))
 
 
 def _route_is_up(flags: str) -> bool:

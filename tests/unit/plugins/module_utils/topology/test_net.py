@@ -236,6 +236,18 @@ def test_a_route_that_is_down_or_rejects_does_not_count(tree, flags):
     assert net.default_route_interfaces(Reader(str(tree.root))) == set()
 
 
+def test_a_list_of_routes_that_is_too_long_is_reported(tree):
+    zeros = "0" * 32
+    route = f"fd{'0' * 30} 40 {zeros} 00 {zeros} 00000400 00000001 00000000 00000001     eth0"
+    count = (1 << 20) // len(route)
+    for lines, is_reported in ((count - 1000, False), (count, True)):
+        tree.write("proc/net/ipv6_route", "\n".join([route] * lines))
+        reader = Reader(str(tree.root))
+        assert net.default_route_interfaces(reader) == set()
+        assert bool(reader.unreadable) == is_reported
+    assert reader.unreadable == ["/proc/net/ipv6_route: longer than 1 MiB: a default route may be missing"]
+
+
 def test_a_nic_with_the_default_route_carries_it(tree, nic):
     tree.net("eth0", nic)
     tree.routes("eth0")
