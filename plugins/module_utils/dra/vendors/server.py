@@ -24,8 +24,8 @@ class Server:
     """An API server and its scheduler. The server drops fields of disabled feature gates; the scheduler sees the taints
     of DeviceTaintRules.
 
-    `rules` are DeviceTaintRules of any version. The CEL selectors and classes that a rule can have in 1.34 are ignored.
-    `keeps_counters` says whether the server stores counters, `shares` whether our driver publishes devices for shares
+    `rules` are DeviceTaintRules of any version. Those with CEL selectors or a class, which exist in 1.34 only, are not
+    applied. `keeps_counters` says whether the server stores counters, `shares` whether our driver publishes devices for shares
     of NICs. Raises ValueError for an unknown release.
     """
 
@@ -63,7 +63,7 @@ class Server:
             rule["taint"]
             for rule in self.rules
             if self.applies_rules
-            and all(value == identity.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
+            and all(value in (None, identity.get(name)) for name, value in (rule.get("deviceSelector") or {}).items())
         ]
 
     def stored_from(self, offer: Offer, old: Server) -> Offer:

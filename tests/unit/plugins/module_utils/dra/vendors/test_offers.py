@@ -503,11 +503,12 @@ def test_fields_that_an_old_server_drops_are_not_published() -> None:
 def test_taint_rules_taint_the_devices_that_they_select() -> None:
     taint = {"key": "example.com/cable", "effect": "NoSchedule"}
 
-    def tainted(**selector: str) -> list[str]:
+    def tainted(**selector: str | None) -> list[str]:
         rule = {"spec": {"deviceSelector": selector, "taint": taint}}
         found = offers("n", facts("hgx-h100"), ALL, server=Server(rules=[rule]))
         return [f"{offer.driver}/{offer.device['name']}" for offer in found if taint in offer.device.get("taints", ())]
 
     assert tainted(driver="gpu.nvidia.com", pool="n", device="gpu-3") == ["gpu.nvidia.com/gpu-3"]
+    assert tainted(driver="gpu.nvidia.com", pool=None, device="gpu-3") == ["gpu.nvidia.com/gpu-3"]
     assert tainted(pool="other") == [] and tainted(driver="gpu.nvidia.com", device="gpu-99") == []
     assert len(tainted()) == len(offers("n", facts("hgx-h100"), ALL))
