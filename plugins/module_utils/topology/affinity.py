@@ -200,9 +200,9 @@ class Proximity:
 
     def nearest(self, address: str, among: Neighbours) -> Nearest:
         """The nearest of the indexed devices. `via` maps a NIC to the DMA function that makes it near."""
-        result = among.found.get(address)
+        result = among.results.get(address)
         if result is None:
-            result = among.found[address] = self._nearest(address, among)
+            result = among.results[address] = self._nearest(address, among)
         return result
 
     def _nearest(self, address: str, among: Neighbours) -> Nearest:
@@ -238,7 +238,7 @@ class Neighbours:
     """An index of devices by what they share with others, so that the nearest are found without comparing all pairs."""
 
     def __init__(self, functions_of: dict[str, list[PciFunction]]) -> None:
-        self.found: dict[str, Nearest] = {}  # earlier results, by device
+        self.results: dict[str, Nearest] = {}  # earlier results, by device
         self._functions_of = functions_of
         self._members: dict[tuple[str, str | int], list[str]] = {}
         for address, functions in functions_of.items():

@@ -88,12 +88,12 @@ def board_map(facts: NodeFacts) -> Board:
 
 def _physical(devices: t.Iterable[GpuFacts | NicFacts], functions: t.Mapping[str, FunctionFacts]) -> tuple[str, ...]:
     """The addresses of devices that are not VFs, in ascending order."""
-    found = []
+    addresses = []
     for device in devices:
         address = device["address"]
         if not (device.get("physfn") or (functions.get(address) or {}).get("physfn")):
-            found.append(address)
-    return tuple(sorted(found, key=sort_key))
+            addresses.append(address)
+    return tuple(sorted(addresses, key=sort_key))
 
 
 def _shape(gpus: t.Sequence[str], nics: t.Sequence[str], levels: t.Mapping[Pair, str]) -> str:

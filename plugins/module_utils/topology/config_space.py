@@ -52,7 +52,7 @@ def payload_rate(speed_gts: float | None, width: int | None) -> float | None:
     return round(speed_gts * coding * width / 8, 3)
 
 
-def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int | None:
+def find_capability(read: Read, capability_id: int, header: bytes | None = None) -> int | None:
     """The offset of a capability in the first 256 bytes, or None. `header` is the first 64, if they were read
     already."""
     header = header or read(0, 64)
@@ -66,7 +66,7 @@ def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int
         entry = read(pointer & 0xFC, 2)
         if entry is None or len(entry) < 2:
             return None
-        if entry[0] == wanted:
+        if entry[0] == capability_id:
             return pointer & 0xFC
         pointer = entry[1]
     return None
@@ -140,7 +140,7 @@ def read_vpd(read: Read) -> Vpd | None:
     """
     vpd = Vpd()
     offset = 0
-    found = False
+    readable = False
     while offset < 0x8000:
         head = read(offset, 3)
         if head is None or len(head) < 3 or head[0] in (0x00, 0xFF):
@@ -156,14 +156,14 @@ def read_vpd(read: Read) -> Vpd | None:
         body = read(offset + 3, length)
         if body is None or len(body) < length:
             break
-        found = True
+        readable = True
         if head[0] == 0x82:
             vpd.name = _vpd_text(body)
         else:
             _read_vpd_fields(body, vpd)
             break
         offset += 3 + length
-    return vpd if found else None
+    return vpd if readable else None
 
 
 def _read_vpd_fields(body: bytes, vpd: Vpd) -> None:

@@ -62,7 +62,7 @@ class _InterfaceReader:
         self._files_of_vfs: dict[tuple[str, str | None], tuple[str, ...]] = {}  # by PF and driver
 
     def read(self) -> list[Interface]:
-        found = []
+        interfaces = []
         for name, target in self._reader.links(_NET).items():
             # bonding_masters is the only plain file in this folder
             if name == "bonding_masters" or is_other_device(self._reader, f"{_NET}/{name}", target):
@@ -70,8 +70,8 @@ class _InterfaceReader:
             with self._reader.folder(target or f"{_NET}/{name}") as folder:
                 interface = self._interface(name, folder)
             if interface:
-                found.append(interface)
-        return found
+                interfaces.append(interface)
+        return interfaces
 
     def _interface(self, name: str, folder: Folder) -> Interface | None:
         hardware = "/devices/virtual/" not in folder.path
@@ -237,7 +237,7 @@ def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: lis
     """
     classes = {"net": "interface", "infiniband": "rdma_device"}
     visible = {interface.address for interface in interfaces}
-    found = {}
+    hidden_by_address = {}
     for address, function in functions.items():
         if function.kind == "nic" and function.driver and address not in visible:
             folder = f"/sys/bus/pci/devices/{address}"
@@ -246,8 +246,8 @@ def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: lis
                 what for name, what in classes.items() if name in entries and not reader.names(f"{folder}/{name}")
             ]
             if hidden:
-                found[address] = hidden
-    return found
+                hidden_by_address[address] = hidden
+    return hidden_by_address
 
 
 def below(interfaces: list[Interface], names: set[str]) -> set[str]:
@@ -256,11 +256,11 @@ def below(interfaces: list[Interface], names: set[str]) -> set[str]:
     for interface in interfaces:
         if interface.master:
             lower.setdefault(interface.master, set()).add(interface.name)
-    found: set[str] = set()
+    reached: set[str] = set()
     pending = set(names)
     while pending:
         name = pending.pop()
-        if name not in found:
-            found.add(name)
+        if name not in reached:
+            reached.add(name)
             pending |= lower.get(name, set())
-    return found
+    return reached

@@ -92,7 +92,7 @@ def is_other_device(reader: Reader, path: str, target: str | None) -> bool:
 def network_carriers(reader: Reader) -> set[str]:
     """The functions that have interfaces or RDMA devices, which are NICs, whatever their class. USB devices do not
     count."""
-    found = set()
+    addresses = set()
     for folder in ("/sys/class/net", "/sys/class/infiniband"):
         for name, path in reader.links(folder).items():
             if path is None and name != "bonding_masters":  # a file among the interfaces
@@ -102,8 +102,8 @@ def network_carriers(reader: Reader) -> set[str]:
             if path and not ("/usb" in path and USB.search(path)):
                 address = address_in(path)
                 if address:
-                    found.add(address)
-    return found
+                    addresses.add(address)
+    return addresses
 
 
 def _identifiers(event: str) -> tuple[str, str, str, str, str]:

@@ -111,12 +111,12 @@ def complete(
 
 def keep_relevant(topology: Topology) -> None:
     """Drop the functions of the kind `other`, and the bridges that have only such functions below them."""
-    kept = set()
+    relevant = set()
     for function in topology.functions.values():
         if function.kind not in ("bridge", "other"):
-            kept.add(function.address)
-            kept.update(function.bridges)
-    topology.functions = {address: function for address, function in topology.functions.items() if address in kept}
+            relevant.add(function.address)
+            relevant.update(function.bridges)
+    topology.functions = {address: function for address, function in topology.functions.items() if address in relevant}
 
 
 def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, str]:
@@ -140,7 +140,9 @@ def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, 
 
 def _gpus(functions: dict[str, PciFunction], models: dict[str, str]) -> list[Gpu]:
     # a host with vGPUs has a dozen VFs per card, which are not separate GPUs
-    found = [function for function in functions.values() if function.kind in _ACCELERATORS and function.physfn is None]
+    accelerators = [
+        function for function in functions.values() if function.kind in _ACCELERATORS and function.physfn is None
+    ]
     return [
         Gpu(
             address=function.address,
@@ -151,12 +153,12 @@ def _gpus(functions: dict[str, PciFunction], models: dict[str, str]) -> list[Gpu
             driver=function.driver,
             numa_node=function.numa_node,
         )
-        for index, function in enumerate(found)
+        for index, function in enumerate(accelerators)
     ]
 
 
 def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
-    found = {
+    nvme_by_address = {
         function.address: Nvme(address=function.address, driver=function.driver, numa_node=function.numa_node)
         for function in functions.values()
         if function.kind == "nvme" and function.physfn is None
@@ -166,18 +168,18 @@ def _nvme(reader: Reader, functions: dict[str, PciFunction]) -> list[Nvme]:
         if pci.is_other_device(reader, f"/sys/class/nvme/{name}", target):
             continue
         folder = target or f"/sys/class/nvme/{name}"
-        entry = found.get(
+        entry = nvme_by_address.get(
             pci.address_in(folder) or pci.address_in(reader.link(f"{folder}/device", expected=False)) or ""
         )
         if entry is None:
             continue
         _add_controller(reader, entry, folder)
-    for address, entry in found.items():  # a recording may lack the class
+    for address, entry in nvme_by_address.items():  # a recording may lack the class
         if not entry.controllers:
             folder = f"{pci.DEVICES}/{address}/nvme"
             for name in filter(_CONTROLLER.match, reader.names(folder)):
                 _add_controller(reader, entry, f"{folder}/{name}")
-    return list(found.values())
+    return list(nvme_by_address.values())
 
 
 def _add_controller(reader: Reader, entry: Nvme, folder: str) -> None:

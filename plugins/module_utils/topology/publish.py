@@ -204,19 +204,19 @@ class _Publisher:
 
     def _divided(self) -> dict[str, Divided]:
         """The published devices that the settings divide, by the devices' names."""
-        found = {}
+        divided = {}
         for address, rule in self.rules.items():
             name, nic = device_name(address), self.node.nics[address]
             if self.result.addresses.get(name) == address:
                 vfs = tuple(vf["address"] for vf in self.vfs_by_pf.get(address, []) if self._usable(vf, name))
                 vfs = vfs if rule.mechanism == VFS else ()
-                found[name] = Divided(rule, address, nic["speed_mbps"], nic["link_layer"], vfs)
+                divided[name] = Divided(rule, address, nic["speed_mbps"], nic["link_layer"], vfs)
         for entry in self.virtual_interfaces:
             interface_rule = rule_for(self.shares, values_of_interface(entry))
             name = interface_device_name(entry["name"])
             if interface_rule and self.result.interfaces.get(name) == entry["name"]:
-                found[name] = Divided(interface_rule, entry["name"], entry["speed_mbps"], entry["link_layer"])
-        return found
+                divided[name] = Divided(interface_rule, entry["name"], entry["speed_mbps"], entry["link_layer"])
+        return divided
 
     def _usable(self, vf: NicFacts, pf: str) -> bool:
         """Whether a share can get a VF: the VF is free and the settings do not reserve it, or a share has it already.
@@ -275,13 +275,13 @@ class _Publisher:
 
     def _shared(self) -> dict[str, int]:
         """The number of published VFs of each published PF, by the PF's address."""
-        found: dict[str, int] = {}
+        published_vfs: dict[str, int] = {}
         nics, withheld = self.node.nics, self.result.withheld
         for address, nic in nics.items():
             pf = nic["physfn"]
             if pf is not None and address not in withheld and pf in nics and pf not in withheld:
-                found[pf] = found.get(pf, 0) + 1
-        return found
+                published_vfs[pf] = published_vfs.get(pf, 0) + 1
+        return published_vfs
 
     def _device(self, nic: NicFacts, shared: t.Mapping[str, int]) -> Object:
         address, name = nic["address"], device_name(nic["address"])

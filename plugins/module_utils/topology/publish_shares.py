@@ -171,8 +171,8 @@ def share_device(base: Object, rule: ShareRule, physical: int, vfs: int, less: i
 def withdrawn(held: Object, base: Object) -> Object:
     """The device for shares that pods still have, if the NIC cannot be divided now: the link is down, or the settings
     no longer divide it. `base` is the NIC's own device."""
-    kept = {key: value for key, value in held.items() if key not in ("consumesCounters", "taints")}
-    return {**kept, "taints": base.get("taints") or [{"key": WITHDRAWN, "effect": "NoSchedule"}]}
+    remaining = {key: value for key, value in held.items() if key not in ("consumesCounters", "taints")}
+    return {**remaining, "taints": base.get("taints") or [{"key": WITHDRAWN, "effect": "NoSchedule"}]}
 
 
 def add(result: Published, divided: t.Mapping[str, Divided], held: t.Mapping[str, HeldShares], counter: str) -> None:

@@ -126,13 +126,13 @@ def _port(ports: Folder, name: str, siblings: list[Interface], only_port: bool, 
 def _gids(port: Folder) -> list[Gid]:
     with port.folder("gids") as folder:
         texts = {name: folder.text(name) for name in sorted(filter(_INDEX.match, folder.names()), key=int)}
-    found = {name: text for name, text in texts.items() if text and not _EMPTY_GID.match(text)}
-    if not found:
+    gids = {name: text for name, text in texts.items() if text and not _EMPTY_GID.match(text)}
+    if not gids:
         return []
     with port.folder("gid_attrs") as above, above.folder("types") as types, above.folder("ndevs") as ndevs:
         return [
             Gid(index=int(name), gid=text, type=types.text(name) or None, interface=ndevs.text(name) or None)
-            for name, text in found.items()
+            for name, text in gids.items()
         ]
 
 

@@ -215,12 +215,12 @@ class Reader:
 
         A directory is read once; later calls return the first result.
         """
-        found = self._links.get(path)
-        if found is None:
+        targets = self._links.get(path)
+        if targets is None:
             names = self.names(path)
             with self.folder(path) as folder:
-                found = self._links[path] = {name: folder.link(name, expected=False) for name in names}
-        return found
+                targets = self._links[path] = {name: folder.link(name, expected=False) for name in names}
+        return targets
 
     def link(self, path: str, expected: bool = True) -> str | None:
         """The target of a symbolic link, as an absolute path of the node; None if it is not a link.
@@ -291,7 +291,7 @@ class Reader:
         import struct
 
         size = 32  # MAX_ADDR_LEN
-        found: dict[str, str] = {}
+        macs: dict[str, str] = {}
         try:
             control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         except OSError as error:
@@ -308,8 +308,8 @@ class Reader:
                 length = struct.unpack_from("=I", command, 4)[0]
                 address = bytes(command[8 : 8 + min(length, size)])
                 if any(address):
-                    found[name] = ":".join(f"{byte:02x}" for byte in address)
-        return found
+                    macs[name] = ":".join(f"{byte:02x}" for byte in address)
+        return macs
 
 
 class Folder:

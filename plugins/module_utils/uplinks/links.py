@@ -81,8 +81,8 @@ def parse(body: bytes) -> Link:
 def listed(kernel: netlink.Connection) -> dict[int, Link]:
     """All links of the connection's namespace by index. Raises OSError."""
     body = _IFINFO.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + netlink.u32(_EXT_MASK, _SKIP_STATS)
-    found = (parse(reply) for _unused, reply in kernel.dump(RTM_GETLINK, body))
-    return {link.index: link for link in found}
+    all_links = (parse(reply) for _unused, reply in kernel.dump(RTM_GETLINK, body))
+    return {link.index: link for link in all_links}
 
 
 class Stack:
@@ -101,18 +101,18 @@ class Stack:
     def below(self, link: Link) -> list[Link]:
         """The links directly below `link` that its packets pass."""
         paired = link.kind in ("veth", "netkit")
-        found = [] if paired else [link.lower_or_peer]
+        indexes = [] if paired else [link.lower_or_peer]
         if link.kind == OPEN_VSWITCH:
-            found += [port for switch in self._switches for port in self._ports.get(switch, ())]
+            indexes += [port for switch in self._switches for port in self._ports.get(switch, ())]
         else:
-            found += self._ports.get(link.index, ())
+            indexes += self._ports.get(link.index, ())
         if link.kind == "hsr":
-            found += [netlink.number(link.data.get(kind, b"")) for kind in _HSR_PORTS]
+            indexes += [netlink.number(link.data.get(kind, b"")) for kind in _HSR_PORTS]
         if paired:  # the peer is not part of the path, unless it is the port of a bridge
             other = self.links.get(link.lower_or_peer)
-            found += [other.index, other.master] if other and other.master else []
-        found += [self._names[name] for name in self._parents(link.name) if name in self._names]
-        return [self.links[index] for index in dict.fromkeys(found) if index in self.links and index != link.index]
+            indexes += [other.index, other.master] if other and other.master else []
+        indexes += [self._names[name] for name in self._parents(link.name) if name in self._names]
+        return [self.links[index] for index in dict.fromkeys(indexes) if index in self.links and index != link.index]
 
     def kind(self, index: int) -> str:
         """The kind of a link; empty for hardware and for an unknown link."""
@@ -125,10 +125,10 @@ class Stack:
     def _parents(self, name: str) -> list[str]:
         """The names of the interfaces of a VF's PF, or of the function to which a subfunction belongs."""
         device = f"{self._sys}/class/net/{name}/device"
-        found: list[str] = []
+        names: list[str] = []
         for folder in (f"{device}/physfn/net", f"{os.path.realpath(device)}/../net"):
             try:
-                found += os.listdir(folder)
+                names += os.listdir(folder)
             except OSError:
                 continue
-        return found
+        return names

@@ -164,21 +164,21 @@ class Connection:
 
         `keep` saves memory: a routing table may have a million entries, of which few matter. With `optional`, the
         result is empty if the kernel does not have the table, such as without IPv6."""
-        found: list[tuple[int, bytes]] = []
+        entries: list[tuple[int, bytes]] = []
         try:
             for _unused in range(_MAX_DUMPS):
-                found, consistent = self._exchange(kind, body, REQUEST | DUMP, keep)
+                entries, consistent = self._exchange(kind, body, REQUEST | DUMP, keep)
                 if consistent:
                     break
         except OSError as error:
             if not optional or error.errno not in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
                 raise
-        return found
+        return entries
 
     def codes(self, kind: int, bodies: t.Sequence[bytes], flags: int) -> list[int]:
         """Send many requests of one kind, several per packet. Returns the error number of each request, 0 for
         success."""
-        found: list[int] = []
+        error_numbers: list[int] = []
         for start in range(0, len(bodies), _MAX_BATCH):
             batch = bodies[start : start + _MAX_BATCH]
             first = self._sequence + 1
@@ -198,8 +198,8 @@ class Connection:
                     if reply_kind == _ERROR and first <= sequence < first + len(batch):
                         replies[sequence] = -struct.unpack_from("=i", data, offset + 16)[0]
                     offset += (length + 3) & ~3
-            found += [replies[first + number] for number in range(len(batch))]
-        return found
+            error_numbers += [replies[first + number] for number in range(len(batch))]
+        return error_numbers
 
     def _exchange(
         self, kind: int, body: bytes, flags: int, keep: t.Callable[[bytes], bool] | None = None

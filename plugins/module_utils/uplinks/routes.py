@@ -68,14 +68,14 @@ class Query:
 
 def owners(kernel: netlink.Connection) -> dict[Address, tuple[int, ...]]:
     """All addresses of the connection's namespace, each with the indexes of the links that have it. Raises OSError."""
-    found: dict[Address, tuple[int, ...]] = {}
+    links_by_address: dict[Address, tuple[int, ...]] = {}
     for _unused, body in kernel.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         raw = netlink.attributes(body, _IFADDR.size)
         value = raw.get(_IFA_LOCAL) or raw.get(_IFA_ADDRESS, b"")
         if len(value) in (4, 16):
             address = ipaddress.ip_address(value)
-            found[address] = (*found.get(address, ()), _IFADDR.unpack_from(body)[4])
-    return found
+            links_by_address[address] = (*links_by_address.get(address, ()), _IFADDR.unpack_from(body)[4])
+    return links_by_address
 
 
 class Routes:
@@ -87,7 +87,7 @@ class Routes:
 
     def defaults(self) -> list[Default]:
         """The default routes of all tables, including very short prefixes. Raises OSError."""
-        found = []
+        default_routes = []
         for kind in (socket.AF_INET, socket.AF_INET6):
             for body in self._dumped(kind, lambda message: message[1] <= MAX_DEFAULT_PREFIX):  # rtm_dst_len
                 _unused, bits, _unused, _unused, table, protocol, _unused, _unused, _unused = _RT.unpack_from(body)
@@ -96,7 +96,7 @@ class Routes:
                 network = _network(raw.get(_DST, b""), bits, is_ipv6)
                 if network.is_multicast or not network.overlaps(_EVERYWHERE[is_ipv6]):
                     continue
-                found.append(
+                default_routes.append(
                     Default(
                         destination=str(network) if bits else "",
                         table=netlink.number(raw[_TABLE]) if _TABLE in raw else table,
@@ -106,7 +106,7 @@ class Routes:
                         links=tuple(self._links(raw)),
                     )
                 )
-        return found
+        return default_routes
 
     def routed(self) -> set[int]:
         """All links with a unicast route, apart from link-local and multicast routes, which every interface has. Raises
@@ -174,13 +174,13 @@ class Routes:
 
     def _links(self, raw: netlink.Attributes) -> list[int]:
         """The indexes of the links of a route's next hops."""
-        found = [netlink.number(raw[_OIF])] if _OIF in raw else []
-        found += _hops(raw.get(_MULTIPATH, b""))
-        if not found and _NH_ID in raw:  # only the ID: nexthop_compat_mode is off
+        indexes = [netlink.number(raw[_OIF])] if _OIF in raw else []
+        indexes += _hops(raw.get(_MULTIPATH, b""))
+        if not indexes and _NH_ID in raw:  # only the ID: nexthop_compat_mode is off
             if self._objects is None:
                 self._objects = _next_hops(self._kernel)
-            found = self._objects.get(netlink.number(raw[_NH_ID]), [])
-        return found
+            indexes = self._objects.get(netlink.number(raw[_NH_ID]), [])
+        return indexes
 
 
 _EVERYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("2000::/3"))

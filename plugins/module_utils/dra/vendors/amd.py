@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...topology.facts import NodeFacts
+from ...topology.facts import FunctionFacts, NodeFacts
 from ..kube.objects import Object
 from .filters import at_least, number, text, version
 from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Gate, Kind, Published, Term
@@ -78,7 +78,7 @@ def _partition_modes(whole: Offer, index: int, driver: DriverKnowledge, counters
     """
     counter_set = f"gpu-{index}-mutex"
     counters_of_mode = {"partition-mode": {"value": "1"}}
-    found = []
+    modes = []
     for compute, memory, count in _MODES:
         attributes = {
             **whole.device["attributes"],
@@ -97,8 +97,21 @@ def _partition_modes(whole: Offer, index: int, driver: DriverKnowledge, counters
         }
         sets: tuple[Object, ...] = ({"name": counter_set, "counters": counters_of_mode},) if counters else ()
         unknown = whole.unknown - {driver.qualified("partitionProfile")}
-        found.append(replace(whole, device=device, counter_sets=sets, unknown=unknown, possible=True))
-    return found
+        modes.append(replace(whole, device=device, counter_sets=sets, unknown=unknown, possible=True))
+    return modes
+
+
+def _product_name(model: str) -> str:
+    """The name in the form that the driver publishes: `AMD_Instinct_MI300X_OAM` (pkg/amdgpu/amdgpu.go)."""
+    return model.replace(" ", "_").replace("(", "").replace(")", "")
+
+
+def _numa_node(function: FunctionFacts) -> int:
+    """The NUMA node that the driver publishes: the kernel's, also if the site states another one. The kernel reports no
+    NUMA node as -1."""
+    stated = function["numa_source"] not in ("kernel", "import")
+    numa_node = function["kubernetes"].get("numaNode") if stated else function["numa_node"]
+    return -1 if numa_node is None else numa_node
 
 
 def _vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[Offer]:
@@ -113,7 +126,7 @@ def _vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[
         builder.put("type", "vfio")
         builder.put("pciAddr", function["address"])
         builder.put("isVF", function["physfn"] is not None)
-        builder.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
+        builder.put("numaNode", _numa_node(function))
         builder.put("vendorID", f"0x{function['vendor_id']}")
         builder.put("deviceID", f"0x{function['device_id']}" if function["device_id"] else None)
         builder.put("iommuGroup", None if function["iommu_group"] is None else str(function["iommu_group"]))
@@ -132,10 +145,10 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
     for index, gpu, function in gpus_of(facts, driver):
         builder = DeviceBuilder(driver)
         builder.put("type", "amdgpu")
-        builder.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
+        name = _product_name(gpu["model"] or "")
+        builder.put("productName", name, sure=bool(name) and gpu["model"] != function["name"])
         builder.put("deviceID", f"0x{function['device_id']}" if function["device_id"] else None)
-        # the driver also publishes the -1 with which the kernel reports no NUMA node
-        builder.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
+        builder.put("numaNode", _numa_node(function))
         builder.put_standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
         unknown = builder.qualified(
             "driverVersion",

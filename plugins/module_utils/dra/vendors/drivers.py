@@ -171,13 +171,13 @@ def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
     for kind, tables in driver.kinds.items():
         filters = {}
         for name, tests in tables.filters.items():
-            kept = tuple(
+            available = tuple(
                 replace(test, name=driver.qualified(test.name))
                 for test in tests
                 if driver.version_in_range(test.since, test.until) and driver.qualified(test.name) not in lists
             )
-            if kept:
-                filters[name] = kept
+            if available:
+                filters[name] = available
         kinds[kind] = Kind(
             terms=qualified(tables.terms),
             filters=filters,

@@ -55,8 +55,8 @@ def _functions(facts: NodeFacts, driver: DriverKnowledge) -> list[tuple[GpuFacts
     also publishes VFs, which are not among the GPUs of a node's facts."""
     if not driver.version_in_range("0.11.0"):
         return [(gpu, function) for _index, gpu, function in gpus_of(facts, driver) if gpu["kind"] == "gpu"]
-    found = [(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"] if gpu["kind"] == "gpu"]
-    return [(gpu, function) for gpu, function in found if function["vendor_id"] in driver.vendors]
+    gpus = [(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"] if gpu["kind"] == "gpu"]
+    return [(gpu, function) for gpu, function in gpus if function["vendor_id"] in driver.vendors]
 
 
 def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:

@@ -71,14 +71,14 @@ _KNOWLEDGE = DriverKnowledge(
 def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     publication = publish.publication(facts, options["counters"], shares=rules_of(facts) if options["shares"] else ())
     sets = {entry["name"]: entry for entry in publication.counter_sets}
-    found = []
+    result = []
     for device in publication.devices:
         address = publication.addresses[device["name"]]
         in_pod = publish.device_name(address) in publication.away
         unknown = _INTERFACE_ATTRIBUTES if in_pod else frozenset()
         standard = unknown_standard_attributes(facts["functions"][address], facts)
         consumed = tuple(sets[used["counterSet"]] for used in device.get("consumesCounters", ()))
-        found.append(
+        result.append(
             Offer(
                 *(driver.name, node, node, device),
                 address=address,
@@ -86,7 +86,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
                 unknown=frozenset(standard) | {driver.qualified(name) for name in unknown},
             )
         )
-    return found + (_absent_nic_shares(node, facts, driver, publication) if options["shares"] else [])
+    return result + (_absent_nic_shares(node, facts, driver, publication) if options["shares"] else [])
 
 
 _INTERFACE_ATTRIBUTES = frozenset(publish.INTERFACE_ATTRIBUTES)
@@ -99,7 +99,7 @@ def _absent_nic_shares(
     capacity."""
     rules = rules_of(facts)
     bases = {device["name"]: device for device in publication.devices}
-    found = []
+    result = []
     for nic in facts["nics"] if rules else ():
         name = publish.device_name(nic["address"])
         rule = rule_for(rules, values_of(nic, facts))
@@ -108,7 +108,7 @@ def _absent_nic_shares(
         device = share_device(bases[name], rule, rule.minimum + rule.step, 1)
         del device["capacity"]
         unknown = {driver.qualified(attribute) for attribute in (*_INTERFACE_ATTRIBUTES, "vfs")}
-        found.append(
+        result.append(
             Offer(
                 *(driver.name, node, node, device),
                 address=nic["address"],
@@ -116,7 +116,7 @@ def _absent_nic_shares(
                 possible=True,
             )
         )
-    return found
+    return result
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -136,12 +136,12 @@ def numa_list(facts: NodeFacts, number: int) -> list[int]:
 
 def gpus_of(facts: NodeFacts, driver: DriverKnowledge) -> list[tuple[int, GpuFacts, FunctionFacts]]:
     """The driver's GPUs: number, GPU and PCI function. GPUs that are passed through to a VM (vfio-pci) are left out."""
-    found: list[tuple[int, GpuFacts, FunctionFacts]] = []
+    gpus: list[tuple[int, GpuFacts, FunctionFacts]] = []
     for gpu in facts["gpus"]:
         function = facts["functions"][gpu["address"]]
         if function["vendor_id"] in driver.vendors and gpu["driver"] != "vfio-pci":
-            found.append((len(found), gpu, function))
-    return found
+            gpus.append((len(gpus), gpu, function))
+    return gpus
 
 
 def unknown_standard_attributes(function: FunctionFacts, facts: NodeFacts) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ class Server:
     of DeviceTaintRules.
 
     `rules` are DeviceTaintRules of any version. Those with CEL selectors or a class, which exist in 1.34 only, are not
-    applied. `keeps_counters` says whether the server stores counters, `shares` whether our driver publishes devices for shares
-    of NICs. Raises ValueError for an unknown release.
+    applied. `keeps_counters` says whether the server stores counters, `shares` whether our driver publishes devices for
+    shares of NICs. Raises ValueError for an unknown release.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Server:
 
     def without_dropped(self, obj: Object) -> Object:
         """A v1 object without the fields that the server drops."""
-        kept = json.loads(json.dumps(obj))
-        features.drop_disabled(kept, self.minor, self.gates)
-        return t.cast("Object", kept)
+        stored = json.loads(json.dumps(obj))
+        features.drop_disabled(stored, self.minor, self.gates)
+        return t.cast("Object", stored)
 
     @property
     def constraints(self) -> tuple[str, ...]:

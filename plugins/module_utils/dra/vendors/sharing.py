@@ -57,12 +57,12 @@ class Engine:
 
     def describe(self, parts: t.Iterable[str]) -> str:
         """Text about what enforces each part, and how idle capacity is used."""
-        found = [
+        descriptions = [
             f"{part} enforced by {self.enforced[part]}" if part in self.enforced else f"{part} only counted"
             for part in self.supported_parts
             if part in parts
         ]
-        return f"{self.name}: {', '.join(found)}; idle capacity: {self.idle_capacity}"
+        return f"{self.name}: {', '.join(descriptions)}; idle capacity: {self.idle_capacity}"
 
 
 ENGINES = (

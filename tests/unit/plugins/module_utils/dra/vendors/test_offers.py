@@ -393,6 +393,38 @@ def test_a_driver_publishes_only_gpus_of_its_vendor() -> None:
     assert isinstance(values(amd[0])["numaNode"], int) and NUMA_NODE not in values(amd[0])
 
 
+@pytest.mark.parametrize(
+    ("model", "published"),
+    [
+        ("AMD Instinct MI300X OAM", "AMD_Instinct_MI300X_OAM"),
+        ("AMD Radeon (TM) Pro W7900", "AMD_Radeon_TM_Pro_W7900"),
+        (None, None),
+    ],
+)
+def test_amds_driver_publishes_names_of_products_without_blanks(model: str | None, published: str | None) -> None:
+    node = facts("mi300x")
+    node["gpus"][0]["model"] = model
+    found = offers("node-1", node, {"gpu.amd.com": ALL["gpu.amd.com"]})
+    whole = next(offer for offer in found if offer.address == node["gpus"][0]["address"])
+    assert values(whole).get("productName") == published
+    assert ("gpu.amd.com/productName" in whole.unknown) == (published is None)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "source", "published"), [(1, "override", 1), (None, "override", -1), (None, "local_cpus", -1)]
+)
+def test_amds_driver_publishes_the_numa_node_of_the_kernel(kernel: int | None, source: str, published: int) -> None:
+    """It knows neither what a site states nor what follows from the local CPUs."""
+    node = facts("mi300x")
+    gpu = node["gpus"][0]
+    function = node["functions"][gpu["address"]]
+    function.update(numa_node=0, numa_source=source)
+    gpu["numa_node"] = 0
+    function["kubernetes"] = {} if kernel is None else {"numaNode": kernel}
+    found = offers("node-1", node, {"gpu.amd.com": ALL["gpu.amd.com"]})
+    assert {values(offer)["numaNode"] for offer in found if offer.address == gpu["address"]} == {published}
+
+
 def test_cpus_are_grouped_by_numa_node_socket_or_machine() -> None:
     numa = certain_offers("epyc-nps4", "dra.cpu")
     assert [offer.device["name"] for offer in numa] == [f"cpudevnuma{i:03}" for i in range(8)]
