@@ -42,17 +42,28 @@ _KNOWLEDGE = DriverKnowledge(
     },
 )
 
+#: The models that the driver publishes, by PCI device ID (pkg/gaudi/device/device.go).
+_MODELS = {
+    **dict.fromkeys(("1000", "1001", "1010", "1011"), "Gaudi"),
+    "1020": "Gaudi2",
+    **dict.fromkeys(("1030", "1060", "1061", "1062", "1063"), "Gaudi3"),
+}
+
 
 def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
-    for _index, gpu, function in gpus_of(facts, driver):
+    for _index, _gpu, function in gpus_of(facts, driver):
         builder = DeviceBuilder(driver)
-        builder.put("model", gpu["model"], sure=False)
+        builder.put("model", _MODELS.get(function["device_id"] or ""), sure=False)
         if driver.publishes_alignment(PCIE_ROOT):
             builder.put_standard(function["kubernetes"], PCIE_ROOT)
         serial = driver.filter("gpu", "uuid")
         standard = unknown_standard_attributes(function, facts)
-        unknown = builder.qualified(*(["serial"] if serial else []), "healthy", *standard)
+        unknown = builder.qualified(
+            *(["serial"] if serial else []),
+            *([] if "model" in builder.attributes else ["model"]),
+            *("healthy", *standard),
+        )
         name = publish.device_name(function["address"])[4:]
         name += f"-0x{function['device_id']}" if function["device_id"] else ""
         result.append(builder.offer(node, name, unknown, function["address"]))

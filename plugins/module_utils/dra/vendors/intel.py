@@ -46,6 +46,15 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
+#: The models that the driver publishes, by PCI device ID (pkg/gpu/device/models.go), without client GPUs.
+_MODELS = {
+    **dict.fromkeys(("0b69", "0bd0", "0bd5"), "Max 1550"),
+    "0bd6": "Max 1450",
+    **dict.fromkeys(("0bd9", "0bda", "0bdb"), "Max 1100"),
+    "56c0": "Flex 170",
+    "56c1": "Flex 140",
+}
+
 #: The taint of a GPU that is not bound to a kernel driver.
 _UNBOUND_TAINT = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
 
@@ -63,7 +72,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
     result = []
     for gpu, function in _functions(facts, driver):
         builder = DeviceBuilder(driver)
-        builder.put("model", gpu["model"], sure=False)
+        builder.put("model", _MODELS.get(function["device_id"] or ""), sure=False)
         builder.put("driver", gpu["driver"])
         builder.put("sriov", bool((function["sriov"] or {}).get("total_vfs")))
         builder.put("pciId", f"0x{function['device_id']}" if function["device_id"] else None)
@@ -76,7 +85,9 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
         if driver.version_in_range("0.11.0"):
             builder.put("type", "gpu")
         unknown = builder.qualified(
-            "family", "health", "memory", "millicores", *unknown_standard_attributes(function, facts)
+            *("family", "health", "memory", "millicores"),
+            *([] if "model" in builder.attributes else ["model"]),
+            *unknown_standard_attributes(function, facts),
         )
         name = f"{function['address']}-{builder.attributes.get('pciId', {}).get('string', '')}"
         name = name.replace(":", "-").replace(".", "-").rstrip("-")

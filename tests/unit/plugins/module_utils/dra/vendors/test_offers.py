@@ -411,6 +411,27 @@ def test_amds_driver_publishes_names_of_products_without_blanks(model: str | Non
 
 
 @pytest.mark.parametrize(
+    ("driver", "vendor_id", "device_id", "published"),
+    [
+        ("gaudi.intel.com", "1da3", "1020", "Gaudi2"),
+        ("gaudi.intel.com", "1da3", "ffff", None),
+        ("gpu.intel.com", "8086", "0bd5", "Max 1550"),
+        ("gpu.intel.com", "8086", "ffff", None),
+    ],
+)
+def test_intels_drivers_publish_models_from_their_own_tables(
+    driver: str, vendor_id: str, device_id: str, published: str | None
+) -> None:
+    """The names in the PCI ID database differ: Gaudi 2, Data Center GPU Max 1550."""
+    node = facts("hgx-h100")
+    for gpu in node["gpus"]:
+        node["functions"][gpu["address"]].update(vendor_id=vendor_id, device_id=device_id)
+    for offer in offers("node-1", node, {driver: ALL[driver]}):
+        assert values(offer).get("model") == published
+        assert f"{driver}/model" in (offer.assumed if published else offer.unknown)
+
+
+@pytest.mark.parametrize(
     ("kernel", "source", "published"), [(1, "override", 1), (None, "override", -1), (None, "local_cpus", -1)]
 )
 def test_amds_driver_publishes_the_numa_node_of_the_kernel(kernel: int | None, source: str, published: int) -> None:
