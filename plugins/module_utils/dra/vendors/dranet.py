@@ -12,7 +12,7 @@ import re
 import typing as t
 from dataclasses import replace
 
-from ...topology import publish
+from ...topology import ids, publish
 from ...topology.facts import FunctionFacts, InterfaceFacts, NicFacts, NodeFacts
 from ..kube import limits
 from .filters import flag, number, text
@@ -141,7 +141,9 @@ def _of_function(
         if nic
         else [device["name"] for device in facts["rdma_devices"] if device["address"] == address]
     )
-    model = nic["model"] if nic else function["name"]
+    # DRANET publishes the name in the PCI ID database, which does not contain the vendor: MT2910 Family [ConnectX-7]
+    model = ids.DEVICES.get((function["vendor_id"] or "", function["device_id"] or ""))
+    model = model or (nic["model"] if nic else function["name"])
     builder = DeviceBuilder(driver)
     builder.put("dra.net/pciAddress", address)
     builder.put("dra.net/pciDevice", model, sure=False)

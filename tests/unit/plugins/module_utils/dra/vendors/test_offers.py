@@ -509,6 +509,11 @@ def test_dranet_withholds_nics_only_by_the_default_route_and_the_pci_class() -> 
     assert not any("dra.net/rdmaDevice" in values(offer) for offer in dranet_offers(facts("hgx-h100")))
 
 
+def test_dranet_publishes_names_of_devices_without_the_vendor() -> None:
+    models = [values(offer).get("dra.net/pciDevice") for offer in dranet_offers(facts("hgx-h100"))]
+    assert models.count("ConnectX-7") == 10 and not any("NVIDIA" in model for model in models if model)
+
+
 def test_dranet_publishes_interfaces_without_a_pci_function() -> None:
     node = facts("hgx-h100")
     bond = next(interface for interface in node["interfaces"] if interface["kind"] == "bond")
