@@ -152,7 +152,7 @@ class PciReader:
         self._has_iommu_groups = bool(reader.entered("/sys/kernel/iommu_groups"))
         self._above: dict[str, tuple[str | None, list[str]]] = {}
         self._slots: dict[str, str] = {}
-        self._vf_numbers: dict[str, int] = {}
+        self._vf_numbers: dict[tuple[str, str], int] = {}  # by the addresses of PF and VF
         self._identities: dict[str, tuple[str, str, str, str, str]] = {}  # by the lines of uevent that contain them
         self._carriers = network_carriers(reader)
         self._speeds: dict[str, float | None] = {}
@@ -189,9 +189,9 @@ class PciReader:
             if pf is not None and (pf.physfn or _contradict(vf, pf)):
                 self._reader.report(f"{DEVICES}/{vf.address}/physfn", f"leads to {vf.physfn}, which cannot be its PF")
                 vf.physfn = None
-        for address, number in self._vf_numbers.items():
-            if address in functions and functions[address].physfn:
-                functions[address].vf_number = number
+        for (pf_address, vf_address), number in self._vf_numbers.items():
+            if vf_address in functions and functions[vf_address].physfn == pf_address:
+                functions[vf_address].vf_number = number
 
     def _function(self, address: str, target: str | None) -> PciFunction:
         with self._reader.folder(target or f"{DEVICES}/{address}") as folder:
@@ -492,5 +492,5 @@ class PciReader:
                 address = self._link_target(folder, name)
                 if address:
                     sriov.vfs.append(address)
-                    self._vf_numbers[address] = int(name[6:])
+                    self._vf_numbers[folder.name, address] = int(name[6:])
         return sriov

@@ -27,7 +27,7 @@ from .knowledge import (
     Term,
 )
 
-_ATTRIBUTE_NAME = re.compile(r"^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}$")
+_ATTRIBUTE_NAME = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z_][A-Za-z0-9_]{0,31}")
 
 
 class SiteKnowledge:
@@ -56,7 +56,7 @@ class SiteKnowledge:
         return []
 
     def _name(self, value: object, path: str) -> str:
-        if isinstance(value, str) and _ATTRIBUTE_NAME.match(value):
+        if isinstance(value, str) and _ATTRIBUTE_NAME.fullmatch(value):
             return value
         self._wrong(path, f"{value!r} is not an attribute name", "write ID or DOMAIN/ID")
         return "unknown"
@@ -87,7 +87,7 @@ class SiteKnowledge:
         if "vendors" in data:
             vendors = tuple(str(item).lower() for item in self._list(data["vendors"], f"{self.path}.vendors"))
             for index, vendor in enumerate(vendors):
-                if not re.match(r"^[0-9a-f]{4}$", vendor):
+                if not re.fullmatch(r"[0-9a-f]{4}", vendor):
                     self._wrong(f"{self.path}.vendors[{index}]", "must be a PCI vendor ID of four hexadecimal digits")
         return replace(
             driver,

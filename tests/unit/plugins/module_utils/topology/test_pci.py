@@ -373,6 +373,15 @@ def test_vf_numbers_come_from_the_names_of_the_links(tree):
     assert topology.source.unreadable == [f"/{tree.folder(pf)}/virtfn0: not a symbolic link"]
 
 
+def test_a_vf_has_the_number_that_its_own_pf_gives_it(tree):
+    pf = tree.pci(PATH, NIC)
+    other = tree.pci(f"{PATH[:-1]}1", NIC, sriov_totalvfs=8)
+    vf = "pci0000:17/0000:17:01.0/0000:18:00.2"
+    tree.vf(pf, 3, vf, NIC_VF)
+    tree.link(f"{tree.folder(other)}/virtfn5", f"sys/devices/{vf}")
+    assert tree.probe().functions["0000:18:00.2"].vf_number == 3
+
+
 @pytest.mark.parametrize("target", ["virtfn0", "../0000:18:00.2/away"])
 def test_a_vf_link_that_leads_to_no_function_is_reported(tree, target):
     pf = tree.pci(PATH, NIC, sriov_totalvfs=8)

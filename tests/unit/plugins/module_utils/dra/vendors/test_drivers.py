@@ -215,6 +215,13 @@ def test_a_driver_name_must_match_as_a_whole() -> None:
     assert problem_paths("acme.example.com\n", described) == ["dra_claims_drivers.acme.example.com\n"]
 
 
+def test_an_attribute_name_and_a_vendor_must_match_as_a_whole() -> None:
+    description = {"align": {"pcie_root": ["root\n"]}, "vendors": ["10de\n"]}
+    paths = ["knowledge.align.pcie_root[0]", "knowledge.vendors[0]"]
+    found = problem_paths("acme.example.com", {"knowledge": description})
+    assert found == [f"dra_claims_drivers.acme.example.com.{path}" for path in paths]
+
+
 def test_the_error_for_a_misspelled_driver_suggests_the_right_name() -> None:
     with pytest.raises(Problems) as caught:
         knowledge("gpu.nvidia.co", {"version": "0.5.0"})
