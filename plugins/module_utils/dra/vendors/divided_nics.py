@@ -91,13 +91,14 @@ def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], s
         for problem in problems:
             nodes_by_problem.setdefault((problem.path, problem.message, problem.rule, problem.fix), []).append(node)
     return [
-        Problem(path, f"{message} (node {_name_list(names)})", rule, fix)
+        Problem(path, f"{message} ({_node_list(names)})", rule, fix)
         for (path, message, rule, fix), names in nodes_by_problem.items()
     ], unreadable
 
 
-def _name_list(names: t.Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _node_list(names: t.Sequence[str]) -> str:
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{'node' if len(names) == 1 else 'nodes'} {listed}"
 
 
 def _ineffective_rules(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Problem]:
