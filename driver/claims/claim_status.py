@@ -37,7 +37,8 @@ SETTLE_SECONDS = 0.5
 #: checks.
 BUSY_SECONDS, BUSY_POLL_SECONDS = 5.0, 0.1
 #: HTTP statuses while the server is busy or starting, the claim is changed by others, or the token is being renewed.
-_TEMPORARY_STATUSES = (401, 409, 429, 500, 502, 503, 504)
+#: 404 means that the server does not serve claims now: for a missing claim, `set_claim_devices` does not raise.
+_TEMPORARY_STATUSES = (401, 404, 409, 429, 500, 502, 503, 504)
 #: Maximum number of claims that are remembered as rejected.
 _MAX_REJECTED = 1000
 #: Seconds between two attempts after errors.
@@ -298,9 +299,6 @@ class Writer:
         if error.status in _TEMPORARY_STATUSES:
             self._log_retry(claim, error)
             return True
-        if error.status == HTTPStatus.NOT_FOUND:
-            log.info("the claim's status is not written, because the claim no longer exists: %s", error.message)
-            return False
         self._count_error()
         if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and _ALLOCATION_FIELD in error.message and pending.devices:
             self._rejected[claim.uid] = None

@@ -18,6 +18,9 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import claims_node
 from ansible_collections.lanewise.dra.tests.driver.claims_node import ClaimsNode, Sandbox
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import FakeCluster
+from lanewise_driver.api.client import NOT_SERVED, ApiError
+from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import DriverError, KernelError, Refused
 from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.records import ATTACHED, ATTACHING
@@ -213,4 +216,28 @@ def test_the_status_is_written_when_the_server_is_back(node: ClaimsNode, sandbox
     next_service.unprepare(node.claims["one"])
     assert writer.wait(10)
     assert conditions(node, "one") == {}
+    writer.stop()
+
+
+def test_a_status_is_kept_while_the_server_does_not_serve_claims(caplog: pytest.LogCaptureFixture) -> None:
+    """An API server that is replaced may not serve the version of resource.k8s.io for a while. The claim still exists
+    then, unlike after a 404 for the claim itself."""
+
+    class ChangingCluster(FakeCluster):
+        served = False
+
+        def set_claim_devices(self, namespace: str, name: str, uid: str, devices: t.Sequence[t.Any]) -> bool:
+            if not self.served:
+                raise ApiError(404, NOT_SERVED, "GET /apis/resource.k8s.io/v1: 404 page not found")
+            return super().set_claim_devices(namespace, name, uid, devices)
+
+    cluster = ChangingCluster()
+    writer = Writer(cluster, settle=0)
+    writer.start()
+    ended = threading.Event()
+    writer.put(ClaimRef("default", "one", "0000-one"), [{"device": "nic0"}], ended.set)
+    until(lambda: "404 page not found" in caplog.text, 10)
+    assert not ended.is_set()
+    cluster.served = True
+    assert ended.wait(10) and cluster.statuses == {"one": [{"device": "nic0"}]}
     writer.stop()
