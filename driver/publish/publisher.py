@@ -23,7 +23,7 @@ from ..api.client import NOT_SERVED, ApiError
 from ..api.cluster import Cluster, node_addresses
 from ..api.features import Features
 from ..base import logs, trace
-from ..base.errors import DriverError
+from ..base.errors import DriverError, Unreachable
 from ..base.objects import Object
 from ..base.settings import SettingsFile
 from ..dra.kube import comparison
@@ -50,6 +50,8 @@ STOP_SECONDS = 3.0
 _POLL_SECONDS = 1.0
 #: The pause after a first failure, and the maximum pause after further failures.
 _MIN_DELAY_SECONDS, _MAX_DELAY_SECONDS = 0.2, 30.0
+#: A watch that ends earlier than this without an event has failed, as in Kubernetes' own clients.
+_MIN_WATCH_SECONDS = 1.0
 #: The time after which the API server's features are determined again.
 _FEATURES_SECONDS = 3600.0
 
@@ -271,15 +273,18 @@ class Publisher:
                 if not since:
                     _slices, since = self._cluster.slices()
                     self.wake("the watch of slices begins")
+                began, received = time.monotonic(), False
                 for kind, item in self._cluster.watch_slices(since):
                     if self._stopping:
                         return
-                    since = item["metadata"]["resourceVersion"]
+                    received, since = True, item["metadata"]["resourceVersion"]
                     delay = _MIN_DELAY_SECONDS
                     if kind == "DELETED":
                         self._node = None  # slices are deleted with their Node, and a new Node of this name may exist
                     if kind != "BOOKMARK" and not self._is_own_write(kind, item):
                         self.wake(f"slice {item['metadata']['name']}: {kind.lower()}")
+                if not received and time.monotonic() - began < _MIN_WATCH_SECONDS:
+                    raise Unreachable("the watch of slices ended at once")
             except Exception as error:  # noqa: BLE001  # the watch starts again after a pause
                 since = ""
                 if not isinstance(error, DriverError):

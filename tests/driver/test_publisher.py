@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import typing as t
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from lanewise_driver.api.access import Access, AccessError, in_cluster
 from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.api.token import TokenRenewer
 from lanewise_driver.base.errors import Unreachable
+from lanewise_driver.base.objects import Object
 from lanewise_driver.base.settings import SettingsFile
 from lanewise_driver.kernel.monitor import _uevent
 from lanewise_driver.publish.inventory import Inventory
@@ -73,6 +75,26 @@ def test_a_server_that_never_answers_does_not_delay_a_stop(tmp_path: Path) -> No
         publisher.stop()
         renewal.stop()
         assert time.monotonic() - began < 12  # each waits 3 s for its thread; the rest is for a busy machine
+
+
+def test_watches_that_end_at_once_are_repeated_with_pauses(tmp_path: Path) -> None:
+    watches: list[float] = []
+
+    class ClosingCluster(Cluster):
+        def slices(self) -> tuple[list[Object], str]:
+            return [], "1"
+
+        def watch_slices(self, since: str) -> t.Iterator[tuple[str, Object]]:
+            watches.append(time.monotonic())
+            return iter(())
+
+    settings = SettingsFile(tmp_path / "driver.yml")
+    inventory = Inventory(lambda: settings.current, lambda: (), str(build("azure-vm", tmp_path / "machine")))
+    publisher = Publisher(ClosingCluster(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 0), inventory, settings)
+    publisher.start()
+    until(lambda: len(watches) >= 3, 30)
+    publisher.stop()
+    assert watches[2] - watches[0] >= 0.4  # the pauses are 0.2 s and 0.4 s, both at least 0.8 times as long
 
 
 def test_requests_to_an_unreachable_server_are_retried_for_a_limited_time() -> None:
