@@ -79,7 +79,7 @@ def _problems(
             yield f"{device.interface} of rail {rail} does not have {rail_address['address']}"
             continue
         destination = _other_address(rail_address)
-        for source in (interface.ip, None):
+        for source in (interface.ip, None) if destination != interface.ip else ():
             used = kernel.outgoing_links_exact(destination, source)
             expected = {index} if source else _rail_interfaces(rail_address, same_pod, indexes)
             if not used or used - expected:
@@ -100,10 +100,11 @@ def _interface_names(indexes: t.Iterable[int], names: t.Mapping[int, str]) -> st
 
 
 def _other_address(rail_address: rails.RailAddress) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address of the pool that the interface does not have."""
+    """An address of the pool that the interface does not have; its own if the pool has no other one. The last address
+    of an IPv4 pool is chosen only if the pool has two, because otherwise it is the broadcast address."""
     own, pool = ipaddress.ip_interface(rail_address["address"]).ip, ipaddress.ip_network(rail_address["pool"])
-    positions = [position for position in (-2, -3, 0) if -pool.num_addresses <= position]
-    return next((pool[position] for position in positions if pool[position] != own), pool[0])
+    positions = [position for position in (-2, -3, -1) if -pool.num_addresses <= position]
+    return next((pool[position] for position in positions if pool[position] != own), own)
 
 
 def _rail_interfaces(

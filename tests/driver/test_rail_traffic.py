@@ -220,6 +220,22 @@ def test_the_check_names_the_rail_whose_routes_are_broken(command: str, rail: in
     test()
 
 
+@pytest.mark.parametrize(
+    ("address", "pool", "other"),
+    [
+        ("10.100.0.7/16", "10.100.0.0/16", "10.100.255.254"),
+        ("10.100.0.2/30", "10.100.0.0/30", "10.100.0.1"),
+        ("10.100.0.0/31", "10.100.0.0/31", "10.100.0.1"),
+        ("10.100.0.1/31", "10.100.0.0/31", "10.100.0.0"),
+        ("fd00::/127", "fd00::/127", "fd00::1"),
+        ("10.100.0.0/32", "10.100.0.0/32", "10.100.0.0"),
+    ],
+)
+def test_the_check_sends_to_another_address_of_the_pool(address: str, pool: str, other: str) -> None:
+    rail_address: rails.RailAddress = {"address": address, "pool": pool, "table": 0, "reach": "rail"}
+    assert str(rail_check._other_address(rail_address)) == other
+
+
 def test_the_check_counts_the_addresses_in_use_by_range() -> None:
     ranges = ranges_by_node()["a"]
     known = Device("nic", {"name": "nic"})
