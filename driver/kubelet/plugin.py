@@ -154,10 +154,13 @@ class Plugin:
                 log.warning("the driver's sockets for kubelet were removed: listening again")
                 self.metrics.error("plugin")
                 self._close(1)
+                # before listening: kubelet may register the driver immediately
+                self._report(False, "its sockets were removed, and kubelet has not contacted it since it listens again")
                 self.paths.make()
                 self._listen()
             except (DriverError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
                 log.error("cannot listen for kubelet: %s", error)
+                self._report(False, f"it cannot listen for kubelet: {error}")
 
     def _report(self, registered: bool, failure: str = "") -> None:
         self._registered, self._failure = registered, failure

@@ -303,6 +303,8 @@ def test_deleted_sockets_are_created_again(
         return all(path.exists() for path in sockets) and before != [path.stat().st_ino for path in sockets]
 
     until(exist_again)
+    reason = "its sockets were removed, and kubelet has not contacted it since it listens again"
+    assert plugin.registration_problem == reason
     gc.collect()
     with Kubelet(plugin.registration_socket, protocol.pool) as kubelet:
         endpoint = kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint
