@@ -216,7 +216,7 @@ class Publisher:
 
     def _publish(self, reason: str) -> slices.Plan:
         node = self._node
-        if node is None:
+        if node is None or not self._inventory.node_addresses:  # a cloud provider may add the addresses later
             node = self._node = self._cluster.node_object()
             self._inventory.node_addresses = node_addresses(node)
         self._inventory.api_addresses = self._cluster.api_addresses() or self._inventory.api_addresses

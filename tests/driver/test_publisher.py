@@ -26,6 +26,7 @@ from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from lanewise_driver.api.access import Access, AccessError, in_cluster
 from lanewise_driver.api.cluster import Cluster
+from lanewise_driver.api.features import Features
 from lanewise_driver.api.token import TokenRenewer
 from lanewise_driver.base.errors import Unreachable
 from lanewise_driver.base.objects import Object
@@ -75,6 +76,37 @@ def test_a_server_that_never_answers_does_not_delay_a_stop(tmp_path: Path) -> No
         publisher.stop()
         renewal.stop()
         assert time.monotonic() - began < 12  # each waits 3 s for its thread; the rest is for a busy machine
+
+
+def test_the_node_is_read_again_until_it_has_an_address(tmp_path: Path) -> None:
+    """With an external cloud provider, a Node gets its addresses some time after kubelet has created it."""
+    node: Object = {"metadata": {"name": "worker-1", "uid": "1"}, "status": {}}
+    reads = []
+
+    class NewNode(Cluster):
+        def node_object(self) -> Object:
+            reads.append(dict(node["status"]))
+            return node
+
+        def features(self) -> Features:
+            return Features()
+
+        def slices(self) -> tuple[list[Object], str]:
+            return [], "1"
+
+        def create_slice(self, desired: Object, dry_run: bool = False) -> Object:
+            return {**desired, "metadata": {**desired["metadata"], "resourceVersion": "1"}}
+
+    settings = SettingsFile(tmp_path / "driver.yml")
+    inventory = Inventory(lambda: settings.current, lambda: (), str(build("azure-vm", tmp_path / "machine")))
+    publisher = Publisher(NewNode(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 0), inventory, settings)
+    publisher.publish("start")
+    assert inventory.node_addresses == ()
+    node["status"] = {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}
+    publisher.publish("resync")
+    assert [str(address) for address in inventory.node_addresses] == ["192.0.2.7"]
+    publisher.publish("resync")
+    assert len(reads) == 2
 
 
 def test_watches_that_end_at_once_are_repeated_with_pauses(tmp_path: Path) -> None:
