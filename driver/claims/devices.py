@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import typing as t
 
 from ..base import logs
 from ..base.calls import DeviceHealth
-from ..base.errors import Busy, KernelError
+from ..base.errors import Busy, DriverError
 from ..base.metrics import Metrics
 from ..publish.device import Device
 from ..topology.publish_shares import base_name
@@ -89,16 +88,17 @@ class Devices:
         """Try again to restore the devices that are not in their original state. Returns whether any was restored."""
         restored = False
         for name, entry in self._ledger.unclean.all().items():
-            with contextlib.suppress(Busy):
-                try:
-                    with self._ledger.device_if_free(entry.lock):
-                        if self._may_affect_pod(entry):
-                            continue
-                        siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
-                        restored |= self._ledger.unclean.retry(entry, siblings)
-                except KernelError as error:
-                    message = f"the original state of {name} could still not be restored: {error.message}"
-                    self._errors.report(name, logging.ERROR, message)
+            try:
+                with self._ledger.device_if_free(entry.lock):
+                    if self._may_affect_pod(entry):
+                        continue
+                    siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
+                    restored |= self._ledger.unclean.retry(entry, siblings)
+            except Busy:
+                pass  # an operation has the device
+            except DriverError as error:
+                message = f"the original state of {name} could still not be restored: {error.message}"
+                self._errors.report(name, logging.ERROR, message)
         return restored
 
     def _may_affect_pod(self, entry: UncleanDevice) -> bool:

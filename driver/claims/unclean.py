@@ -12,6 +12,7 @@ file contains the addresses of rails that the claim had, and these are not assig
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -96,6 +97,14 @@ def _read(content: bytes) -> UncleanDevice:
     return UncleanDevice(**{**required, **optional, "known": Device.from_json(value["known"])})
 
 
+def _remove(path: Path) -> None:
+    """Remove a device's file if it exists. Raises DriverError."""
+    try:
+        files.remove(path)
+    except OSError as error:
+        raise DriverError(f"could not remove {path}, so its device stays withheld from pods: {error}") from error
+
+
 class UncleanDevices:
     """The files in a folder. Safe for several processes, if callers hold the device's lock."""
 
@@ -121,7 +130,7 @@ class UncleanDevices:
         older = self._older_entry(device, host, config)
         if not outcome.reasons:
             if older is None:
-                files.remove(path)
+                _remove(path)
             return ""  # `retry` checks whether the existing entry still applies
         reasons = [reason.text for reason in outcome.reasons[:_MAX_REASONS]]
         entry = UncleanDevice(device, outcome.reasons[0].word, reasons, known, host, self._boot, dict(config or {}))
@@ -159,7 +168,8 @@ class UncleanDevices:
         return entry.text
 
     def all(self) -> dict[str, UncleanDevice]:
-        """The entries by device name, including an entry for each file that cannot be read."""
+        """The entries by device name, including an entry for each file that cannot be read. Files of an earlier boot
+        are removed."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -179,7 +189,8 @@ class UncleanDevices:
             if entry.boot == self._boot:
                 entries[device] = entry
             else:
-                files.remove(self._folder / name)
+                with contextlib.suppress(OSError):  # the next call tries again
+                    files.remove(self._folder / name)
         return entries
 
     def by_nic(self) -> dict[str, UncleanDevice]:
@@ -204,7 +215,7 @@ class UncleanDevices:
     def retry(self, entry: UncleanDevice, siblings: Siblings | None = None) -> bool:
         """Try to restore a device. No claim may hold the device, but claims may have children of it (`siblings`).
         Returns whether its state is restored. Does not try, and returns False, if the last attempt was less than
-        _INTERVAL seconds ago or if the file could not be read. Raises KernelError."""
+        _INTERVAL seconds ago or if the file could not be read. Raises DriverError."""
         now = time.monotonic()
         if entry.known is None or entry.host is None or now - self._tried.get(entry.device, -_INTERVAL) < _INTERVAL:
             return False
@@ -215,7 +226,7 @@ class UncleanDevices:
         if outcome.reasons:
             self.record_outcome(entry.device, entry.known, entry.host, outcome, entry.config, entry.addresses)
             return False
-        files.remove(self._path(entry.device))
+        _remove(self._path(entry.device))
         log.info("the original state of %s is restored; it is available to pods again", entry.device)
         return True
 

@@ -9,6 +9,7 @@ The driver keeps a file for the device, called its note here, with the reasons a
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -227,6 +228,29 @@ def test_a_nic_is_not_restored_while_a_pod_has_it_or_its_vf_or_share(
         assert restored == [known.identity] and ledger.unclean.all() == {}
         restored.clear()
     assert blocked == blocking
+
+
+def test_a_full_disk_does_not_keep_other_devices_from_being_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    inventory = Inventory(lambda: Settings(node_name="node"), lambda: [])
+    ledger = Ledger(folders.flat(tmp_path), "node", inventory, Writer(FakeCluster()))
+    still_changed = Outcome(reasons=[Reason("changed", "its MTU")])
+    names = [f"net-wire{number}" for number in range(4)]
+    for name in names:
+        ledger.unclean.record_outcome(name, Device(name, {"name": name}, interface=name), {}, still_changed)
+
+    def take_back(identity: Identity, *_arguments: object, **_more: object) -> Outcome:
+        return still_changed if identity.name in names[1:3] else Outcome()
+
+    def replace(path: Path, *_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(unclean.take_back, "take_back", take_back)
+    monkeypatch.setattr(unclean.files, "replace", replace)
+    assert Devices(ledger, inventory, None).retry_unclean()
+    assert sorted(ledger.unclean.all()) == names[1:3]
+    assert "net-wire1 could still not be restored" in caplog.text and "No space left on device" in caplog.text
 
 
 def test_a_tapped_device_is_withheld_from_all_pods(
