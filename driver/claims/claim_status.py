@@ -250,6 +250,8 @@ class Writer:
             if not retry and pending.done:
                 try:
                     pending.done()
+                except DriverError as error:
+                    log.error("%s", error.message)
                 except Exception:
                     log.exception("unexpected error after the last attempt to write a status: a bug in the driver")
             with self._changed:

@@ -135,7 +135,7 @@ class Ledger:
 
     def load(self, uid: str) -> Record | None:
         """A claim's record, updated for this boot. None if there is none, or if it was corrupt and has been renamed.
-        Raises Unreadable for the record of a newer driver, and if the file cannot be read."""
+        Raises Unreadable for the record of a newer driver, and if the file cannot be read or renamed."""
         try:
             record = self.store.load(uid)
         except Unreadable as error:

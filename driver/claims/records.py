@@ -237,8 +237,8 @@ class Record:
 
 
 class Unreadable(DriverError):
-    """A record cannot be used: it was corrupt and has been renamed, or only a newer driver can read it, or reading it
-    failed."""
+    """A record cannot be used: it is corrupt and has been renamed if possible, or only a newer driver can read it, or
+    reading it failed."""
 
 
 def encode(record: Record) -> bytes:
@@ -336,7 +336,11 @@ class Store:
             raise Unreadable(f"{path} cannot be read: {error.strerror}") from error
 
     def _corrupt(self, path: Path, reason: str) -> Unreadable:
-        return Unreadable(f"{path} is corrupt and was renamed to {self._set_aside(path)}: {reason}")
+        try:
+            target = self._set_aside(path)
+        except OSError as error:
+            return Unreadable(f"{path} is corrupt and could not be renamed ({error.strerror}): {reason}")
+        return Unreadable(f"{path} is corrupt and was renamed to {target}: {reason}")
 
     def _record(self, uid: str, content: bytes) -> Record:
         path = self.path(uid)
@@ -354,7 +358,7 @@ class Store:
         return record
 
     def _set_aside(self, path: Path) -> Path:
-        """Rename an unreadable file to an unused name, so that an administrator can examine it."""
+        """Rename an unreadable file to an unused name, so that an administrator can examine it. Raises OSError."""
         number = 0
         while (target := path.with_name(f"{path.name}{_CORRUPT}-{number}")).exists():
             number += 1
@@ -425,12 +429,17 @@ class Store:
             raise DriverError(f"could not write the record of claim {record.uid}: {error}") from error
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's record; an unknown claim is not an error. After a power cut the record may reappear."""
-        files.remove(self.path(uid))
+        """Remove a claim's record; an unknown claim is not an error. After a power cut the record may reappear. Raises
+        DriverError."""
+        path = self.path(uid)
+        try:
+            files.remove(path)
+        except OSError as error:
+            raise DriverError(f"could not remove the record of claim {uid}: {error}") from error
 
     def move_to(self, other: Store, uid: str) -> None:
         """Move a claim's record to another store, which needs no disk space. If the record cannot be moved, it is
-        removed. An unknown claim is not an error."""
+        removed. An unknown claim is not an error. Raises DriverError."""
         try:
             os.replace(self.path(uid), other.path(uid))
         except FileNotFoundError:

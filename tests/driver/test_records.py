@@ -7,6 +7,7 @@ aside."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -279,6 +280,24 @@ def test_entries_that_are_not_regular_files_are_reported_and_do_not_block(tmp_pa
     store.path(f"{UID[:-1]}4").symlink_to("/dev/zero")
     found, unreadable = store.all()
     assert found == [record(1)] and len(unreadable) == 3
+
+
+def test_a_disk_error_is_reported_with_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = Store(tmp_path / "state"), Store(tmp_path / "other")
+    store.save(record(1))
+
+    def fail(*_arguments: object, **_more: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    for remove in (lambda: store.remove(UID), lambda: store.move_to(other, UID)):
+        with pytest.raises(DriverError, match=f"could not remove the record of claim {UID}: .*Read-only file system"):
+            remove()
+    store.path(UID).write_bytes(b"{")
+    with pytest.raises(Unreadable, match="is corrupt and could not be renamed .*Read-only file system"):
+        store.load(UID)
+    assert [error.message for error in store.all()[1]] != []
 
 
 def test_a_record_that_is_too_large_to_be_read_back_is_not_written(tmp_path: Path) -> None:
