@@ -19,7 +19,7 @@ from ..base.errors import DriverError
 from ..base.paths import Paths
 from ..kernel import netns, rdma
 from . import cdi, metadata, pod_map
-from .records import DeviceRecord, Record, add_facts, encode_facts
+from .records import DeviceRecord, Record, add_facts, encode_facts, is_uid
 
 log = logging.getLogger(__name__)
 
@@ -166,12 +166,12 @@ class ClaimFiles:
         netns.unpin(self.paths.pin(uid), self.mounts)
 
     def claims(self) -> set[str]:
-        """The UIDs of claims that have any of these files."""
+        """The UIDs of claims that have any of these files. Files whose names are not UIDs are ignored."""
         with _disk_errors():
             uids = cdi.written(self.paths) | metadata.written(self.paths)
             for folder in (self.paths.netns_dir, self.paths.attached_dir, self.paths.early_dir):
                 uids |= set(os.listdir(folder)) if folder.is_dir() else set()
-            return uids
+            return set(filter(is_uid, uids))
 
 
 def awaits_container(paths: Paths, uid: str) -> bool:

@@ -94,7 +94,8 @@ def remove(paths: Paths, uid: str) -> None:
 
 def written(paths: Paths) -> set[str]:
     """The UIDs of all claims with metadata. Raises OSError."""
-    return {entry.name for entry in paths.metadata_dir.iterdir()} if paths.metadata_dir.exists() else set()
+    folders = paths.metadata_dir.iterdir() if paths.metadata_dir.exists() else ()
+    return {entry.name for entry in folders if entry.is_dir()}
 
 
 def container_path(claim: str, request: str, pod_claim_name: str | None = None) -> str:

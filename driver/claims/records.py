@@ -63,6 +63,11 @@ def boot_id(path: Path = BOOT_ID) -> str:
     return path.read_text(encoding="ascii").strip()
 
 
+def is_uid(text: str) -> bool:
+    """Whether a text can be the UID of a claim, and so part of a file name."""
+    return _UID.fullmatch(text) is not None
+
+
 @dataclass
 class RdmaRecord:
     """The RDMA devices of a device that may be in a pod.
@@ -308,7 +313,7 @@ class Store:
 
     def path(self, uid: str) -> Path:
         """The path of a claim's record. Raises DriverError for an invalid UID."""
-        if not _UID.fullmatch(uid):
+        if not is_uid(uid):
             raise DriverError(f"{uid!r} is not a valid claim UID")
         return self.folder / f"{uid}{_SUFFIX}"
 
@@ -370,7 +375,7 @@ class Store:
 
     def has_record(self, uid: str, include_corrupt: bool = False) -> bool:
         """Whether a claim has a record, readable or not; with `include_corrupt`, or a corrupt one that was renamed."""
-        if not _UID.fullmatch(uid):
+        if not is_uid(uid):
             return False
         path = self.path(uid)
         return path.exists() or (include_corrupt and path.with_name(f"{path.name}{_CORRUPT}-0").exists())
@@ -382,7 +387,7 @@ class Store:
         except FileNotFoundError:
             return []
         uids = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
-        return sorted(uid for uid in uids if _UID.fullmatch(uid))
+        return sorted(filter(is_uid, uids))
 
     def all(self) -> tuple[list[Record], list[Unreadable]]:
         """Every readable record, and an error for each of the others. Callers must not change the records: the next

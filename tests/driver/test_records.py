@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access import usage
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.tests.driver import folders
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from lanewise_driver.base import files
 from lanewise_driver.base.errors import DriverError
 from lanewise_driver.claims import records
 from lanewise_driver.claims.cdi import DeviceNode
+from lanewise_driver.claims.claim_files import ClaimFiles
 from lanewise_driver.claims.record_forms import FORMS
 from lanewise_driver.claims.records import DeviceRecord, Pod, RdmaRecord, Record, Store, Unreadable
 from lanewise_driver.publish.inventory import Device
@@ -135,6 +137,16 @@ def test_a_missing_folder_has_no_records(tmp_path: Path) -> None:
     assert store.all() == ([], []) and store.load(UID) is None
     store.remove(UID)
     assert not store.folder.exists()
+
+
+def test_files_that_cannot_be_those_of_a_claim_are_ignored(tmp_path: Path) -> None:
+    """Such as an editor's, or the folder lost+found of a file system. Otherwise each recovery would fail again."""
+    paths = folders.flat(tmp_path)
+    (paths.metadata_dir / UID).mkdir()
+    (paths.metadata_dir / "lost+found").mkdir()
+    for path in (paths.metadata_dir / "notes.txt", paths.netns_dir / ".swp", paths.cdi_spec(""), paths.cdi_spec(".x")):
+        path.write_text("")
+    assert ClaimFiles(paths, None).claims() == {UID}
 
 
 @pytest.mark.parametrize("uid", ["", ".", "..", "../x", "a/b", "x" * 129, "a\0b", "-x"])
