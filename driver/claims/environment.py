@@ -61,8 +61,10 @@ def _add_other_claims(
     """Add the RDMA devices of the pod's other claims to `choice`. Returns why these are unknown, and why vLLM cannot
     get its variables because of another claim; each is empty if that is not the case."""
     names = claims_of(pod)
-    if names is None or len(names - {record.name}) > MAX_CLAIMS:
-        return f"the pod's claims are unknown, or more than {MAX_CLAIMS + 1}", ""
+    if names is None:
+        return "the names of the pod's claims are not all known", ""
+    if len(names - {record.name}) > MAX_CLAIMS:
+        return f"the pod has more than {MAX_CLAIMS + 1} claims", ""
     rdma_devices: set[str] = set()
     no_vllm = ""
     for name in sorted(names - {record.name}):

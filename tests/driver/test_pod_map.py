@@ -415,9 +415,9 @@ def test_variables_are_left_out_if_another_claim_of_the_pod_is_unknown(machine: 
     for its_pod, reason in (
         (pod("missing"), "does not exist"),
         (pod("unknown-device"), "it is unknown which devices claim unknown-device"),
-        (pod(*map(str, range(40))), "the pod's claims are unknown, or more than"),
-        (without_status, "the pod's claims are unknown"),
-        ({"spec": {"resourceClaims": [7]}}, "the pod's claims are unknown"),
+        (pod(*map(str, range(40))), "the pod has more than 17 claims"),
+        (without_status, "the names of the pod's claims are not all known"),
+        ({"spec": {"resourceClaims": [7]}}, "the names of the pod's claims are not all known"),
     ):
         left_out = choose_variables(machine, claim_record, its_pod, api).left_out
         assert set(left_out) == {"nccl", "vllm"} and reason in left_out["nccl"], left_out
