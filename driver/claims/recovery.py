@@ -143,7 +143,7 @@ class Recovery:
                 return
             lost = lost_devices(self._cluster.claim(record.namespace, record.name), record)
             if lost and not self._in_use(record):
-                log.warning("%s, and no process of its pod is left: its devices are moved back to the node", lost)
+                log.warning("%s, and no process of a pod uses its devices: unpreparing the claim", lost)
                 self._preparation.forget(uid, record)
 
     def _in_use(self, record: Record) -> bool:
