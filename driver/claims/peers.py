@@ -105,8 +105,8 @@ def _locate(peer: PeerRecord, slices: list[Object] | str, gpus: t.Mapping[str, G
         peer.unknown = f"{peer.driver} does not publish the device on this node now"
         return
     peer.uuid = _text(attributes, "uuid", peer.driver, _UUID)
-    stated = [_text(attributes, name, peer.driver, ADDRESS) for name in _ADDRESSES]
-    address = next(filter(None, stated), "")
+    addresses = [_text(attributes, name, peer.driver, ADDRESS) for name in _ADDRESSES]
+    address = next(filter(None, addresses), "")
     place = gpus.get(address)
     if place is None:
         if address:

@@ -77,7 +77,7 @@ def consumer(claim: t.Any, uid: str) -> Pod | None:
     resource = get(entry, "resource", str, path)
     if group or resource != "pods":
         name = f"{resource}.{group}" if group else resource
-        raise Refused(f"{path}.resource: the claim is reserved for one of {name}; this driver serves only pods")
+        raise Refused(f"{path}.resource: the claim is reserved for an object of {name}; this driver serves only pods")
     metadata = get(claim, "metadata", dict, "")
     return Pod(
         namespace=get(metadata, "namespace", str, "metadata"),
@@ -361,13 +361,14 @@ def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t
     """Check that no other claim and no other request of the claim has the device. Raises Refused and Busy."""
     if result.admin:
         return
-    if sum((held.device, held.share_id) == (device.device, device.share_id) for held in record.held) > 1:
+    if sum(held_device.key == device.key for held_device in record.held) > 1:
         raise Refused(f"{result.path}.device: {result.device} is allocated to the claim twice")
     for other in others:
-        for held in other.held:
-            if share_plan.excludes(held, device):
-                held_part = f"a share of {held.share.of}" if held.share and not device.share else held.device
-                raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {held_part}")
+        for other_device in other.held:
+            if share_plan.excludes(other_device, device):
+                share = None if device.share else other_device.share
+                what = f"a share of {share.of}" if share else other_device.device
+                raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {what}")
 
 
 def _named_device(device: DeviceRecord, result: _Result) -> pod_names.NamedDevice:

@@ -27,12 +27,12 @@ _OUTSIDE = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("2001:
 
 def in_use(records: t.Iterable[Record], ranges: t.Iterable[RailRange]) -> list[tuple[RailRange, int]]:
     """Each range, with the number of its addresses that claims have."""
-    held = [
+    assigned = [
         ipaddress.ip_interface(rail_address["address"]).ip
         for record in records
         for rail_address in _rail_addresses(record)
     ]
-    return [(rail_range, sum(address in rail_range.range for address in held)) for rail_range in ranges]
+    return [(rail_range, sum(address in rail_range.range for address in assigned)) for rail_range in ranges]
 
 
 def misrouted(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list[str]:

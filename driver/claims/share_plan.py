@@ -85,21 +85,27 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
     """
     for old in context.already_held:
         if old.share and (old.device, old.share_id) == (device.device, device.share_id):
-            kept = replace(device, known=old.known, config=old.config, interface=old.interface)
-            return replace(kept, lock=old.lock, share=old.share)
+            return replace(
+                device,
+                known=old.known,
+                config=old.config,
+                interface=old.interface,
+                lock=old.lock,
+                share=old.share,
+            )
     offer = context.offers.get(device.device)
     if offer is None:
         raise Busy(f"{request.path}.device: the node's settings do not divide {device.device} now")
     _check_permitted(device, request, offer)
     share = _amounts(device, request, offer)
-    held = shares_of(share.of, context.records)
-    if divided(offer).totals([*(held_device.share for held_device in held if held_device.share), share]).debt:
+    others = shares_of(share.of, context.records)
+    if divided(offer).totals([*(other.share for other in others if other.share), share]).debt:
         raise Busy(
             f"{request.path}.consumedCapacity: the shares of {share.of} would be promised more than "
             f"{factor_text(offer.rule.factor)} times its {offer.physical} bit/s; the claim waits until a share ends"
         )
     if share.mechanism == MACVLAN:
-        known, config = _class(device, request, offer, share, held)
+        known, config = _class(device, request, offer, share, others)
     else:
         known, config = _vf(device, request, offer, context)
     lock = offer.base.pf or offer.base.address or offer.base.name
@@ -184,17 +190,15 @@ def _consumed(request: ShareRequest) -> int:
 
 
 def _class(
-    device: DeviceRecord, request: ShareRequest, offer: Offer, share: ShareRecord, held: t.Sequence[DeviceRecord]
+    device: DeviceRecord, request: ShareRequest, offer: Offer, share: ShareRecord, others: t.Sequence[DeviceRecord]
 ) -> tuple[Device, Object]:
     """The parent of a share's macvlan interface, and the configuration. Adds the traffic class and the MAC address to
-    the share. Raises Refused and Busy."""
+    the share. `others` are the other shares of the NIC. Raises Refused and Busy."""
     share.mac = str(device.config.get("mac") or mac_of(request.uid, device.share_id)).lower()
-    for held_device in held:
-        if held_device.share and held_device.share.mac == share.mac:
+    for other in others:
+        if other.share and other.share.mac == share.mac:
             raise Refused(f"{request.field_path('mac')}: another share of {share.of} has the address {share.mac}")
-    minor = free_minor(
-        (held_device.share.minor for held_device in held if held_device.share), htb.FIRST_MINOR, htb.LAST_MINOR
-    )
+    minor = free_minor((other.share.minor for other in others if other.share), htb.FIRST_MINOR, htb.LAST_MINOR)
     if minor is None:
         raise Busy(f"{request.path}.device: {share.of} has no traffic class for another share")
     share.minor = minor

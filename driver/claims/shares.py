@@ -125,13 +125,13 @@ class Shares:
         logged; then call this again. Sets `settled` and `problems`."""
         with self._refreshing:
             settled, problems = True, []
-            for name, held in self._by_nic().items():
-                done, problem = self._try(
+            for name, shares in self._by_nic().items():
+                succeeded, problem = self._try(
                     name,
                     f"the shares of {name} could not be set",
-                    functools.partial(self._refresh, name, held[0].device.lock),
+                    functools.partial(self._refresh, name, shares[0].device.lock),
                 )
-                settled &= done
+                settled &= succeeded
                 problems += [problem] if problem else []
             self.settled, self.problems = settled, tuple(problems)
         self._report_factors()
@@ -158,8 +158,8 @@ class Shares:
         """Call `refresh`, and remove the traffic classes of NICs of which no attached claim has a share. Returns False
         if that removal failed, which is logged; then call this again. `settled` says whether the rates are set."""
         self.refresh()
-        done, _problem = self._try("classes", "classes without a claim could not be removed", self._sweep)
-        return done
+        succeeded, _problem = self._try("classes", "classes without a claim could not be removed", self._sweep)
+        return succeeded
 
     def _sweep(self) -> None:
         for link in by_class.divided():
@@ -178,9 +178,10 @@ class Shares:
     def _children(self, index: int) -> list[tuple[Record, DeviceRecord]]:
         """The macvlan shares of the NIC whose interface has this index now, and those of NICs that are not found: a
         renamed virtual interface could be the NIC of each of them. Raises KernelError."""
-        held = [(record, device) for record in self._ledger.records() for device in record.held if is_macvlan(device)]
-        indexes = by_class.indexes({device.known.identity for _record, device in held})
-        return [(record, device) for record, device in held if indexes.get(device.known.identity, index) == index]
+        records = self._ledger.records()
+        children = [(record, device) for record in records for device in record.held if is_macvlan(device)]
+        indexes = by_class.indexes({device.known.identity for _record, device in children})
+        return [(record, device) for record, device in children if indexes.get(device.known.identity, index) == index]
 
     def _try(self, key: str, failure: str, function: t.Callable[[], None]) -> tuple[bool, str]:
         """Call a function. Returns whether it succeeded, and its error unless that is Busy. The error begins with

@@ -90,11 +90,11 @@ def _families(publication: Publication) -> list[list[Object]]:
 def _supported(device: Object, features: Features) -> Object:
     """The device without fields that the API server does not support."""
     supported = {"taints": features.taints, "consumesCounters": features.counters}
-    kept = {key: value for key, value in device.items() if supported.get(key, True)}
-    roots = _roots(kept.get("attributes") or {})
+    fields = {key: value for key, value in device.items() if supported.get(key, True)}
+    roots = _roots(fields.get("attributes") or {})
     if features.lists and len(roots) > 1:
-        kept["attributes"] = {**kept["attributes"], PCIE_ROOT: {"strings": roots}}
-    return kept
+        fields["attributes"] = {**fields["attributes"], PCIE_ROOT: {"strings": roots}}
+    return fields
 
 
 def _roots(attributes: Object) -> list[str]:

@@ -49,15 +49,15 @@ def problem(parent: Identity) -> str:
 def indexes(parents: t.Iterable[Identity]) -> dict[Identity, int]:
     """The interface indexes of NICs, without those that are not on the node. Raises KernelError."""
     with Netlink() as connection, step("find the NICs of shares"):
-        found = {parent: find(connection, parent, None) for parent in parents}
-        return {parent: link.index for parent, link in found.items() if link is not None}
+        parent_links = {parent: find(connection, parent, None) for parent in parents}
+        return {parent: link.index for parent, link in parent_links.items() if link is not None}
 
 
 def divided() -> list[links.Link]:
     """The interfaces on the node that have the driver's classes. Raises KernelError."""
     with Netlink() as connection, step("list the interfaces that the driver divides"):
-        found = [links.get(connection, index=index) for index in htb.interfaces(connection)]
-        return [link for link in found if link is not None]
+        divided_links = [links.get(connection, index=index) for index in htb.interfaces(connection)]
+        return [link for link in divided_links if link is not None]
 
 
 def restore(link: links.Link) -> None:

@@ -35,7 +35,7 @@ def set_rates(wanted: t.Mapping[str, EffectiveRate]) -> dict[str, EffectiveRate]
 
 def set_rates_of(wanted: t.Mapping[vf.Function, EffectiveRate]) -> dict[vf.Function, EffectiveRate]:
     """As `set_rates`, keyed by function instead of address."""
-    found = {}
+    in_force = {}
     with _rate_setters(wanted) as setters:
         now: dict[vf.Function, EffectiveRate] = {}
         for function, setter in setters.items():
@@ -49,20 +49,20 @@ def set_rates_of(wanted: t.Mapping[vf.Function, EffectiveRate]) -> dict[vf.Funct
             with step(f"set the rates of {_description(function)}"):
                 rates = wanted[function]
                 whole = EffectiveRate(_whole_mbits(rates.rate), _whole_mbits(rates.ceiling))
-                found[function] = setters[function].set(function, whole)
-    return found
+                in_force[function] = setters[function].set(function, whole)
+    return in_force
 
 
 def current_rates(addresses: t.Iterable[str]) -> dict[str, EffectiveRate]:
     """The current rates of virtual functions, by PCI address, without functions that do not exist. Raises
     KernelError."""
     functions = _existing_functions(addresses)
-    found = {}
+    rates = {}
     with _rate_setters(functions.values()) as setters:
         for address, function in functions.items():
             with step(f"read the rates of {_description(function)}"):
-                found[address] = setters[function].read(function)
-    return found
+                rates[address] = setters[function].read(function)
+    return rates
 
 
 def clear(address: str) -> None:
@@ -174,8 +174,8 @@ def _rate_setters(functions: t.Iterable[vf.Function]) -> t.Iterator[dict[vf.Func
 
 def _existing_functions(addresses: t.Iterable[str]) -> dict[str, vf.Function]:
     """The virtual functions that exist, by PCI address."""
-    found = {address: vf.function(address) for address in addresses}
-    return {address: function for address, function in found.items() if function}
+    functions = {address: vf.function(address) for address in addresses}
+    return {address: function for address, function in functions.items() if function}
 
 
 def _set_by_devlink(devlink: Devlink, function: vf.Function, wanted: Rates) -> None:
@@ -190,10 +190,10 @@ def _set_by_devlink(devlink: Devlink, function: vf.Function, wanted: Rates) -> N
 
 def _function(address: str) -> vf.Function:
     with step(f"find the virtual function {address}"):
-        found = vf.function(address)
-        if found is None:
+        function = vf.function(address)
+        if function is None:
             raise OSError(errno.ENODEV, "there is no such virtual function")
-        return found
+        return function
 
 
 def _description(function: vf.Function) -> str:
