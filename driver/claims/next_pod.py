@@ -10,6 +10,7 @@ thread sends the request, and when the hook retries, the result is available.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import threading
@@ -56,8 +57,10 @@ class NextPod:
                 return
             if key not in self._running and len(self._running) < MAX_THREADS:
                 context = contextvars.copy_context()  # the fields of log lines
-                threading.Thread(target=context.run, args=(self._run, key), name="next-pod", daemon=True).start()
-                self._running.add(key)
+                thread = threading.Thread(target=context.run, args=(self._run, key), name="next-pod", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no more threads now; the next request tries again
+                    thread.start()
+                    self._running.add(key)
         raise _busy(uid)
 
     def check(self, uid: str, pod_uid: str) -> None:

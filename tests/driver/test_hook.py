@@ -25,14 +25,17 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, FileService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.calls import AttachRequest
+from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.claims import cdi, claim_files
+from lanewise_driver.claims.next_pod import NextPod
 from lanewise_driver.hook import program as hook
 from lanewise_driver.hook import server as hook_server
 from lanewise_driver.hook.install import install_hook
@@ -493,6 +496,24 @@ def test_the_hook_tries_again_if_the_server_could_not_start_a_thread(
     assert Hook(paths, container).result() == (0, "")
     assert len(refused) == 3 and len(service.attached) == 1
     assert b'lanewise_errors_total{part="hooks"} 3.0' in server.metrics.text()
+
+
+def test_a_hook_retries_if_its_claim_cannot_be_assigned_to_its_pod_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that requests the claim's current pod cannot start at a limit on processes."""
+    assigned: list[tuple[str, str]] = []
+    next_pod = NextPod(lambda uid, pod_uid: assigned.append((uid, pod_uid)))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Busy, match="was prepared for another pod"):
+            next_pod.request(CLAIM_UID, "pod")
+    next_pod.check(CLAIM_UID, "pod")  # nothing runs
+    with pytest.raises(Busy):
+        next_pod.request(CLAIM_UID, "pod")
+    until(lambda: assigned == [(CLAIM_UID, "pod")])
 
 
 def test_stop_does_not_wait_for_a_free_worker(
