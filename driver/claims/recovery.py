@@ -61,7 +61,9 @@ class Recovery:
             with logs.context(claim=uid, operation="recover"):
                 settled &= self._succeeds(self._recover, uid)
         settled &= self._shares.recover()
-        for uid in ledger.files.claims() - set(ledger.store.uids()):
+        without_record: set[str] = set()
+        settled &= self._succeeds(lambda: without_record.update(ledger.files.claims() - set(ledger.store.uids())))
+        for uid in without_record:
             with logs.context(claim=uid, operation="recover"):
                 settled &= self._succeeds(self._remove_files, uid)
         for uid in ledger.pending_status.uids():
@@ -91,13 +93,17 @@ class Recovery:
     def _succeeds(self, function: t.Callable[..., None], *args: str) -> bool:
         """Call a function. Returns whether it succeeded; logs its errors, repeated ones only at level debug. Raises
         only Unreachable."""
-        key = (function.__qualname__, *args)
+        key = (getattr(function, "__self__", None), function.__qualname__, *args)
         try:
             function(*args)
         except Unreachable:
             raise
         except DriverError as error:
             self._errors.report(key, logging.ERROR, f"{error.message}; trying again")
+            return False
+        except OSError as error:
+            message = f"could not read or write the driver's files: {error}; trying again"
+            self._errors.report(key, logging.ERROR, message)
             return False
         except Exception:
             log.exception("unexpected error: this is a bug in the driver")

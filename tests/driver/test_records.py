@@ -21,11 +21,13 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access import usage
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.tests.driver import folders
+from ansible_collections.lanewise.dra.tests.driver.fake_cluster import NODE, FakeCluster, start_service
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at_each_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base import files
 from lanewise_driver.base.errors import DriverError
+from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import records
 from lanewise_driver.claims.cdi import DeviceNode
 from lanewise_driver.claims.claim_files import ClaimFiles
@@ -310,6 +312,29 @@ def test_a_disk_error_is_reported_with_the_claim(tmp_path: Path, monkeypatch: py
     with pytest.raises(Unreadable, match="is corrupt and could not be renamed .*Read-only file system"):
         store.load(UID)
     assert [error.message for error in store.all()[1]] != []
+
+
+def test_a_disk_error_during_recovery_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = start_service(folders.flat(tmp_path), lambda: Settings(node_name=NODE), FakeCluster())
+    try:
+
+        def fail(*_arguments: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as broken:
+            broken.setattr(files, "sweep", fail)
+            assert not service.recover()
+            messages = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+            caplog.clear()
+            assert not service.recover()
+        assert len(messages) == 3  # for the records, the records of unprepared claims, and the CDI specs
+        assert "ERROR" not in {record.levelname for record in caplog.records}
+        assert all("could not read or write the driver's files: [Errno 5]" in message for message in messages), messages
+        assert service.recover()
+    finally:
+        service.close()
 
 
 def test_a_record_that_is_too_large_to_be_read_back_is_not_written(tmp_path: Path) -> None:
