@@ -119,9 +119,9 @@ def run(module: AnsibleModule, *command: str) -> tuple[int, str]:
 
 
 def version_of(text: str) -> tuple[int, int] | None:
-    """Major and minor version in a text."""
-    found = re.search(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    """The first major and minor version in a text; None if it has none."""
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def version_text(version: tuple[int, ...]) -> str:
@@ -205,6 +205,8 @@ def find_process(name: str) -> tuple[str, list[str]] | None:
     """The program and the arguments of a running process of this name; None if there is none.
 
     The program is the process' `exe` in /proc, which can be run even after an upgrade has replaced the file (proc(5)).
+    Processes of containers and of other users are ignored: anyone can give a process this name, and root would run the
+    program of that process.
     """
     for entry in os.listdir("/proc"):
         try:
@@ -215,10 +217,20 @@ def find_process(name: str) -> tuple[str, list[str]] | None:
                 with open(f"/proc/{entry}/cmdline", "rb") as stream:
                     arguments = [os.fsdecode(part) for part in stream.read().split(b"\0")]
                 os.readlink(f"/proc/{entry}/exe")  # fails for threads of the kernel and without permission
-                return f"/proc/{entry}/exe", arguments
+                if is_trusted(entry):
+                    return f"/proc/{entry}/exe", arguments
         except OSError:  # the process has ended
             continue
     return None
+
+
+def is_trusted(pid: str) -> bool:
+    """Whether a process is one of root or of this user, and has the root folder of the node. Raises OSError."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as stream:
+        ids = next((line.split()[1:] for line in stream if line.startswith("Uid:")), [])
+    # the owner of /proc/PID says less: it is root for every process that cannot be traced
+    users = {int(user) for user in ids}
+    return bool(users) and users <= {0, os.geteuid()} and os.path.samefile(f"/proc/{pid}/root", "/")
 
 
 def failure_reason(status: int, output: str) -> str:

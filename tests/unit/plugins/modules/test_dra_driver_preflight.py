@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,11 +129,24 @@ def test_a_runtime_whose_file_an_upgrade_has_replaced_is_run(tmp_path):
     shutil.copy(shutil.which("cat"), program)
     with running_cat(program) as pid:
         program.unlink()
-        found, arguments = dra_driver_preflight.find_process("no-such-runtime"[:15])
+        running, arguments = dra_driver_preflight.find_process("no-such-runtime")
         assert os.readlink(f"/proc/{pid}/exe").endswith(" (deleted)")
         assert arguments[:2] == [str(program), "-"]
-        status, output = dra_driver_preflight.run(Module(), found, "--version")
+        status, output = dra_driver_preflight.run(Module(), running, "--version")
         assert status == 0 and "cat" in output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run processes of other users and with another root")
+@pytest.mark.parametrize("change", ["os.setuid(65534)", "os.chroot(sys.argv[1])"])
+def test_the_program_of_a_user_or_a_container_is_not_run(tmp_path, change):
+    """Any process can have the name of the runtime, but root must not run its program."""
+    script = "import os, sys; open('/proc/self/comm', 'w').write('no-such-runtime'); "
+    command = [sys.executable, "-c", f"{script}{change}; print(1, flush=True); sys.stdin.read()", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout.read(1) == b"1"
+        name = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8")
+        assert name == "no-such-runtime\n"
+        assert dra_driver_preflight.find_process("no-such-runtime") is None
 
 
 def test_the_output_of_a_runtime_that_fails_is_not_its_version(tmp_path, monkeypatch):
