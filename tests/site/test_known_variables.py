@@ -63,6 +63,19 @@ def test_the_claims_language_and_the_role_have_the_same_variables() -> None:
     assert variables - results == {name for name in role_options() if name.startswith(PREFIX)}
 
 
+def test_the_number_0_is_not_replaced_by_a_default() -> None:
+    """`default(..., true)` also replaces 0: a seed of 0 would be 1, and no moves would be ten."""
+    options = "hours|count|share|timeout|budget_timeout|settle_timeout|max_moves|gap|load|swing|seed|speed"
+    lines = [
+        line
+        for path in sorted((COLLECTION / "playbooks").rglob("*.yml"))
+        for line in path.read_text().splitlines()
+        if re.match(rf" +({options}): ", line)
+    ]
+    assert len(lines) > 15
+    assert not [line for line in lines if re.search(r"default\(\S+, true\)", line)]
+
+
 @pytest.mark.parametrize("playbook", ["rollout", "drift", "fabric", "driver", "probe", "verify", "rollback", "upgrade"])
 def test_every_playbook_stops_before_it_does_anything(tmp_path: Path, tree: str, playbook: str) -> None:
     hosts: dict[str, dict[str, t.Any]] = {
