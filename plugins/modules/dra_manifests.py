@@ -156,6 +156,7 @@ from ..module_utils.dra.cel.engine import Engine, engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
 from ..module_utils.dra.claims import class_policy
 from ..module_utils.dra.claims.reach import reach_of
+from ..module_utils.dra.kube import bounded_json
 from ..module_utils.dra.kube.problems import Problem, Problems
 from ..module_utils.dra.kube.versions import is_dra
 from ..module_utils.dra.scheduler.published import nodes_from_slices
@@ -219,6 +220,19 @@ def files_of(module: AnsibleModule) -> list[pathlib.Path]:
     return files
 
 
+def check_nesting(text: str) -> None:
+    """Raise ValueError if a text in YAML is nested so deeply that reading or checking it could exhaust the stack."""
+    level = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            level += 1
+            if level > bounded_json.DEPTH:
+                line = event.start_mark.line + 1
+                raise ValueError(f"line {line} is nested deeper than {bounded_json.DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            level -= 1
+
+
 def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
     """The objects, each with its source. Lists (kind: List) are split into their items."""
     items = [(f"definitions[{index}]", item) for index, item in enumerate(module.params["definitions"])]
@@ -226,9 +240,10 @@ def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
         module.fail_json(msg=missing_required_lib("PyYAML"), exception=YAML_ERROR)
     for path in files_of(module):
         try:
-            with path.open(encoding="utf-8") as stream:
-                documents = list(yaml.load_all(stream, Loader=_Loader))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            text = path.read_text(encoding="utf-8")
+            check_nesting(text)
+            documents = list(yaml.load_all(text, Loader=_Loader))
+        except (OSError, ValueError, yaml.YAMLError) as error:
             module.fail_json(msg=f"Cannot read {path}: {error}")
         items += [(str(path), item) for item in documents if item is not None]
     flat = []

@@ -122,6 +122,8 @@ def test_a_claim_with_settings_that_its_class_does_not_allow_is_an_error(check: 
 
 def test_bad_input_is_refused_with_a_reason(check: t.Callable[..., Object]) -> None:
     assert "Cannot read" in check(text="a: [b")["msg"]
+    for nested in ("- " * 20000, "[" * 20000 + "]" * 20000):
+        assert "claims.yaml: line 2 is nested deeper than 64 levels" in check(text=f"a:\n  {nested}")["msg"]
     assert check(paths=["/nowhere"])["msg"] == "There is no file or folder /nowhere"
     assert "true or false, without quotes" in check(claim("a", "nic"), feature_gates={"DRAX": "false"})["msg"]
     assert "not a Kubernetes release" in check(claim("a", "nic"), kubernetes_version="new")["msg"]
