@@ -137,8 +137,13 @@ def digest(parts: t.Iterable[bytes]) -> str:
     return total.hexdigest()
 
 
+def wheel_in(folder: Path) -> Path | None:
+    """The driver's wheel in a folder; None if there is none, for example after a cache was cleaned."""
+    return next(folder.glob(f"{NAME}-*.whl"), None)
+
+
 def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
-    """Build the wheel into the folder `dest`, which is created only when it is complete."""
+    """Build the wheel into the folder `dest`, which is created only when it is complete, or may exist without files."""
     with tempfile.TemporaryDirectory(dir=module.tmpdir) as folder:
         source, out = Path(folder, "source"), Path(folder, "wheel")
         for name, content in files.items():
@@ -170,7 +175,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             try:
                 new.rename(dest)
             except OSError:  # another run has built the same wheel meanwhile
-                if not dest.is_dir():
+                if not wheel_in(dest):
                     raise
         finally:
             shutil.rmtree(new, ignore_errors=True)
@@ -239,10 +244,10 @@ def main() -> None:
         else:
             files = read_sources(Path(params["source"]))
             folder = Path(params["dest"]) / digest(part for name in files for part in (name.encode(), files[name]))[:16]
-            if not folder.is_dir():
+            if not wheel_in(folder):
                 build(module, files, folder)
                 changed = True
-            wheel = next(folder.glob(f"{NAME}-*.whl"))
+            wheel = wheel_in(folder)
         content = wheel.read_bytes()
         version = wheel.name.split("-")[1]
         release = f"{version}-{digest([content, lock])[:12]}"
