@@ -140,6 +140,7 @@ source:
   returned: success
 """
 
+import math
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -195,13 +196,25 @@ def jobs_of(params: t.Mapping[str, t.Any]) -> tuple[list[Job], str]:
     if params["csv"] is not None:
         jobs = read_csv(params["csv"].splitlines())
         return [job for job in jobs if job.submit < params["hours"] * 3600], "csv"
-    shares = {str(team): float(share) for team, share in (params["shares"] or {}).items()}
-    if not shares or min(shares.values()) < 0 or not sum(shares.values()):
+    shares = {team: share for team, share in shares_of(params["shares"] or {}).items() if share}
+    if not shares:
         raise ValueError("shares: name the teams, each with its part of the load, such as {red: 1, blue: 1}")
     profile, hours = PROFILES[params["profile"]], params["hours"]
-    shares = {team: share for team, share in shares.items() if share}
     load = Load(params["gpus"], hours, params["load"], shares, params["swing"], hours * 3600)
     return draw_jobs(profile, load, params["seed"]), profile.source
+
+
+def shares_of(option: t.Mapping[t.Any, t.Any]) -> dict[str, float]:
+    """The part of the load of each team. Raises ValueError."""
+    shares = {}
+    for team, text in option.items():
+        try:
+            shares[str(team)] = float(text)
+        except (TypeError, ValueError):
+            raise ValueError(f"shares.{team}: {text!r} is not a number") from None
+        if not 0 <= shares[str(team)] < math.inf:
+            raise ValueError(f"shares.{team}: {text!r} must be 0 or more")
+    return shares
 
 
 def main() -> None:

@@ -1,0 +1,42 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.modules import queue_replay
+
+PARAMS = {
+    "csv": None,
+    "profile": "pai",
+    "shares": {"red": 1, "blue": "0.5", "green": 0},
+    "load": 0.9,
+    "swing": 0.5,
+    "seed": 1,
+    "gpus": 8,
+    "hours": 4,
+    "speed": 240,
+}
+
+
+def test_jobs_are_drawn_for_teams_with_a_part_of_the_load():
+    jobs, _source = queue_replay.jobs_of(PARAMS)
+    assert {job.team for job in jobs} == {"red", "blue"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({}, "shares: name the teams"),
+        ({"red": 0}, "shares: name the teams"),
+        ({"red": None}, "shares.red: None is not a number"),
+        ({"red": [1]}, r"shares.red: \[1\] is not a number"),
+        ({"red": "much"}, "shares.red: 'much' is not a number"),
+        ({"red": 1, "blue": -1}, "shares.blue: -1 must be 0 or more"),
+        ({"red": "nan"}, "shares.red: 'nan' must be 0 or more"),
+    ],
+)
+def test_a_part_of_the_load_that_is_not_a_number_is_refused(shares, message):
+    with pytest.raises(ValueError, match=message):
+        queue_replay.jobs_of({**PARAMS, "shares": shares})
