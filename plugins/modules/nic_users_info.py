@@ -78,11 +78,11 @@ def main() -> None:
         system = System(module.params["root"])
         node = Node(system, connection=ssh_connection())
         addresses = [device.address for device in node.devices.values() if device.address]
-        found = {address: users(system, address) for address in addresses}
+        users_by_address = {address: user for address in addresses if (user := users(system, address))}
         management = node.management
     except (HostError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=False, management=management, users={key: who for key, who in found.items() if who})
+    module.exit_json(changed=False, management=management, users=users_by_address)
 
 
 if __name__ == "__main__":
