@@ -31,16 +31,16 @@ def pythons() -> dict[str, str]:
     """
     if _VARIABLE in os.environ:
         return t.cast(dict[str, str], json.loads(os.environ[_VARIABLE]))
-    found: dict[str, str] = {}
+    interpreters: dict[str, str] = {}
     for candidate in _candidates():
         if not shutil.which(candidate):
             continue
         answer = subprocess.run([candidate, "-c", _REPORT_VERSION], capture_output=True, text=True, check=False)
         if answer.returncode == 0:
             name, path = answer.stdout.split(maxsplit=1)
-            found.setdefault(name, path.strip())
-    os.environ[_VARIABLE] = json.dumps(found)
-    return found
+            interpreters.setdefault(name, path.strip())
+    os.environ[_VARIABLE] = json.dumps(interpreters)
+    return interpreters
 
 
 def _candidates() -> list[str]:

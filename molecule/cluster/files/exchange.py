@@ -97,10 +97,10 @@ def ping(interface, address):
     while True:
         try:
             # rping fails until the other pod's server runs
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-            print(interface, "rping", done.returncode, done.stderr, flush=True)
-            if done.returncode == 0:
-                pings += done.stdout.count("ping data: ")
+            result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+            print(interface, "rping", result.returncode, result.stderr, flush=True)
+            if result.returncode == 0:
+                pings += result.stdout.count("ping data: ")
                 write_result(f"{interface}.rdma", peer=address, pings=pings)
         except subprocess.TimeoutExpired as error:
             print(interface, error, flush=True)

@@ -23,12 +23,12 @@ def _reported(host):
 
     def changes(kind):
         listed = json.loads((folder / f"{name}-{kind}.json").read_text())
-        return [(entry["resource"], entry["device"], entry["setting"], entry["after"]) for entry in listed]
+        return [(change["resource"], change["device"], change["setting"], change["after"]) for change in listed]
 
     return {kind: changes(kind) for kind in ("predicted", "done")}
 
 
 @pytest.fixture(name="cards")
 def _cards(host):
-    """The interface of each card's physical function, by address."""
+    """The interface of each card's PF, by address."""
     return {address: host.check_output("ls /sys/bus/pci/devices/%s/net", address) for address in CARDS}

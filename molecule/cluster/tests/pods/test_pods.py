@@ -31,39 +31,34 @@ def test_the_driver_runs_as_a_service(host):
 
 
 def test_the_nodes_devices_are_published(name, get):
-    published = [
-        resource_slice["spec"]
-        for resource_slice in get("resourceslices")
-        if resource_slice["spec"]["driver"] == "lanewise.dev"
-    ]
-    devices = [device for entry in published if entry.get("nodeName") == name for device in entry.get("devices", [])]
+    slices = [item["spec"] for item in get("resourceslices") if item["spec"]["driver"] == "lanewise.dev"]
+    devices = [device for spec in slices if spec.get("nodeName") == name for device in spec.get("devices", [])]
     kinds = [next(iter(device["attributes"]["type"].values())) for device in devices]
     assert sorted(kinds) == ["pf", "pf", "vf", "vf"]
 
 
 def test_the_nodes_pod_runs_with_devices_of_the_claim(name, get):
-    (pod,) = [entry for entry in get("pods", "--namespace=exchange") if entry["spec"]["nodeName"] == name]
+    (pod,) = [item for item in get("pods", "--namespace=exchange") if item["spec"]["nodeName"] == name]
     assert pod["status"]["phase"] == "Running" and pod["status"]["containerStatuses"][0]["restartCount"] == 0
-    (used,) = pod["status"]["resourceClaimStatuses"]
+    (status,) = pod["status"]["resourceClaimStatuses"]
     (claim,) = [
-        entry for entry in get("resourceclaims", "--namespace=exchange")
-        if entry["metadata"]["name"] == used["resourceClaimName"]
+        item for item in get("resourceclaims", "--namespace=exchange")
+        if item["metadata"]["name"] == status["resourceClaimName"]
     ]  # fmt: skip
     allocated = {result["request"]: result for result in claim["status"]["allocation"]["devices"]["results"]}
     assert {result["pool"] for result in allocated.values()} == {name}
     assert allocated["whole"]["device"] == "pci-0000-43-00-0"
     assert allocated["shared"]["device"].startswith("pci-0000-23-1")
-    statuses = {device["device"]: device for device in claim["status"]["devices"]}
+    devices = {device["device"]: device for device in claim["status"]["devices"]}
     for request, interface in (("shared", "net1"), ("whole", "net2")):
-        status = statuses[allocated[request]["device"]]
-        assert {"Ready": "True"}.items() <= {
-            condition["type"]: condition["status"] for condition in status["conditions"]
-        }.items()
-        assert status["networkData"]["interfaceName"] == interface
+        device = devices[allocated[request]["device"]]
+        conditions = {condition["type"]: condition["status"] for condition in device["conditions"]}
+        assert conditions["Ready"] == "True"
+        assert device["networkData"]["interfaceName"] == interface
 
 
 def test_the_claimed_cards_are_in_the_pod(host, inside):
-    links = {entry["ifname"]: entry for entry in json.loads(inside("ip -json -details link"))}
+    links = {link["ifname"]: link for link in json.loads(inside("ip -json -details link"))}
     assert links["net1"]["operstate"] == links["net2"]["operstate"] == "UP"
     assert links["net1"]["parentdev"].startswith("0000:23:1") and links["net2"]["parentdev"] == WHOLE
     assert links["net2"]["mtu"] == 1400

@@ -33,9 +33,7 @@ def test_the_cards_have_their_original_settings(host):
 
 
 def test_the_cluster_has_nothing_left(get):
-    assert not [
-        resource_slice for resource_slice in get("resourceslices") if resource_slice["spec"]["driver"] == "lanewise.dev"
-    ]
+    assert not [item for item in get("resourceslices") if item["spec"]["driver"] == "lanewise.dev"]
     assert get("resourceclaims,resourceclaimtemplates", "--all-namespaces") == get("deviceclasses") == []
     kinds = "namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies"
-    assert not [entry["metadata"]["name"] for entry in get(kinds) if "lanewise" in entry["metadata"]["name"]]
+    assert not [item["metadata"]["name"] for item in get(kinds) if "lanewise" in item["metadata"]["name"]]

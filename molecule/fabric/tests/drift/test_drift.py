@@ -12,7 +12,7 @@ def test_drift_is_predicted_and_repaired(host, reported):
         assert reported["predicted"] == []
         return
     assert reported["predicted"] == reported["done"]
-    assert {entry[:3] for entry in reported["done"]} >= {
+    assert {change[:3] for change in reported["done"]} >= {
         ("sriov", "0000:43:00.0", "num_vfs"),
         ("vf", "0000:43:00.0 vf 0", "trust"),
         ("sysctl", "node", "net.core.rmem_max"),

@@ -10,4 +10,4 @@ from __future__ import annotations
 def test_the_predicted_changes_are_made(reported):
     assert reported["predicted"] == reported["done"]
     assert ("sriov", "0000:23:00.0", "num_vfs", 2) in reported["done"]
-    assert ("sysctl", "node", "net.core.rmem_max") in {entry[:3] for entry in reported["done"]}
+    assert ("sysctl", "node", "net.core.rmem_max") in {change[:3] for change in reported["done"]}
