@@ -93,7 +93,7 @@ def archive() -> str:
     system = Path("/etc/os-release").read_text(encoding="utf-8").splitlines()
     if "ID=debian" in system:
         for line in answer.stdout.splitlines():
-            address, release, component = line.split()
+            address, release, component = line.split(" ")  # the release of a flat repository is empty
             if component == "main" and "-" not in release and "/" not in release:
                 return address.rstrip("/")
     raise Missing(f"apt uses no Debian archive on this machine; set {MIRROR} to one, such as http://HOST/debian")
