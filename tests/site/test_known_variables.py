@@ -76,6 +76,18 @@ def test_the_number_0_is_not_replaced_by_a_default() -> None:
     assert not [line for line in lines if re.search(r"default\(\S+, true\)", line)]
 
 
+def test_an_empty_context_is_the_current_one() -> None:
+    files = [path for folder in ("playbooks", "roles") for path in (COLLECTION / folder).rglob("*.yml")]
+    lines = [line for path in files for line in path.read_text().splitlines() if re.match(r" +context: .*omit", line)]
+    assert len(lines) > 40
+    assert not [line for line in lines if "default(omit, true)" not in line]
+
+
+def test_a_misspelled_state_of_a_hold_is_an_error(tmp_path: Path) -> None:
+    output = run_playbook(tmp_path, {}, "reserve", "-e", "reserve_name=a", "-e", "reserve_state=abesnt", rc=2)
+    assert "reserve_state is abesnt: it must be 'present' or 'absent'" in output
+
+
 @pytest.mark.parametrize("playbook", ["rollout", "drift", "fabric", "driver", "probe", "verify", "rollback", "upgrade"])
 def test_every_playbook_stops_before_it_does_anything(tmp_path: Path, tree: str, playbook: str) -> None:
     hosts: dict[str, dict[str, t.Any]] = {
