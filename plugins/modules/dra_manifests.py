@@ -35,6 +35,7 @@ options:
     description:
       - Files with manifests in YAML or JSON, of one or several documents, and folders of such files (C(.yaml), C(.yml),
         C(.json), at any depth).
+      - A file that is nested deeper than 64 levels is refused.
       - Give this or O(definitions) or both.
     type: list
     elements: path
