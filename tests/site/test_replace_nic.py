@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import model
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.diagnose import diagnose
@@ -26,7 +27,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.card import (
     same_card,
 )
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 
 pytestmark = pytest.mark.long
 
@@ -458,3 +459,25 @@ def test_devices_of_the_old_card_are_distinguished_from_those_of_the_new(site):
     assert old["functions"][0]["rdma"][0]["guid"] in stale
     assert [entry for entry in stale if entry in json.dumps(cluster(before)["slices"])]
     assert not [entry for entry in stale if entry in json.dumps(cluster(after)["slices"])]
+
+
+@pytest.mark.parametrize(("address", "waits"), [(STORAGE, True), (RAIL, False)])
+def test_a_setting_of_the_new_card_that_waits_for_a_reboot_keeps_the_node_cordoned(
+    tmp_path: Path, address: str, waits: bool
+) -> None:
+    """Settings of other cards may wait as before the replacement."""
+    tasks = yaml.safe_load((COLLECTION / "playbooks/tasks/replace_nic_after.yml").read_text(encoding="utf-8"))
+    steps = [step for task in tasks for step in task.get("block", ())]
+    check = next(step for step in steps if step["name"] == "Fail if the node still differs")
+    variables = {
+        "replace_nic_result": {"card": {"functions": [{"address": STORAGE}]}},
+        "fabric_plan": {"changes": [], "reboot_reasons": [f"the firmware of {address} runs with SRIOV_EN=0, not 1"]},
+        "site_problems": [],
+        "__replace_nic_cordoned": True,
+    }
+    play = {"hosts": "all", "gather_facts": False, "vars": variables, "tasks": [check]}
+    book = tmp_path / "book.yml"
+    book.write_text(json.dumps([play]), encoding="utf-8")
+    output = run_playbook(tmp_path, {"gpu-01": {}}, str(book.with_suffix("")), rc=2 if waits else 0)
+    assert (f"{STORAGE} runs with SRIOV_EN=0, not 1: reboot the node, or set fabric_reboot_ok" in output) is waits
+    assert ("and stays cordoned" in output) is waits
