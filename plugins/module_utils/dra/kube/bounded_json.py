@@ -23,7 +23,8 @@ OBJECT_BYTES = 8 << 20
 #: Maximum bytes of a list of objects.
 LIST_BYTES = 256 << 20
 
-_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+# A string that does not end matches up to the end of the text: otherwise each of its quotes would be tried as a start.
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _TOKENS = re.compile(_STRING + rb"|[][{}]", re.DOTALL)
 _AS_SQUARE_BRACKETS = bytes.maketrans(b"{}", b"[]")

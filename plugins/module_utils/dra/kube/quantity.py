@@ -24,6 +24,9 @@ _EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
 _NANO = Fraction(1, 10**9)
 # The largest exponent: no device needs more, and larger powers of ten would use much memory.
 _EXPONENT_MAX = 4096
+# The longest text, in characters. With the largest exponent, a number then has fewer digits than the 4300 that Python
+# converts.
+_LENGTH_MAX = 128
 
 #: A quantity in JSON.
 Quantity = t.Union[str, int, float]
@@ -40,6 +43,8 @@ def _parse(text: str) -> tuple[Fraction, str]:
     """The value of a quantity and its format. Raises QuantityError."""
     if not text:
         raise QuantityError("must not be empty")
+    if len(text) > _LENGTH_MAX:
+        raise QuantityError(f"must be no more than {_LENGTH_MAX} characters")
     if not text.strip("+-0") and not text[1:].strip("0"):
         return Fraction(0), DECIMAL_SI
     match = _FORM.fullmatch(text)
@@ -74,7 +79,10 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         return value.strip(" ")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except ValueError:
+            raise QuantityError("has too many digits") from None
     raise QuantityError("must be a string or a number")
 
 
@@ -82,8 +90,8 @@ def parse(value: object) -> Fraction:
     """The exact value of a quantity, given as a string or as a JSON number.
 
     Accepts what the API accepts: a sign, digits with one point, and `n u m k M G T P E`, `Ki` to `Ei` or an exponent
-    (`1e3`, `2E-3`). Values are rounded away from zero to 10^-9; with a binary suffix they are capped at 2^63-1. Raises
-    QuantityError.
+    (`1e3`, `2E-3`), but no more than 128 characters. Values are rounded away from zero to 10^-9; with a binary suffix
+    they are capped at 2^63-1. Raises QuantityError.
     """
     return _parse(_text(value))[0]
 

@@ -87,6 +87,14 @@ def test_brackets_that_do_not_match_are_refused(text: str) -> None:
             read(text.encode())
 
 
+@pytest.mark.parametrize("end", ["", "\\"])
+def test_a_string_without_an_end_is_refused_in_linear_time(end: str) -> None:
+    text = ('"' + '\\"' * 1_000_000 + end).encode()
+    for read in (loads, loads_pruned):
+        with pytest.raises(JsonError):
+            read(text)
+
+
 def test_text_of_more_than_the_maximum_size_is_refused() -> None:
     with pytest.raises(JsonError, match="11 bytes; at most 10 are"):
         loads(b"[123456789]", max_bytes=10)

@@ -73,8 +73,13 @@ def test_quantities_have_the_value_that_the_server_reads(text, value):
         "1 2",
         "٣",
         "1\n",
+        "1" * 129,
+        "1e" + "9" * 5000,
+        "1" * 5000,
+        10**5000,
     ]
     + [None, True, False, [], {}],
+    ids=lambda text: repr(text)[:20] if isinstance(text, str) else type(text).__name__,
 )
 def test_invalid_quantities_are_refused(text):
     with pytest.raises(quantity.QuantityError):
@@ -84,6 +89,8 @@ def test_invalid_quantities_are_refused(text):
 def test_huge_exponents_are_read():
     assert quantity.parse("1e999999999") > quantity.parse("1e300")
     assert quantity.parse("1e-999999999") == Fraction(1, 10**9)
+    longest = quantity.parse("9" * 118 + "e999999999")
+    assert len(quantity.canonical(longest)) == 118 + 4096 - 18 + len("E")
 
 
 @pytest.mark.parametrize(
