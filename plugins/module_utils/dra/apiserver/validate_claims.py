@@ -13,8 +13,6 @@ from . import schema
 from .validate_metadata import MetadataRules
 
 _MODES = ("All", "ExactCount")
-
-
 _OPERATORS = ("Equal", "Exists")
 
 
@@ -169,8 +167,12 @@ class ClaimRules(MetadataRules):
             self._add(parameters_path, "is required", "required")
         elif not isinstance(parameters, dict):
             self._add(parameters_path, "must be an object", "type")
-        elif limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
-            self._add(parameters_path, f"is longer than {limits.OPAQUE_BYTES} bytes of JSON", "too-long")
+        else:
+            try:
+                if limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
+                    self._add(parameters_path, f"is longer than {limits.OPAQUE_BYTES} bytes of JSON", "too-long")
+            except ValueError as error:
+                self._add(parameters_path, str(error), "type")
 
 
 def constrained_attributes(constraints: list[Object]) -> dict[str, set[str]]:

@@ -91,7 +91,12 @@ class PartParser:
             if not isinstance(parameters, dict):
                 self.reader.wrong_type(parameters, child(entry, "parameters"), "a mapping")
                 continue
-            if limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
+            try:
+                size = limits.opaque_size(parameters)
+            except ValueError as error:
+                self.reader.problem(child(entry, "parameters"), str(error), "wrong-type")
+                continue
+            if size > limits.OPAQUE_BYTES:
                 message = f"is longer than {limits.OPAQUE_BYTES} bytes"
                 self.reader.problem(child(entry, "parameters"), message, "too-long")
             elif driver == interface_config.DRIVER:

@@ -192,6 +192,11 @@ def extended_resource_name(name: str) -> str:
 def opaque_size(parameters: object) -> int:
     """Bytes of opaque parameters as compact UTF-8 JSON.
 
-    The server counts the bytes that it receives, so whitespace and escapes in a request count, too.
+    The server counts the bytes that it receives, so whitespace and escapes in a request count, too. Raises ValueError
+    for a value that JSON does not have.
     """
-    return len(json.dumps(parameters, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))
+    try:
+        text = json.dumps(parameters, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("contains a value that JSON does not have; write a date as a string, in quotes") from None
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -10,6 +10,7 @@ This file has more than 500 lines because it lists all rules.
 from __future__ import annotations
 
 import copy
+import datetime
 import re
 import time
 
@@ -317,6 +318,12 @@ def test_attribute_text_is_counted_in_bytes(text, valid):
 
 def test_opaque_parameters_may_have_10_kib():
     assert problems(change(CLASS, ("spec.config[0].opaque.parameters", {"a": "x" * 10232}))) == set()
+
+
+def test_opaque_parameters_are_json():
+    """YAML reads a date as an object of its own."""
+    path = "spec.config[0].opaque.parameters"
+    assert problems(change(CLASS, (path, {"a": datetime.date(2026, 1, 1)}))) == {(path, "type")}
 
 
 POLICY = "spec.devices[0].capacity.bandwidth.requestPolicy"

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import typing as t
 
 import pytest
@@ -178,6 +179,12 @@ def test_variables_that_only_the_role_reads_are_ignored() -> None:
         (template({"kind": "gpu", "capacity": {"a-b": "1"}}), f"{DEVICE}.capacity['a-b']", "bad-name", ""),
         (template({"kind": "rdma", "interface": {"mtuu": 1}}), f"{DEVICE}.interface.mtuu", "unknown-key", "mtu"),
         (template({"kind": "gpu", "config": [{"parameters": {}}]}), f"{DEVICE}.config[0].driver", "missing", ""),
+        (
+            template({"kind": "gpu", "config": [{"driver": "a.b", "parameters": {"a": datetime.date(2026, 1, 1)}}]}),
+            f"{DEVICE}.config[0].parameters",
+            "wrong-type",
+            "",
+        ),
         (template({"kind": "gpu", "first_of": [GPU]}), f"{DEVICE}.kind", "contradiction", "each alternative"),
         (template({"admin": True, "first_of": [GPU]}), f"{DEVICE}.admin", "contradiction", "admin access"),
         (template({"name": "g", "first_of": []}), f"{DEVICE}.first_of", "missing", "empty"),

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from hypothesis import given
@@ -63,6 +65,9 @@ def test_limits_depend_on_the_release(limit, expected):
 def test_sizes_are_counted_in_bytes():
     assert limits.size("ü" * 3 + "a") == 7
     assert limits.opaque_size({"a": "ü", "b": [1, None]}) == len('{"a":"ü","b":[1,null]}'.encode())
+    for value in (datetime.date(2026, 1, 1), float("nan")):
+        with pytest.raises(ValueError, match="in quotes"):
+            limits.opaque_size({"a": value})
 
 
 @given(st.text(max_size=80))
