@@ -14,8 +14,7 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Evicts a pod through the eviction API, which respects PodDisruptionBudgets. Then waits until the pod has ended, the
-    claims that were created for it are deleted or no longer reserved for it, and its controller's pods have nodes
-    again.
+    claims of the pod are deleted or no longer reserved for it, and its controller's pods have nodes again.
   - If a PodDisruptionBudget refuses the eviction for O(budget_timeout) seconds, the module succeeds with RV(blocked).
   - If the pod does not exist, or has another UID, nothing is done.
 notes:
@@ -101,6 +100,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import 
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_pruned
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, ObjectView
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.pods import claim_names
 
 try:
     import kubernetes
@@ -220,8 +220,7 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
         blocked = pods.evict(module.check_mode)
     if blocked or module.check_mode:
         return {"changed": not blocked, "blocked": blocked, "replaced": not blocked}
-    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    claims = [str(status["resourceClaimName"]) for status in statuses if status.get("resourceClaimName")]
+    claims = [name.partition("/")[2] for name in claim_names(pod)]
     end = time.monotonic() + params["timeout"]
     while True:
         if pods.read():

@@ -65,15 +65,15 @@ def pairs(
             networks[key] = ips[0].partition("/")[0] if ips else None
     running = {pod["metadata"].get("uid"): pod for pod in pods}
     ends = [end for report in reports for end in _ends(report, networks, running, pools)]
-    found = []
+    measurable = []
     for index, client in enumerate(ends):
         # traffic between claims of one pod does not leave it
         others = [end for end in ends[index + 1 :] + ends[:index] if _pod(end) != _pod(client)]
         on_other_nodes = [end for end in others if end["node"] != client["node"]]
         server = next(iter(on_other_nodes or others), None)
         commands = _commands(server, client, seconds) if server else {}
-        found.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})
-    return found
+        measurable.append({"claim": client["claim"], "client": client, "server": server, "commands": commands})
+    return measurable
 
 
 def _pod(end: Object) -> tuple[str, str]:
@@ -118,6 +118,10 @@ def _container(pod: ObjectView, claim: str, request: str) -> str | None:
         for used_claim in (container.get("resources") or {}).get("claims") or ():
             if used_claim["name"] in names and used_claim.get("request") in (None, request):
                 return str(container["name"])
+    extended = status.get("extendedResourceClaimStatus") or {}
+    for mapping in extended.get("requestMappings") or () if extended.get("resourceClaimName") == claim else ():
+        if mapping.get("requestName") == request:
+            return str(mapping["containerName"])
     return None
 
 
@@ -141,12 +145,19 @@ def _commands(server: Object, client: Object, seconds: int) -> Object:
 def read(tool: str, text: str, status: int = 0) -> Object:
     """A program's output as a measurement. `status` is its exit status; output of a failed run does not count.
 
-    Raises Unreadable, and KeyError for an unknown program.
+    A pod can print anything, so output in another form is Unreadable, too. Raises Unreadable, and KeyError for an
+    unknown program.
     """
     readers = {"iperf3": iperf3, "ib_write_bw": perftest, "ib_write_lat": perftest, "all_gather_perf": nccl_tests}
     if status in _TIMEOUT_STATUSES:
         raise Unreadable("it did not finish in time and was stopped")
-    measurement = readers[tool](text)
+    reader = readers[tool]
+    try:
+        measurement = reader(text)
+    except Unreadable:
+        raise
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise Unreadable(f"its output is not in the format of {tool}: {str(error)[:200]}") from None
     if status:
         raise Unreadable(f"it exited with status {status}: {_no_measurement(text)}")
     return measurement
@@ -178,7 +189,7 @@ def iperf3(text: str) -> Object:
     if not isinstance(output, dict):
         raise _no_measurement(text)
     if output.get("error"):
-        raise Unreadable(str(output["error"]))
+        raise Unreadable(str(output["error"])[:300])
     end = output.get("end") or {}
     total = end.get("sum_received") or end.get("sum")
     if not isinstance(total, dict) or not isinstance(total.get("bits_per_second"), (int, float)):
@@ -191,7 +202,7 @@ def iperf3(text: str) -> Object:
         "retransmits": (end.get("sum_sent") or {}).get("retransmits"),
         "lost_percent": total.get("lost_percent"),
     }
-    known_details = {name: value for name, value in details.items() if value is not None}
+    known_details = {name: value for name, value in details.items() if isinstance(value, (int, float))}
     return _measurement("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **known_details)
 
 

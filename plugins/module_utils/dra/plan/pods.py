@@ -188,7 +188,7 @@ def claim_names(pod: ObjectView) -> list[str]:
     generated = {entry["name"]: entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or ()}
     entries = pod["spec"].get("resourceClaims") or ()
     names = [entry.get("resourceClaimName") or generated.get(entry["name"]) for entry in entries]
-    return [f"{namespace}/{name}" for name in (*names, extended_resource_claim(pod)) if name]
+    return list(dict.fromkeys(f"{namespace}/{name}" for name in (*names, extended_resource_claim(pod)) if name))
 
 
 def extended_resource_claim(pod: ObjectView) -> str:

@@ -139,6 +139,36 @@ def test_nccl_tests_columns_are_found_by_their_names(columns, row):
     assert (found["gb_per_s"], found["bytes"], found["details"]["time_us"]) == (41.5, 1048576, 95.0)
 
 
+PERFTEST_COLUMNS = "#bytes #iterations BW peak[Gb/sec] BW average[Gb/sec]"
+NCCL_COLUMNS = "# size count type time algbw busbw #wrong"
+
+
+@pytest.mark.parametrize(
+    "tool, text",
+    [
+        ("iperf3", '{"end": [1]}'),
+        ("iperf3", '{"end": {"sum": {"bits_per_second": 1}, "streams": [5]}}'),
+        ("iperf3", '{"end": {"sum": {"bits_per_second": 1}, "sum_sent": [5]}}'),
+        ("iperf3", f'{{"end": {{"sum": {{"bits_per_second": {"1" * 400}}}}}}}'),
+        ("iperf3", '{"end": {"sum": {"bits_per_second": 1}, "streams": [{"sender": {"mean_rtt": "x"}}]}}'),
+        ("iperf3", '{"error": "' + "x" * 10_000 + '"}'),
+        ("ib_write_bw", f"{PERFTEST_COLUMNS}\ninf 1 1 1"),
+        ("ib_write_bw", "#bytes BW average[Gb/sec]\n1 1"),
+        ("all_gather_perf", f"{NCCL_COLUMNS}\n\u00b2 1 float 1 1 1 0"),
+        ("all_gather_perf", f"{NCCL_COLUMNS}\n2 1 float 1 1 1 0\n# Avg bus bandwidth : 1.2.3"),
+    ],
+)
+def test_output_that_the_program_does_not_print_gives_a_short_error(tool, text):
+    with pytest.raises(Unreadable) as error:
+        read(tool, text)
+    assert len(str(error.value)) < 400
+
+
+def test_details_of_another_type_are_left_out():
+    text = '{"end": {"sum": {"bits_per_second": 8e9, "seconds": ["x"], "lost_percent": 1.5}}}'
+    assert read("iperf3", text)["details"] == {"streams": 0, "lost_percent": 1.5}
+
+
 @pytest.mark.parametrize("tool", ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"])
 @given(
     st.one_of(
@@ -252,3 +282,16 @@ def test_commands_run_in_the_container_that_has_the_nic():
     )
     node.pods[1]["status"]["resourceClaimStatuses"] = [{"name": "devices", "resourceClaimName": "two"}]
     assert containers() == ["nic", "main"]
+
+
+def test_commands_run_in_the_container_whose_extended_resource_is_the_nic():
+    node = NodeWithClaims("hgx-h100")
+    _gpu, nic = node.pair("PIX")
+    claims = [add_claim_with_address(node, "one", nic, 1)]
+    node.pods[0]["spec"]["containers"] = [{"name": "proxy"}, {"name": "main"}]
+    mapping = {"containerName": "main", "resourceName": "example.com/nic", "requestName": "nic"}
+    status = {"resourceClaimName": "one", "requestMappings": [{**mapping, "requestName": "other"}, mapping]}
+    for claim, container in (("one", "main"), ("two", None)):
+        node.pods[0]["status"]["extendedResourceClaimStatus"] = {**status, "resourceClaimName": claim}
+        [measurable] = pairs(node.check()["claims"], claims, node.pods, Pools(node.slices), 5)
+        assert measurable["client"]["container"] == container
