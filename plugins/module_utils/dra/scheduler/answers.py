@@ -43,12 +43,6 @@ class Allocation:
     steps: int = 0
     examined: int = field(default=0, compare=False)
 
-    def of(self, claim: int, request: str) -> list[Result]:
-        """The results of a request, or of its chosen alternative."""
-        return [
-            result for result in self.results if result.claim == claim and result.request.partition("/")[0] == request
-        ]
-
 
 @dataclass(frozen=True)
 class Refusal:

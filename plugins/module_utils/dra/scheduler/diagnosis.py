@@ -66,14 +66,14 @@ class Diagnosis:
         if shortage:
             return Refusal(shortage, "claims[0].spec.devices.requests", "count")
         without_constraints = [self._only(claim, ()) for claim in self.claims]
-        if self._none(without_constraints):
+        if self._is_impossible(without_constraints):
             reason = "each request alone has enough devices, but together they need the same devices or counters"
             return Refusal(reason, "claims[0].spec.devices.requests", "count")
         for index, claim in enumerate(self.claims):
             for number, _entry in enumerate(claim["devices"].get("constraints") or ()):
                 claims = list(without_constraints)
                 claims[index] = self._only(claim, (number,))
-                if self._none(claims):
+                if self._is_impossible(claims):
                     return self._constraint(self.search.constraints[index][number], index)
         for index, claim in enumerate(self.claims):
             for groups in alike_groups(claim):
@@ -110,7 +110,7 @@ class Diagnosis:
         self.ended_early = self.ended_early or (isinstance(answer, Refusal) and answer.kind == "budget")
         return answer
 
-    def _none(self, claims: t.Sequence[ObjectView]) -> bool:
+    def _is_impossible(self, claims: t.Sequence[ObjectView]) -> bool:
         """Whether it is certain that no devices satisfy the claims."""
         answer = self._search(claims)
         return isinstance(answer, Refusal) and answer.kind in ("count", "limit")
@@ -118,22 +118,24 @@ class Diagnosis:
     @staticmethod
     def _only(claim: ObjectView, constraints: tuple[int, ...]) -> ObjectView:
         """A claim with only some of its constraints."""
-        kept = [entry for i, entry in enumerate(claim["devices"].get("constraints") or ()) if i in constraints]
-        return {**claim, "devices": {**claim["devices"], "constraints": kept}}
+        entries = [entry for i, entry in enumerate(claim["devices"].get("constraints") or ()) if i in constraints]
+        return {**claim, "devices": {**claim["devices"], "constraints": entries}}
 
     def _repetitions(self, index: int, groups: list[list[int]]) -> Refusal | None:
         """A refusal that says how many identical groups can be satisfied at the same time, and what is missing."""
         claim = self.claims[index]
         requests = claim["devices"]["requests"]
         for number in range(len(groups) - 1, 0, -1):
-            kept = sorted(position for group in groups[:number] for position in group)
-            names = {requests[position]["name"] for position in kept}
+            positions = sorted(position for group in groups[:number] for position in group)
+            names = {requests[position]["name"] for position in positions}
             rules = [
                 entry
                 for entry in claim["devices"].get("constraints") or ()
                 if entry.get("requests") and all(name.partition("/")[0] in names for name in entry["requests"])
             ]
-            reduced_claim = {"devices": {"requests": [requests[position] for position in kept], "constraints": rules}}
+            reduced_claim = {
+                "devices": {"requests": [requests[position] for position in positions], "constraints": rules}
+            }
             answer = self._search([*self.claims[:index], reduced_claim, *self.claims[index + 1 :]])
             if isinstance(answer, Allocation):
                 break
@@ -183,7 +185,7 @@ class Diagnosis:
         needed = request.count if request.all_devices is None else max(request.count, 1)
         if sum(not search.consumption[position] for position in search.fit([request])) >= needed:
             return None
-        wanted = f"request {request.name} needs {needed} device{'s' if needed != 1 else ''}"
+        demand = f"request {request.name} needs {needed} device{'s' if needed != 1 else ''}"
         all_positions = range(len(search.offers))
         name = request.spec["deviceClassName"]
         texts = [expression for _where, expression in request.texts]
@@ -191,45 +193,47 @@ class Diagnosis:
         of_driver = [position for position in all_positions if not drivers or search.offers[position].driver in drivers]
         if not of_driver:
             published = f"{' and '.join(sorted(set(drivers)))} publishes none" if drivers else "no driver publishes any"
-            return Refusal(f"{wanted}: {published} on this node", request.path, "absent")
+            return Refusal(f"{demand}: {published} on this node", request.path, "absent")
         source = f"{drivers[0]} publishes {len(of_driver)}" if drivers else f"the node has {len(of_driver)}"
         if len(of_driver) < needed:
-            return Refusal(f"{wanted}: {source} on this node", request.path, "count")
+            return Refusal(f"{demand}: {source} on this node", request.path, "count")
         remaining = of_driver
         for where, expression in request.texts:
             verdicts = {position: search.judge(expression, position) for position in remaining}
-            kept = [position for position in remaining if verdicts[position] in accepted]
-            if len(kept) < needed:
-                match_text = f"class {name} selects {len(kept)} of {len(remaining)}"
+            suitable = [position for position in remaining if verdicts[position] in accepted]
+            if len(suitable) < needed:
+                match_text = f"class {name} selects {len(suitable)} of {len(remaining)}"
                 if where.startswith("claims"):
-                    match_text = f"its selector matches {len(kept)} of {len(remaining)} ({expression})"
+                    match_text = f"its selector matches {len(suitable)} of {len(remaining)} ({expression})"
                 fails = sum(verdict == FAILS for verdict in verdicts.values())
                 match_text += f" and fails on {fails}" if fails else ""
-                reason = f"{wanted}: {source}, {match_text}"
+                reason = f"{demand}: {source}, {match_text}"
                 return Refusal(reason, where if where.startswith("claims") else request.path, "selector")
-            remaining = kept
-        kept = [position for position in remaining if search.has_room(request, position, fresh=True)]
-        if len(kept) < needed:
+            remaining = suitable
+        suitable = [position for position in remaining if search.has_room(request, position, fresh=True)]
+        if len(suitable) < needed:
             amounts = ", ".join(self._amount(search, key, value, remaining) for key, value in request.amounts.items())
-            reason = f"{wanted}: {len(remaining)} match, and {len(kept)} of them have the capacity ({amounts})"
+            reason = f"{demand}: {len(remaining)} match, and {len(suitable)} of them have the capacity ({amounts})"
             return Refusal(reason, f"{request.path}.capacity", "capacity")
-        remaining = kept
-        kept = [position for position in remaining if tolerates_taints(request.spec, search.offers[position])]
-        if len(kept) < needed:
+        remaining = suitable
+        suitable = [position for position in remaining if tolerates_taints(request.spec, search.offers[position])]
+        if len(suitable) < needed:
             taints = {
                 f"{taint['key']}:{taint['effect']}"
                 for position in remaining
                 for taint in search.offers[position].device.get("taints") or ()
                 if not tolerates_taints(request.spec, search.offers[position])
             }
-            tainted = f"{len(remaining) - len(kept)} of them tainted ({', '.join(sorted(taints))})"
-            reason = f"{wanted}: {len(remaining)} match, {tainted}"
+            tainted = f"{len(remaining) - len(suitable)} of them tainted ({', '.join(sorted(taints))})"
+            reason = f"{demand}: {len(remaining)} match, {tainted}"
             return Refusal(reason, f"{request.path}.tolerations", "taint")
-        remaining = kept
+        remaining = suitable
         if not request.admin:
-            kept = [position for position in remaining if self._free(search, request, position)]
-            if len(kept) < needed:
-                return Refusal(f"{wanted}: {self._used(search, request, remaining, len(kept))}", request.path, "used")
+            suitable = [position for position in remaining if self._free(search, request, position)]
+            if len(suitable) < needed:
+                return Refusal(
+                    f"{demand}: {self._used(search, request, remaining, len(suitable))}", request.path, "used"
+                )
         return None
 
     @staticmethod
@@ -290,12 +294,15 @@ class Diagnosis:
             if per_request
             else set()
         )
-        details = "; ".join(
-            f"{name} has {', '.join(sorted(value for value in values if value)[:4])}{' ...' if len(values) > 5 else ''}"
-            for name, values in per_request.items()
-        )
+        details = "; ".join(f"{name} has {_first_values(values)}" for name, values in per_request.items())
         if not common:
             reason = f"no value of {constraint.attribute} is common to requests {', '.join(per_request)}: {details}"
         else:
             reason = f"no value of {constraint.attribute} is shared by enough free devices: {details}"
         return Refusal(reason, constraint.path, "constraint")
+
+
+def _first_values(values: t.Iterable[str]) -> str:
+    """The first four values that are not empty, as text that shows whether there are more."""
+    present = sorted(filter(None, values))
+    return ", ".join(present[:4]) + (" ..." if len(present) > 4 else "")

@@ -324,8 +324,8 @@ def _title(claim: ObjectView) -> str:
 
 def _counter_sets(pool: Pool) -> dict[str, Object]:
     """The v1 CounterSets of a pool, by name."""
-    found: dict[str, Object] = {}
+    sets: dict[str, Object] = {}
     for (_driver, _pool, name, counter), value in pool.counters.items():
-        entry = found.setdefault(name, {"name": name, "counters": {}})
+        entry = sets.setdefault(name, {"name": name, "counters": {}})
         entry["counters"][counter] = {"value": quantity.canonical(value)}
-    return found
+    return sets

@@ -50,12 +50,17 @@ class Search(Candidates):
         try:
             self.prepare()
             # a node with too few devices is detected by counting, without a search
-            found = not self._too_few() and self._claim(0)
+            succeeded = not self._too_few() and self._claim(0)
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
         except TooManyDevices:
-            found = False
-        if not found:
+            succeeded = False
+        except RecursionError:  # each device of the pod needs several calls within each other
+            reason = (
+                f"not decided: the {len(self.claims)} claims of the pod request more devices than this search can try"
+            )
+            return Refusal(reason, "claims", "budget", self.steps)
+        if not succeeded:
             return Refusal("no devices satisfy the claims", "claims", "count", self.steps)
         results = tuple(result for row in self.results for result in row)
         return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps, self.examined)

@@ -62,8 +62,8 @@ def cannot_match(search: Candidates) -> bool:
     return False
 
 
-def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted: int) -> bool:
-    """Whether there are devices for `wanted` groups of requests like these, each with one value of an attribute."""
+def _repeatable(search: Candidates, name: str, rows: list[list[Request]], count: int) -> bool:
+    """Whether there are devices for `count` groups of requests like these, each with one value of an attribute."""
     values: dict[Comparable | tuple[Comparable, int], set[int]] = {}
     by_row = [search.fit(row) for row in rows]
     for position in set().union(*by_row):
@@ -73,7 +73,7 @@ def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted
     shared = any(search.multiple[position] for fits in by_row for position in fits)
     shared = shared or any(request.admin for row in rows for request in row)
     needs = [min(request.count for request in row) for row in rows]
-    missing_groups = wanted
+    missing_groups = count
     for positions in values.values():
         with_value = [[position for position in fits if position in positions] for fits in by_row]
         if any(len(fits) < need for fits, need in zip(with_value, needs)):

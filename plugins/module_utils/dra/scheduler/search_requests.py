@@ -89,8 +89,8 @@ def expression_of(selector: ObjectView, path: str) -> str:
 
 def expressions(selectors: t.Iterable[ObjectView]) -> list[str]:
     """The CEL expressions of selectors; selectors of other kinds are ignored."""
-    found = [(selector.get("cel") or {}).get("expression") for selector in selectors]
-    return [str(expression) for expression in found if expression is not None]
+    texts = [(selector.get("cel") or {}).get("expression") for selector in selectors]
+    return [str(text) for text in texts if text is not None]
 
 
 @dataclass

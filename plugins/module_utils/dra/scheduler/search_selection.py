@@ -28,8 +28,8 @@ class Engine(t.Protocol):
 class Selection:
     """Caches the verdicts of selectors on devices.
 
-    The caller must keep the offers alive, because they are identified by `id`. By selector and
-    offer, `assumed` are the attributes whose likely value matched, and `unknown_values` those that are unknown.
+    The caller must keep the offers alive, because they are identified by `id`. By selector and offer, `assumed` are the
+    attributes whose likely value matched, and `unknown_values` those that are unknown.
     """
 
     def __init__(self, engine: Engine) -> None:

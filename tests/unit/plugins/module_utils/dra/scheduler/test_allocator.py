@@ -269,6 +269,22 @@ def test_a_claim_cannot_get_more_than_32_devices(engine: Engine) -> None:
     assert names == ["x/few"] * 2 + ["y"] * 15
 
 
+def test_claims_for_more_devices_than_the_search_can_try_are_undecided(engine: Engine) -> None:
+    shared = with_fields(device("d0"), allowMultipleAllocations=True)
+    answer = refusal(allocate([spec(exact("x", "a"))] * 2000, CLASSES, [shared], engine))
+    assert answer.unknown and answer.reason.startswith("not decided: the 2000 claims of the pod request more devices")
+
+
+@pytest.mark.parametrize("count, text", [(4, "v0, v1, v2, v3"), (5, "v0, v1, v2, v3 ...")])
+def test_the_values_of_an_attribute_are_listed_up_to_the_fourth(count: int, text: str, engine: Engine) -> None:
+    node = [device(f"d{number}", ROOT=f"v{number}") for number in range(count)] + [
+        device("n", "b.example.com", ROOT="w")
+    ]
+    claim = spec(exact("x", "a"), exact("y", "b"), constraints=[match_attribute(ROOT)])
+    reason = refusal(allocate([claim], CLASSES, node, engine)).reason
+    assert reason == f"no value of {ROOT} is common to requests x, y: x has {text}; y has w"
+
+
 def test_a_selector_that_fails_ends_the_search(engine: Engine) -> None:
     claim = spec(exact("x", "a", 'device.attributes["a.example.com"].rail == 1'))
     answer = refusal(allocate([claim], CLASSES, [device("d0")], engine))
