@@ -44,8 +44,10 @@ def read(
     """The fleet that these objects describe, in the API versions that the server serves.
 
     Without Nodes, the nodes are those that slices name, with room for any number of pods. Unusable objects are left out
-    and noted. Raises ValueError for an object that does not have the form of its kind, and for an unknown release.
+    and noted. Raises ValueError for an object that does not have the form of its kind, an unknown release, and a
+    feature gate that is not true or false.
     """
+    features.check_gates(gates)
     by_kind: dict[str, list[ObjectView]] = {kind: [] for kind in KINDS}
     for item in objects:
         if item.get("kind") in by_kind:
@@ -90,8 +92,10 @@ def probed(
     """A fleet without a cluster, from topology facts by node and `dra_claims_drivers`.
 
     No device is allocated, and there is room for every pod. Raises kube.problems.Problems for an unknown driver,
-    ValueError for an unknown release, KeyError and TypeError for facts that topology_info does not return.
+    ValueError for an unknown release and a feature gate that is not true or false, KeyError and TypeError for facts
+    that topology_info does not return.
     """
+    features.check_gates(gates)
     server = Server(kubernetes, gates)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
     nodes = {

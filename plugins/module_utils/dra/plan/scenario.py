@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field, replace
 
+from ..apiserver import features
 from ..kube import quantity, versions
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
@@ -118,9 +119,16 @@ def _server(scenario: Scenario, value: ObjectView, path: str) -> Scenario:
         raise Problems([Problem(path, "must have version or feature_gates, and nothing else", "bad-step", "")])
     old = scenario.fleet.server
     gates = value.get("feature_gates", old.gates)
+    if gates is not None and not isinstance(gates, dict):
+        fix = "such as DRADeviceTaints: true"
+        raise Problems([Problem(f"{path}.feature_gates", "is not a mapping", "wrong-type", fix)])
+    try:
+        features.check_gates(gates)
+    except ValueError as error:
+        raise Problems([Problem(f"{path}.feature_gates", str(error), "wrong-type")]) from error
     try:
         server = Server(str(value.get("version", f"1.{old.minor}")), gates, [{"spec": rule} for rule in old.rules])
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise Problems([Problem(path, str(error), "bad-step", f"1.{versions.OLDEST} and later are known")]) from error
     notes = list(scenario.fleet.notes)
     newly_stored = sorted(old.dropped - server.dropped)

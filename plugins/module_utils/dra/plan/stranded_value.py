@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import typing as t
 from dataclasses import dataclass, field
 
@@ -72,7 +72,7 @@ def prices(entries: t.Sequence[ObjectView], path: str = "prices") -> list[Price]
         price, attributes = entry.get("price"), entry.get("attributes") or {}
         if set(entry) - {"driver", "price", "attributes"} or not entry.get("driver"):
             problems.append(Problem(entry_path, "must have driver and price, and may have attributes", "bad-price", ""))
-        elif isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < math.inf:
+        elif isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price <= sys.float_info.max:
             problems.append(Problem(f"{entry_path}.price", f"{price!r} is not a non-negative number", "bad-price", ""))
         elif not isinstance(attributes, dict):
             problems.append(Problem(f"{entry_path}.attributes", "is not a mapping", "wrong-type", ""))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
-from ..kube import quantity
+from ..apiserver.schema import EFFECTS
+from ..kube import limits, quantity, versions
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..scheduler.search_devices import identify
@@ -20,6 +21,7 @@ from .fleet import Fleet, Node
 from .pods import UNSCHEDULABLE, selected
 
 _CONDITION = "node.kubernetes.io/"  # the prefix of taint keys that Kubernetes itself sets
+_EFFECTS = limits.at(EFFECTS, versions.NEWEST)  # the effects of device taints
 #: The steps, and what each means.
 STEPS = {
     "cordon": "nodes that take no more pods",
@@ -68,13 +70,15 @@ def _nodes_of_step(fleet: Fleet, value: ObjectView, path: str) -> list[str]:
     if (names is None) == (labels is None) or set(value) - {"nodes", "labels"}:
         raise Problems([Problem(path, "must have nodes or labels, and nothing else", "bad-step", "")])
     if labels is not None:
+        if not isinstance(labels, dict):
+            raise Problems([Problem(f"{path}.labels", "is not a mapping", "wrong-type", "give labels of nodes")])
         matching = [node.name for node in fleet.nodes.values() if selected({"matchLabels": labels}, node.labels)]
         if not matching:
             raise Problems([Problem(f"{path}.labels", "match no node", "no-node", "check the labels of the nodes")])
         return matching
     if not isinstance(names, list):
         raise Problems([Problem(f"{path}.nodes", "is not a list", "wrong-type", "give the names of nodes")])
-    missing = [name for name in names if name not in fleet.nodes]
+    missing = [name for name in names if not isinstance(name, str) or name not in fleet.nodes]
     if missing or not names:
         message = f"names nodes that do not exist: {', '.join(map(str, missing))}" if missing else "names no node"
         raise Problems([Problem(f"{path}.nodes", message, "no-node", "check the names of the fleet's nodes")])
@@ -162,15 +166,16 @@ def _moved_offers(node: Node, name: str, server: Server) -> t.Iterator[Offer]:
 def _devices(fleet: Fleet, value: ObjectView, path: str, optional: t.Collection[str] = ()) -> tuple[Node, set[int]]:
     """The node of a step, and the positions of the devices of the step. `optional` are keys that the step may have."""
     name, devices = value.get("node"), value.get("devices")
-    if name not in fleet.nodes:
+    if not isinstance(name, str) or name not in fleet.nodes:
         raise Problems([Problem(f"{path}.node", f"there is no node {name!r}", "no-node", "name an existing node")])
     if not isinstance(devices, list) or not devices or set(value) - {"node", "devices", *optional}:
         may_have = f", may have {', '.join(optional)}" if optional else ""
         message = f"must have node and devices, a list{may_have}, and nothing else"
         raise Problems([Problem(path, message, "bad-step", "")])
-    node = fleet.nodes[str(name)]
+    node = fleet.nodes[name]
     keys = [{str(offer.device["name"]), offer.address} - {""} for offer in node.offers]
-    missing = [str(device) for device in devices if not any(device in names for names in keys)]
+    known = set().union(*keys)
+    missing = [str(device) for device in devices if not isinstance(device, str) or device not in known]
     if missing:
         message = f"node {name} has no device {', '.join(missing)}"
         raise Problems([Problem(f"{path}.devices", message, "no-device", "give names or PCI addresses of its devices")])
@@ -198,8 +203,11 @@ def _degrade(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     taint = value.get("taint")
     if not {"attributes", "capacity", "taint"} & set(value):
         raise Problems([Problem(path, "must have attributes, capacity or a taint", "bad-step", "add one of them")])
-    if taint is not None and not (isinstance(taint, dict) and taint.get("key") and taint.get("effect")):
-        raise Problems([Problem(f"{path}.taint", "must have key and effect", "wrong-type", "")])
+    if taint is not None and not (
+        isinstance(taint, dict) and isinstance(taint.get("key"), str) and taint.get("effect") in _EFFECTS
+    ):
+        fix = f"the effects are {', '.join(_EFFECTS)}"
+        raise Problems([Problem(f"{path}.taint", "must have key and effect", "wrong-type", fix)])
     return _with_changed_devices(fleet, node, chosen, value, path, None if taint is None else (taint,))
 
 
@@ -249,10 +257,14 @@ def _typed(value: object, path: str) -> ObjectView:
 
 
 def _amount(value: object, path: str) -> str:
+    fix = "give a quantity, such as 100G"
     try:
-        return quantity.canonical(quantity.parse(str(value)))
+        amount = quantity.parse(str(value))
     except quantity.QuantityError as error:
-        raise Problems([Problem(path, str(error), "wrong-type", "give a quantity, such as 100G")]) from error
+        raise Problems([Problem(path, str(error), "wrong-type", fix)]) from error
+    if amount < 0:
+        raise Problems([Problem(path, f"{value} is less than zero", "wrong-type", fix)])
+    return quantity.canonical(amount)
 
 
 def _release(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
@@ -260,7 +272,7 @@ def _release(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     if not isinstance(claims, list) or not claims or set(value) != {"claims"}:
         raise Problems([Problem(path, "must have claims, a list, and nothing else", "bad-step", "")])
     owners = {held_device.owner for node in fleet.nodes.values() for held_device in node.held}
-    missing = [str(claim) for claim in claims if claim not in owners]
+    missing = [str(claim) for claim in claims if not isinstance(claim, str) or claim not in owners]
     if missing:
         message = f"have no devices: {', '.join(missing)}"
         raise Problems([Problem(f"{path}.claims", message, "no-claim", "write them as namespace/name")])

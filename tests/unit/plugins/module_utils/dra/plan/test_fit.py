@@ -330,6 +330,15 @@ def test_steps_change_how_many_pods_fit(engine: Engine) -> None:
     assert total({"lose": {"node": "a-0", "devices": [nic]}}) == 23
 
 
+def test_a_feature_gate_that_is_not_true_or_false_is_refused() -> None:
+    """The string `false` would count as on."""
+    gates = t.cast(t.Any, {"DRADeviceTaints": "false"})
+    with pytest.raises(ValueError, match="without quotes"):
+        reader.read([], gates=gates)
+    with pytest.raises(ValueError, match="without quotes"):
+        reader.probed({}, DRIVERS, CLASSES, gates=gates)
+
+
 def test_a_new_or_uncordoned_node_does_not_have_the_cordon(engine: Engine) -> None:
     """Uncordoning removes the taint of the cordon. A new node has neither the cordon of the node that it is like nor
     the taints of that node's devices by rules, but it has the node's other taints."""
@@ -363,10 +372,15 @@ def test_a_new_or_uncordoned_node_does_not_have_the_cordon(engine: Engine) -> No
         ({"cordon": {"nodes": ["x"]}}, "what_if[0].cordon.nodes: names nodes that do not exist: x"),
         ({"cordon": {"nodes": "a-0"}}, "what_if[0].cordon.nodes: is not a list"),
         ({"cordon": {}}, "what_if[0].cordon: must have nodes or labels"),
+        ({"cordon": {"nodes": [["a-0"]]}}, "what_if[0].cordon.nodes: names nodes that do not exist: ['a-0']"),
+        ({"cordon": {"labels": ["a"]}}, "what_if[0].cordon.labels: is not a mapping"),
         ({"shrink": {}}, "what_if[0]: is not a mapping with one step"),
         ({"add": {"like": "x", "count": 0}}, "what_if[0].add.count: is not a number from 1 to 10000"),
         ({"lose": {"node": "a-0", "devices": ["x"]}}, "what_if[0].lose.devices: node a-0 has no device x"),
+        ({"lose": {"node": "a-0", "devices": [{"x": 1}]}}, "what_if[0].lose.devices: node a-0 has no device {'x': 1}"),
+        ({"lose": {"node": ["a-0"], "devices": ["x"]}}, "what_if[0].lose.node: there is no node ['a-0']"),
         ({"release": {"claims": ["team/x"]}}, "what_if[0].release.claims: have no devices: team/x"),
+        ({"release": {"claims": [["team/x"]]}}, "what_if[0].release.claims: have no devices: ['team/x']"),
     ],
 )
 def test_a_step_that_cannot_be_taken_is_refused(step: Object, reported: str) -> None:

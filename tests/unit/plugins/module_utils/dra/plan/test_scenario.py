@@ -98,6 +98,16 @@ def test_a_replaced_device_is_free(engine: Engine) -> None:
     [
         ({"degrade": {"node": "a-0", "devices": ["gpu-0"]}}, "must have attributes, capacity or a taint"),
         ({"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x"}}}, "must have key and effect"),
+        (
+            {"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x", "effect": "noschedule"}}},
+            "must have key and effect (the effects are NoExecute, NoSchedule, None)",
+        ),
+        (
+            {"degrade": {"node": "a-0", "devices": ["gpu-0"], "capacity": {"memory": -1}}},
+            "memory: -1 is less than zero",
+        ),
+        ({"server": {"feature_gates": {"DRADeviceTaints": "false"}}}, "must be true or false, without quotes"),
+        ({"server": {"feature_gates": ["DRADeviceTaints"]}}, "feature_gates: is not a mapping"),
         ({"replace": {"node": "a-0", "devices": ["gpu-0"], "attributes": {"x": [1]}}}, "is not a string"),
         ({"replace": {"node": "a-0", "devices": ["gpu-0"], "capacity": {"x": "much"}}}, "capacity.x"),
         ({"replace": {"node": "a-0", "devices": ["gpu-0"], "taint": TAINT}}, "and nothing else"),
@@ -348,7 +358,14 @@ def test_stranded_devices_have_a_value_and_are_on_the_map(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize(
-    "price", [{"driver": "x"}, {"driver": "x", "price": -1}, {"price": 1}, {"driver": "x", "price": True}]
+    "price",
+    [
+        {"driver": "x"},
+        {"driver": "x", "price": -1},
+        {"driver": "x", "price": 10**400},
+        {"price": 1},
+        {"driver": "x", "price": True},
+    ],
 )
 def test_an_invalid_price_is_refused(price: Object) -> None:
     with pytest.raises(Problems, match=r"prices\[0\]"):
