@@ -174,7 +174,7 @@ def _against_the_allocator(engine: Engine) -> Figures:
             start = time.process_time()
             states = States(new_fleet, [workload()], engine)
             for node in new_fleet.nodes.values():
-                states.of(node, workload()).count_up_to(MAX_PLACEMENTS)
+                states.state_of(node, workload()).count_up_to(MAX_PLACEMENTS)
             plan_times.append(time.process_time() - start)
             answers = [allocator.ask(question) for question in questions]
             allocator_times.append(sum(answer["nanoseconds"] for answer in answers) / 1e9)

@@ -24,8 +24,6 @@ from .devices import Facts
 from .verdicts import KEPT, WORST_FIRST
 
 _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-
-
 _CONTAINER = re.compile(r"([0-9a-f]{64})")
 
 #: The cgroup of a container's monitor, which CRI-O creates beside that of the container (`conmon_cgroup = "pod"`).
@@ -38,20 +36,20 @@ def cgroup_cpusets(text: str) -> dict[str, dict[str, str]]:
     `text` consists of lines `PATH:CPUS`, as `grep -H . cpuset.cpus.effective` prints them in a cgroup v2 tree. Lines
     for anything but a pod's container, such as CRI-O's monitor conmon of a container, are ignored.
     """
-    found: dict[str, dict[str, str]] = {}
+    cpusets: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
         path, _colon, cpus = line.rpartition(":")
         pod, containers = _POD_UID.search(path), _CONTAINER.findall(path)
         if pod and containers and cpus.strip() and not _MONITOR.search(path):
-            found.setdefault(pod.group(1).replace("_", "-"), {})[containers[-1]] = cpus.strip()
-    return found
+            cpusets.setdefault(pod.group(1).replace("_", "-"), {})[containers[-1]] = cpus.strip()
+    return cpusets
 
 
 class Check(Cluster):
     """Compares allocated claims with a cluster."""
 
-    def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
-        """A report for each claim that is allocated and `wanted`, and a summary.
+    def run(self, claims: t.Iterable[Facts], is_checked: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
+        """A report for each allocated claim for which `is_checked` returns true, and a summary.
 
         RETURN of the module lanewise.dra.alignment_check describes them. `claims` are all claims of the cluster, which
         are needed to find out which devices are free.
@@ -64,7 +62,7 @@ class Check(Cluster):
                     self.holders[identity] = title(claim)
                     self.consumed.setdefault(identity, []).append(result.get("consumedCapacity") or {})
         self.taken = self.pools.taken(self.holders)
-        converted = [claim for claim in converted if wanted(claim)]
+        converted = [claim for claim in converted if is_checked(claim)]
         reports = [ClaimReport(self, claim).report() for claim in converted if results(claim)]
         counts = {name: sum(report["verdict"] == name for report in reports) for name in WORST_FIRST}
         unproven = sum(report["verdict"] == KEPT and not report["proven"] for report in reports)

@@ -14,8 +14,6 @@ from .devices import Facts, kind_of
 from .verdicts import Device, Finding, Reason
 
 PROBE_AGAIN = "probe the node again (playbook lanewise.dra.probe) and look at the driver's log there"
-
-
 RESTART = "if this does not change, look at the driver's log on the node: it has not published the devices again"
 
 

@@ -29,7 +29,7 @@ class ClaimPromises(ClaimDevices):
 
     def _constraints(self) -> list[Promise]:
         """The promises of constraints on more than one allocated device."""
-        found = []
+        promises = []
         for entry in self.spec.get("constraints") or ():
             distinct = "matchAttribute" not in entry
             name = entry.get("distinctAttribute" if distinct else "matchAttribute")
@@ -38,8 +38,8 @@ class ClaimPromises(ClaimDevices):
             covered = [device for device in self.devices if _covers(entry.get("requests"), device.request)]
             # a constraint on an alternative that was not allocated has no effect
             if len(covered) > 1:
-                found.append(self._constraint(name, distinct, covered))
-        return found
+                promises.append(self._constraint(name, distinct, covered))
+        return promises
 
     def _constraint(self, name: str, distinct: bool, covered: list[Device]) -> Promise:
         requests = list(dict.fromkeys(device.request for device in covered))
@@ -67,10 +67,10 @@ class ClaimPromises(ClaimDevices):
             )
             promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
-        kept = _holds([_comparable_value(published, name) for _device, published in published_devices], distinct)
-        promise.verdict = KEPT if kept else BROKEN
+        holds = _holds([_comparable_value(published, name) for _device, published in published_devices], distinct)
+        promise.verdict = KEPT if holds else BROKEN
         reason = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
-        if not kept:
+        if not holds:
             promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {reason}"
             promise.fix = "delete the pod and the claim, so that they are scheduled again with what is published now"
         nodes = {published.node for _device, published in published_devices if published.node}
@@ -127,13 +127,13 @@ class ClaimPromises(ClaimDevices):
 
     def _nearest(self) -> list[Promise]:
         """Whether the devices of paired alternatives are still the nearest ones of their board."""
-        found = []
+        promises = []
         for form in pair_forms(self.spec):
             first = self._allocated(form.first, form.first_subs)
             second = self._allocated(form.second, form.second_subs)
             if first and second:
-                found.append(self._nearest_pair(form, first, second))
-        return found
+                promises.append(self._nearest_pair(form, first, second))
+        return promises
 
     def _allocated(self, request: str, names: t.Collection[str]) -> Device | None:
         """The device that was allocated for one of these alternatives of a request."""

@@ -14,12 +14,8 @@ from ..kube.objects import Object
 from ..scheduler.published import Published
 
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"
-
-
 #: All verdicts, the worst first.
 WORST_FIRST = (BROKEN, UNKNOWN, KEPT, NONE)
-
-
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -95,9 +91,9 @@ class Finding:
 
 
 def worst(verdicts: t.Iterable[str]) -> str:
-    """The combined verdict: broken before unknown before kept."""
-    found = set(verdicts)
-    return next((verdict for verdict in WORST_FIRST if verdict in found), NONE)
+    """The worst of the verdicts; NONE if there are none."""
+    present = set(verdicts)
+    return next((verdict for verdict in WORST_FIRST if verdict in present), NONE)
 
 
 def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[str]:
@@ -117,12 +113,14 @@ def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[s
 def lines(reports: t.Iterable[Object]) -> list[str]:
     """The text of the reports: each claim with its verdict and findings."""
     texts = {KEPT: "aligned as promised", BROKEN: "BROKEN", UNKNOWN: "unknown", NONE: "nothing was promised"}
-    found = []
+    text_lines = []
     for report in reports:
         proof = "" if report["verdict"] != KEPT or report["proven"] else ", confirmed by the drivers' slices only"
-        found.append(f"{report['claim']} on {report['node'] or 'several nodes'}: {texts[report['verdict']]}{proof}")
+        text_lines.append(
+            f"{report['claim']} on {report['node'] or 'several nodes'}: {texts[report['verdict']]}{proof}"
+        )
         for finding in report["findings"]:
-            found.append(
+            text_lines.append(
                 f"  {finding['severity']}: {finding['summary']}" + (f" -> {finding['fix']}" if finding["fix"] else "")
             )
-    return found
+    return text_lines

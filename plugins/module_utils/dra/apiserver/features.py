@@ -251,19 +251,19 @@ def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[P
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved", fix)]
     decoder = Decoder(str(version), minor)
     decoded = decoder.struct(dict(obj), str(kind), "")
-    found = [problem for problem, value in decoder.unknown if comparison.is_nonempty(value)]
+    problems = [problem for problem, value in decoder.unknown if comparison.is_nonempty(value)]
     v1 = {**versions.convert(decoded, versions.V1), "kind": kind} if version == versions.V1BETA1 else decoded
-    found += _gated(v1, str(kind), str(version), minor, gates)
+    problems += _gated(v1, str(kind), str(version), minor, gates)
     gate = "DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules"
     if kind == "DeviceTaintRule" and not enabled(gate, minor, gates):
-        found.append(_gate_problem("kind", gate, minor, "inactive"))
+        problems.append(_gate_problem("kind", gate, minor, "inactive"))
     if kind in _STATUS_KINDS:
-        kept = [name for name, value in decoded.get("status", {}).items() if comparison.is_nonempty(value)]
-        found += [Problem(f"status.{name}", "is not kept when an object is created", "dropped") for name in kept]
+        names = [name for name, value in decoded.get("status", {}).items() if comparison.is_nonempty(value)]
+        problems += [Problem(f"status.{name}", "is not kept when an object is created", "dropped") for name in names]
     if kind not in versions.NAMESPACED and (decoded.get("metadata") or {}).get("namespace"):
-        found.append(Problem("metadata.namespace", f"is not kept: {kind} has no namespace", "dropped"))
-    dropped_paths = tuple(f"{problem.path}{mark}" for problem in found if problem.rule == "dropped" for mark in ".[")
-    return [problem for problem in found if not problem.path.startswith(dropped_paths)]
+        problems.append(Problem("metadata.namespace", f"is not kept: {kind} has no namespace", "dropped"))
+    dropped_paths = tuple(f"{problem.path}{mark}" for problem in problems if problem.rule == "dropped" for mark in ".[")
+    return [problem for problem in problems if not problem.path.startswith(dropped_paths)]
 
 
 def _gated(v1: Object, kind: str, version: str, minor: int, gates: Gates) -> t.Iterator[Problem]:

@@ -52,8 +52,8 @@ def cheapest_choice(rows: t.Sequence[Row], need: int) -> Choice | None:
     total = best[need]
     if total is None:
         return None
-    found, have = {}, need
+    chosen, have = {}, need
     for name, taken in reversed(steps):
         if taken[have] >= 0:
-            found[name], have = divmod(taken[have], need + 1)
-    return Choice(total, found)
+            chosen[name], have = divmod(taken[have], need + 1)
+    return Choice(total, chosen)

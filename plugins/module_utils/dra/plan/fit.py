@@ -202,10 +202,10 @@ def _count_on_node(node: Node, workload: Workload, requested: t.Mapping[str, int
     max_count, resource = pods.room(node, requested)
     if max_count == 0:
         return NodeFit(0, ROOM, f"too little {resource} is left")
-    state = states.of(node, workload)
+    state = states.state_of(node, workload)
     count = state.count_up_to(MAX_PLACEMENTS + 1 if max_count is None else max_count)
     names = ["/".join((offer.driver, offer.pool, str(offer.device["name"]))) for offer in node.offers]
-    placements = tuple(tuple(names[number] for number in numbers) for numbers in state.found[:count])
+    placements = tuple(tuple(names[number] for number in numbers) for numbers in state.placements[:count])
     if count == max_count or state.refusal is None:
         return NodeFit(count, ROOM, f"too little {resource} is left", placements)
     node_fit = _node_fit_of(count, state.refusal, placements, node)

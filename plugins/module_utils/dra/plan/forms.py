@@ -130,16 +130,16 @@ _NAMESPACED = ("Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota",
 
 def check(objects: t.Sequence[ObjectView]) -> None:
     """Raises Problems with the wrong fields of all objects of the kinds that a plan uses."""
-    found: list[Problem] = []
+    errors: list[Problem] = []
     seen: dict[str, int] = {}
     for item in objects:
         kind = str(item.get("kind"))
         number = seen[kind] = seen.get(kind, -1) + 1
         if kind in FORMS or kind in _DRA:
-            found += problems(item, f"{kind}[{number}]")
-    if found:
-        unlisted = len(found) - MAX_LISTED
-        listed = found[:MAX_LISTED]
+            errors += problems(item, f"{kind}[{number}]")
+    if errors:
+        unlisted = len(errors) - MAX_LISTED
+        listed = errors[:MAX_LISTED]
         if unlisted > 0:
             listed.append(Problem("objects", f"{unlisted} more fields are wrong", "damaged"))
         raise Problems(listed)
@@ -156,13 +156,13 @@ def problems(item: ObjectView, path: str) -> list[Problem]:
         if isinstance(metadata, dict) and metadata.get("namespace"):
             name = f"{metadata['namespace']}/{name}"
     path = f"{path} ({name})" if isinstance(name, str) else path
-    found: list[Problem] = []
-    _walk(metadata if metadata is not None else {}, metadata_form, f"{path}.metadata", found)
+    errors: list[Problem] = []
+    _walk(metadata if metadata is not None else {}, metadata_form, f"{path}.metadata", errors)
     if kind in _DRA:
-        found += _schema_problems(item, kind, path)
+        errors += _schema_problems(item, kind, path)
     else:
-        _walk(item, FORMS[kind], path, found)
-    return found
+        _walk(item, FORMS[kind], path, errors)
+    return errors
 
 
 def without_nulls(value: t.Any) -> t.Any:
@@ -174,9 +174,9 @@ def without_nulls(value: t.Any) -> t.Any:
 
 def spec_problems(spec: object, form: Form, path: str) -> list[Problem]:
     """The errors of a part of an object that should have this form."""
-    found: list[Problem] = []
-    _walk(spec, form, path, found)
-    return found
+    errors: list[Problem] = []
+    _walk(spec, form, path, errors)
+    return errors
 
 
 def claim_problems(spec: object, path: str) -> list[Problem]:
@@ -184,28 +184,28 @@ def claim_problems(spec: object, path: str) -> list[Problem]:
     return _decoded(spec, "ResourceClaimSpec", versions.V1, path)
 
 
-def _walk(value: object, form: Form, path: str, found: list[Problem]) -> None:
+def _walk(value: object, form: Form, path: str, errors: list[Problem]) -> None:
     if isinstance(form, Leaf):
         if not _fits(value, form):
-            found.append(_wrong(path, form.description, value))
+            errors.append(_wrong(path, form.description, value))
     elif isinstance(form, list):
         if not isinstance(value, list):
-            found.append(_wrong(path, "a list", value))
+            errors.append(_wrong(path, "a list", value))
             return
         for number, item in enumerate(value):
-            _walk(item, form[0], f"{path}[{number}]", found)
+            _walk(item, form[0], f"{path}[{number}]", errors)
     elif not isinstance(value, dict):
-        found.append(_wrong(path, "a mapping", value))
+        errors.append(_wrong(path, "a mapping", value))
     elif "*" in form:
         for name, item in value.items():
-            _walk(item, form["*"], f"{path}[{name}]", found)
+            _walk(item, form["*"], f"{path}[{name}]", errors)
     else:
         for name, inner in form.items():
             field = name.rstrip("!")
             if field in value:
-                _walk(value[field], inner, f"{path}.{field}", found)
+                _walk(value[field], inner, f"{path}.{field}", errors)
             elif field != name:
-                found.append(Problem(f"{path}.{field}", "is missing", "missing"))
+                errors.append(Problem(f"{path}.{field}", "is missing", "missing"))
 
 
 def _fits(value: object, form: Leaf) -> bool:
@@ -234,13 +234,13 @@ def _schema_problems(item: ObjectView, kind: str, path: str) -> list[Problem]:
     spec = item["spec"]
     if kind == "ResourceSlice" and version != versions.V1BETA1 and _is_usual_slice(spec):
         return []
-    found = _decoded(spec, f"{kind}Spec", version, f"{path}.spec")
+    errors = _decoded(spec, f"{kind}Spec", version, f"{path}.spec")
     status = item.get("status", {}) if kind == "ResourceClaim" else {}
     if not isinstance(status, dict):
-        found.append(_wrong(f"{path}.status", "a mapping", status))
+        errors.append(_wrong(f"{path}.status", "a mapping", status))
     elif "allocation" in status:
-        found += _decoded(status["allocation"], "AllocationResult", version, f"{path}.status.allocation")
-    return found
+        errors += _decoded(status["allocation"], "AllocationResult", version, f"{path}.status.allocation")
+    return errors
 
 
 class _StrictDecoder(Decoder):

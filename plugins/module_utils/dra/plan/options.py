@@ -105,16 +105,16 @@ class NodeOptions:
         if self.complete or size > len(self.movable):
             return True
         below = max((option.count for option in self.options if len(option.moved) < size), default=0)
-        kept: dict[int, int] = {}
+        sets_by_count: dict[int, int] = {}
         for moved in itertools.combinations(range(len(self.movable)), size):
             bound = self._upper_bound(moved)
-            if bound <= below or kept.get(bound, 0) >= _ALTERNATIVES:
+            if bound <= below or sets_by_count.get(bound, 0) >= _ALTERNATIVES:
                 continue
             if not budget.take():
                 return False
             count = self._count(moved)
-            if count > below and kept.get(count, 0) < _ALTERNATIVES:
-                kept[count] = kept.get(count, 0) + 1
+            if count > below and sets_by_count.get(count, 0) < _ALTERNATIVES:
+                sets_by_count[count] = sets_by_count.get(count, 0) + 1
                 self.options.append(Option(moved, count))
         self.known_size = size
         if below >= self.max_count or any(option.count >= self.max_count for option in self.options):
@@ -142,7 +142,7 @@ class NodeOptions:
     def _count(self, moved: tuple[int, ...]) -> int:
         node = self.node_without(moved)
         room = self._room(node)
-        state = self.question.states.of(
+        state = self.question.states.state_of(
             replace(node, name=f"{node.name} without {','.join(map(str, moved))}"), self.question.workload
         )
         count = state.count_up_to(room)

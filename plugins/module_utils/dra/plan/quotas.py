@@ -48,7 +48,7 @@ def admitted(fleet: Fleet, workload: Workload) -> Admission:
     Raises QuantityError for requests and limits of the pod that cannot be read.
     """
     usage_of_pod = usage(workload, fleet.classes)
-    found: list[tuple[int, str]] = []
+    counts: list[tuple[int, str]] = []
     notes = []
     for quota in fleet.quotas:
         if quota.namespace != workload.namespace:
@@ -59,30 +59,30 @@ def admitted(fleet: Fleet, workload: Workload) -> Admission:
         for resource, amount in usage_of_pod.items():
             if amount and resource in quota.left:
                 count = max(0, quota.left[resource]) // amount
-                found.append((count, f"quota {quota.name} leaves {resource} for {count} more"))
-    if not found:
+                counts.append((count, f"quota {quota.name} leaves {resource} for {count} more"))
+    if not counts:
         return Admission(None, notes=tuple(notes), certain=not notes)
-    count, reason = min(found)
+    count, reason = min(counts)
     return Admission(count, reason, tuple(notes), certain=not notes)
 
 
 def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, int]:
     """The usage of one pod with its claims, by the resource names of quotas; `classes` are v1 DeviceClasses by name."""
-    found = dict.fromkeys(_PODS, 1)
-    found.update(dict.fromkeys(_CLAIMS, len(workload.claims)))
+    amounts = dict.fromkeys(_PODS, 1)
+    amounts.update(dict.fromkeys(_CLAIMS, len(workload.claims)))
     for name, amount in pods.requests(workload.pod).items():
-        found[f"requests.{name}"] = amount
+        amounts[f"requests.{name}"] = amount
         if name in _NATIVE or name.startswith("hugepages-"):
-            found[name] = amount
+            amounts[name] = amount
     for name, amount in pods.requests(workload.pod, "limits").items():
         if name in _NATIVE:
-            found[f"limits.{name}"] = amount
+            amounts[f"limits.{name}"] = amount
     for claim in workload.claims:
         for device_class, number in _devices(claim).items():
             extended = (classes.get(device_class) or {}).get("spec", {}).get("extendedResourceName")
             names = [device_class + _CLASS, _IMPLICIT + device_class, *([f"requests.{extended}"] if extended else [])]
-            found.update({name: found.get(name, 0) + number for name in names})
-    return found
+            amounts.update({name: amounts.get(name, 0) + number for name in names})
+    return amounts
 
 
 def _devices(claim: ObjectView) -> dict[str, int]:

@@ -117,8 +117,8 @@ def with_pinned_device(devices: ObjectView, number: int, alternative: int) -> Ob
             of_request = [
                 request_name for request_name in names if request_name == name or request_name.startswith(f"{name}/")
             ]
-            kept = [request_name for request_name in names if count > 1 or request_name not in of_request]
+            unchanged = [request_name for request_name in names if count > 1 or request_name not in of_request]
             added = [pinned_name + request_name[len(name) :] for request_name in of_request]
-            constraint = {**constraint, "requests": [*kept, *added]}
+            constraint = {**constraint, "requests": [*unchanged, *added]}
         constraints.append(constraint)
     return {**devices, "requests": requests, "constraints": constraints}

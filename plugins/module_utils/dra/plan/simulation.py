@@ -48,7 +48,7 @@ class PlacementSimulation:
             return None
         if not self._spread_allows(workload, node):
             return None
-        if name not in self._changed and not self._states.of(node, workload).count_up_to(1):
+        if name not in self._changed and not self._states.state_of(node, workload).count_up_to(1):
             return None
         held = [device.result for device in node.held]
         answer = allocate_pod(self._fleet, workload, NodeCache(node.offers, self._states.cache), held, node.unclear)

@@ -37,10 +37,10 @@ def snapshot_of(item: ObjectView) -> Object:
     For example, annotations, owners, opaque configurations, images and pod addresses are left out. For kinds that a
     plan does not use, only the metadata of `_METADATA` are kept.
     """
-    found: Object = {name: item[name] for name in ("apiVersion", "kind") if name in item}
-    found["metadata"] = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}
-    found.update(_part(item, _KEPT_FIELDS.get(str(item.get("kind")), {})))
-    return found
+    snapshot: Object = {name: item[name] for name in ("apiVersion", "kind") if name in item}
+    snapshot["metadata"] = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}
+    snapshot.update(_part(item, _KEPT_FIELDS.get(str(item.get("kind")), {})))
+    return snapshot
 
 
 def _part(value: t.Any, form: t.Any) -> t.Any:

@@ -38,8 +38,8 @@ NODE_SEARCH_BUDGET = 40 * SEARCH_BUDGET
 class State:
     """The placements of a workload on nodes of one state, in the order in which the scheduler would make them.
 
-    `found` has the devices of each placement so far, as positions among the node's offers. `refusal` says why there is
-    no further placement; None while more may fit.
+    `placements` has the devices of each placement so far, as positions among the node's offers. `refusal` says why
+    there is no further placement; None while more may fit.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class State:
         self._held = [device.result for device in node.held]
         self._uncertain = sorted(node.unclear)
         self._cache = NodeCache(node.offers, cache, suitability)
-        self.found: list[tuple[int, ...]] = []
+        self.placements: list[tuple[int, ...]] = []
         self.refusal: Refusal | None = None
         self._examined = 0
 
     def count_up_to(self, limit: int) -> int:
         """The number of placements, but at most `limit`."""
-        while len(self.found) < limit and self.refusal is None:
+        while len(self.placements) < limit and self.refusal is None:
             self._search_next()
-        return min(len(self.found), limit)
+        return min(len(self.placements), limit)
 
     def _search_next(self) -> None:
         """Search for one more placement. Sets `refusal` if there is none, or if a limit is reached."""
@@ -69,12 +69,12 @@ class State:
             return
         self._examined += answer.examined
         self._held += answer.results
-        self.found.append(tuple(self._position[result.id] for result in answer.results))
-        if len(self.found) >= MAX_PLACEMENTS or not any(not result.admin for result in answer.results):
-            reason = f"counted only up to {len(self.found)}: nothing that a pod takes runs out"
+        self.placements.append(tuple(self._position[result.id] for result in answer.results))
+        if len(self.placements) >= MAX_PLACEMENTS or not any(not result.admin for result in answer.results):
+            reason = f"counted only up to {len(self.placements)}: nothing that a pod takes runs out"
             self.refusal = Refusal(reason, "claims", "budget")
         elif self._examined > NODE_SEARCH_BUDGET:
-            reason = f"counted only up to {len(self.found)}: searching for more takes too long"
+            reason = f"counted only up to {len(self.placements)}: searching for more takes too long"
             self.refusal = Refusal(reason, "claims", "budget")
 
 
@@ -126,7 +126,7 @@ class States:
                 self.cache.reuse_results(node.offers, first.offers)
         return self._shapes[id(node)]
 
-    def of(self, node: Node, workload: Workload) -> State:
+    def state_of(self, node: Node, workload: Workload) -> State:
         """The state of a node for a workload; nodes in the same state share one State."""
         key = (workload.name, self.key(node))
         if key not in self._states:

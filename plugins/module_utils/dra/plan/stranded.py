@@ -105,9 +105,9 @@ class _StrandedSearch:
         positions: set[int] = set()
         for workload, refused in zip(self.workloads, refusals):
             if not refused:
-                state = self.states.of(node, workload)
+                state = self.states.state_of(node, workload)
                 state.count_up_to(MAX_PLACEMENTS + 1)
-                positions.update(position for placement in state.found for position in placement)
+                positions.update(position for placement in state.placements for position in placement)
         return positions
 
     def always_stranded(self, node: Node, number: int, refusals: t.Sequence[str]) -> bool:

@@ -23,11 +23,12 @@ def kinds(drivers: t.Mapping[str, ObjectView | None] | None = None) -> dict[str,
     `drivers` are those of the site, as in `dra_claims_drivers`. Built-in drivers are always included. Raises Problems.
     """
     known = {**DRIVERS, **{name: knowledge(name, options) for name, options in (drivers or {}).items()}}
-    found = {name: _kind(driver) for name, driver in known.items()}
-    return {name: kind for name, kind in found.items() if kind}
+    kinds_of = {name: _kind(driver) for name, driver in known.items()}
+    return {name: kind for name, kind in kinds_of.items() if kind}
 
 
 def _kind(driver: DriverKnowledge) -> str:
+    """GPU or NIC; empty for a driver of other devices."""
     if GPU in driver.kinds:
         return GPU
     return NIC if _NICS & set(driver.kinds) else ""

@@ -78,7 +78,7 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.team, job.priority), []).append(job)
-    found = []
+    entries = []
     for (team, priority), group in sorted(groups.items()):
         waits, unstarted = [], 0
         for job in group:
@@ -89,7 +89,7 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
                 unstarted += 1
                 waits.append(max(0.0, window - job.submit))
         waits.sort()
-        found.append(
+        entries.append(
             {
                 "team": team,
                 "priority": priority,
@@ -99,7 +99,7 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
                 "p95_s": round(percentile(waits, 0.95), 1),
             }
         )
-    return found
+    return entries
 
 
 def percentile(ordered: t.Sequence[float], fraction: float) -> float:
@@ -109,7 +109,7 @@ def percentile(ordered: t.Sequence[float], fraction: float) -> float:
 
 def _curve(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> list[list[float]]:
     """Points over the window: the hour, the GPUs that running jobs use, and the GPUs that waiting jobs request."""
-    found = []
+    points = []
     for step in range(CURVE_STEPS + 1):
         moment = window * step / CURVE_STEPS
         used = waiting = 0.0
@@ -122,5 +122,5 @@ def _curve(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
                 used += job.gpus
             elif last is None or last > moment:
                 waiting += job.gpus
-        found.append([round(moment / 3600, 3), round(used, 2), round(waiting, 2)])
-    return found
+        points.append([round(moment / 3600, 3), round(used, 2), round(waiting, 2)])
+    return points

@@ -132,6 +132,14 @@ def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
 def read_csv(lines: t.Iterable[str]) -> list[Job]:
     """The jobs of a CSV whose first line is COLUMNS. Raises ValueError; the message has the line number."""
     reader = csv.DictReader(lines)
+    try:
+        return _read_jobs(reader)
+    except csv.Error as error:
+        raise ValueError(f"after line {reader.line_num}: {error}") from None
+
+
+def _read_jobs(reader: csv.DictReader[str]) -> list[Job]:
+    """The jobs of a CSV in the order of their arrival. Raises ValueError and csv.Error."""
     if list(reader.fieldnames or ()) != list(COLUMNS):
         raise ValueError(f"the first line is not {','.join(COLUMNS)}")
     jobs: list[tuple[float, str, str, float, float]] = []
@@ -154,16 +162,9 @@ def read_csv(lines: t.Iterable[str]) -> list[Job]:
 
 def _number(text: str, location: str) -> float:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
         raise ValueError(f"{location}: {text[:40]!r} is not a number") from None
-    if not 0 <= found <= MAX_SECONDS:
+    if not 0 <= number <= MAX_SECONDS:
         raise ValueError(f"{location}: {text[:40]} is not between 0 and {MAX_SECONDS}")
-    return found
-
-
-def as_csv(jobs: t.Iterable[Job]) -> str:
-    """Jobs as a CSV that `read_csv` can read."""
-    lines = [",".join(COLUMNS)]
-    lines += [f"{job.submit:.3f},{job.team},{job.priority},{job.gpus:g},{job.seconds:.3f}" for job in jobs]
-    return "\n".join(lines) + "\n"
+    return number

@@ -14,7 +14,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace impo
     PROFILES,
     Job,
     Load,
-    as_csv,
     draw_jobs,
     read_csv,
 )
@@ -49,7 +48,6 @@ def test_with_full_swing_teams_submit_most_jobs_at_different_times() -> None:
 def test_jobs_of_a_csv_are_sorted_by_submission_time() -> None:
     jobs = read_csv([HEADER, "9,red,urgent,0.5,60", "3.5,blue,,8,7200"])
     assert jobs == [Job(0, 3.5, "blue", "", 8.0, 7200.0), Job(1, 9.0, "red", "urgent", 0.5, 60.0)]
-    assert read_csv(as_csv(jobs).splitlines()) == jobs
 
 
 @pytest.mark.parametrize(
@@ -64,6 +62,7 @@ def test_jobs_of_a_csv_are_sorted_by_submission_time() -> None:
         ([HEADER, "1,red,,0,1"], "line 2: gpus must be above 0"),
         ([HEADER, "1,red,,1,0"], "line 2: seconds must be above 0"),
         ([HEADER, "1,red,,1,1e300"], "line 2: seconds: 1e300 is not between"),
+        ([HEADER, "1,red,,1,1", f"1,{'x' * 200_000},,1,1"], "after line 2: field larger than field limit"),
     ],
 )
 def test_an_invalid_csv_is_refused_with_the_number_of_the_line(lines: list[str], reported: str) -> None:
