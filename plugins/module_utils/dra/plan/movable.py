@@ -172,7 +172,10 @@ def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
     for entry in pod["spec"]["resourceClaims"]:
         if not entry.get("resourceClaimTemplateName"):
             return f"its claim {entry.get('resourceClaimName')} was not created for this pod alone"
-    for name in claim_names(pod):
+    names = claim_names(pod)
+    if not names:
+        return "none of its claims has been created"
+    for name in names:
         claim = claims.get(name)
         if claim is None:
             return f"its claim {name} cannot be read"

@@ -56,11 +56,16 @@ def lines(
 def _value_text(value: StrandedValue, unit: str) -> str:
     parts = [f"{value.devices} device(s)"]
     if value.gbps:
-        parts.append(f"{value.gbps:g} Gbit/s")
+        parts.append(f"{_number(value.gbps, 3)} Gbit/s")
     if value.cost is not None:
         without_price = f" ({value.unpriced} without a price)" if value.unpriced else ""
-        parts.append(f"{value.cost:g} {unit}".rstrip() + without_price)
+        parts.append(f"{_number(value.cost, 2)} {unit}".rstrip() + without_price)
     return ", ".join(parts)
+
+
+def _number(number: float, places: int) -> str:
+    """A number with at most this many decimal places."""
+    return f"{number:.{places}f}".rstrip("0").rstrip(".")
 
 
 def table(names: t.Sequence[str], columns: t.Sequence[tuple[str, t.Sequence[Fit]]]) -> list[str]:

@@ -97,7 +97,7 @@ def with_pinned_device(devices: ObjectView, number: int, alternative: int) -> Ob
     requests = [dict(request) for request in devices["requests"]]
     request = requests[number]
     name = str(request["name"])
-    pinned_name = f"{name}-this"
+    pinned_name = f"{name} (this device)"  # with spaces, so that no request has this name
     body = dict(alternatives(request)[alternative])
     count = int(body.get("count") or 1)
     selectors = [*(body.get("selectors") or ()), {"cel": {"expression": THIS_DEVICE}}]

@@ -186,6 +186,13 @@ def test_pods_with_a_claim_for_extended_resources_are_not_movable(only: bool) ->
     assert movable(objects) == ([], {"team/p": "its claim p-x was created for extended resources"})
 
 
+def test_a_pod_without_its_claims_is_not_movable() -> None:
+    """A pod can be bound to a node by hand before its claims are created."""
+    objects = pod("p", "a", [0])
+    objects[0]["status"] = {"phase": "Pending"}
+    assert movable(objects) == ([], {"team/p": "none of its claims has been created"})
+
+
 def test_the_cheapest_sufficient_choice_is_found() -> None:
     rows = [("a", [(1, 1), (3, 4)]), ("b", [(2, 3)]), ("c", [(1, 0)])]
     best = cheapest_choice(rows, 4)

@@ -20,7 +20,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import counts, fleet_map
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scenario import Scenario, after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import Stranded, stranded
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded_value import prices, stranded_value
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded_value import (
+    StrandedValue,
+    prices,
+    stranded_value,
+)
 from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
     CLASSES,
@@ -355,6 +359,12 @@ def test_stranded_devices_have_a_value_and_are_on_the_map(engine: Engine) -> Non
     assert by_node["a-0"][f"gpu.nvidia.com/{gpu}"] == "u" and by_node["a-0"][f"lanewise.dev/{nic}"] == "s"
     assert by_node["b-0"][f"gpu.nvidia.com/{gpu}"] == "d" and by_node["b-0"]["gpu.nvidia.com/gpu-1"] == "h"
     assert counts(device_map)["used"] == 1 and counts(device_map)["held"] == 1 and counts(device_map)["degraded"] == 1
+
+
+def test_large_values_are_reported_in_full() -> None:
+    value = StrandedValue(40, 16000.5, 1234567.5, 0)
+    (line,) = report_lines.lines([], [], [], value, "USD")
+    assert line == "certainly stranded in total: 40 device(s), 16000.5 Gbit/s, 1234567.5 USD"
 
 
 @pytest.mark.parametrize(
