@@ -16,6 +16,7 @@ import typing as t
 
 from ..apiserver.decoder import Decoder
 from ..apiserver.schema import child, fields
+from ..apiserver.validate_claims import ClaimRules
 from ..kube import quantity, versions
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
@@ -180,8 +181,18 @@ def spec_problems(spec: object, form: Form, path: str) -> list[Problem]:
 
 
 def claim_problems(spec: object, path: str) -> list[Problem]:
-    """The errors in the spec of a v1 ResourceClaim."""
+    """The errors in the spec of a v1 ResourceClaim that comes from a server."""
     return _decoded(spec, "ResourceClaimSpec", versions.V1, path)
+
+
+def new_claim_problems(spec: object, path: str) -> list[Problem]:
+    """The errors in the spec of a v1 ResourceClaim from a playbook: those for which a server would refuse it."""
+    decoder = Decoder(versions.V1, versions.NEWEST)
+    decoded = decoder.struct(spec, "ResourceClaimSpec", path)
+    errors = [*decoder.types, *(problem for problem, _value in decoder.unknown)]
+    if not errors:
+        ClaimRules(versions.NEWEST, None, None, errors).claim(decoded, path)
+    return errors
 
 
 def _walk(value: object, form: Form, path: str, errors: list[Problem]) -> None:
@@ -287,7 +298,8 @@ _ANY_OF = {
 def _missing(value: t.Any, struct: str, version: str, path: str) -> t.Iterator[Problem]:
     """The required fields that a decoded structure does not have."""
     alternatives = _ANY_OF.get(struct, ())
-    if alternatives and not any(name in value for name in alternatives) and version != versions.V1BETA1:
+    present = [name for name in alternatives if value.get(name) not in (None, [])]
+    if alternatives and not present and version != versions.V1BETA1:
         yield Problem(path, f"has none of {', '.join(alternatives)}", "missing")
     for name, field in fields(struct, version, versions.NEWEST).items():
         item = value.get(name)

@@ -37,8 +37,10 @@ def workload(entry: Object, templates: Templates) -> Workload:
     claims = _claims(entry, templates, prefix)
     pod = forms.without_nulls(entry["pod"])
     problems = forms.spec_problems(pod, forms.POD_SPEC, f"{prefix}pod")
-    for path, claim in claims:
-        problems += forms.claim_problems(claim, f"{prefix}{path}")
+    own = len(entry["claims"] or [])
+    for number, (path, claim) in enumerate(claims):
+        problems_of = forms.new_claim_problems if number < own else forms.claim_problems
+        problems += problems_of(claim, f"{prefix}{path}")
     if problems:
         raise Problems(problems)
     labels = _labels(forms.without_nulls(entry["labels"]), f"{prefix}labels")
@@ -46,7 +48,10 @@ def workload(entry: Object, templates: Templates) -> Workload:
 
 
 def _claims(entry: Object, templates: Templates, prefix: str) -> list[tuple[str, Object]]:
-    """The specs of a workload's claims, its own and those of its templates, each with its path. Raises ValueError."""
+    """The specs of a workload's claims, each with its path: first its own, then those of its templates.
+
+    Raises ValueError.
+    """
     names = entry["templates"] or []
     names = [names] if isinstance(names, str) else names  # as Ansible reads a list of strings
     own = forms.without_nulls(entry["claims"] or [])

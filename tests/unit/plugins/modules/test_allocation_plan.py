@@ -30,6 +30,12 @@ NODES = [node("a-0", labels={"rack": "1"}), node("b-0", labels={"rack": "2"})]
 ONE_PAIR = {"name": "pair", "namespace": "team", "templates": ["one-pair"]}
 
 
+def own_claim(**fields: t.Any) -> dict[str, t.Any]:
+    """A workload with a claim of its own, whose request has these fields."""
+    request = {"name": "a", "exactly": {"deviceClassName": "any", **fields}}
+    return {"name": "x", "claims": [{"devices": {"requests": [request]}}]}
+
+
 def _objects() -> dict[str, t.Any]:
     """Two nodes with eight GPUs each, of which the claim team/c has one with its NIC."""
     fleet = reader.probed({item["metadata"]["name"]: facts("hgx-h100") for item in NODES}, DRIVERS, CLASSES)
@@ -104,6 +110,22 @@ def test_the_module_fails_with_all_results_if_too_few_pods_fit(run: t.Any) -> No
         ({"workloads": [{"name": "x", "namespace": "team", "templates": ["no"]}]}, "there is no ResourceClaimTemplate"),
         ({"workloads": [{"name": "x"}]}, "workload x has no claims"),
         ({"workloads": [{"name": "x", "claims": [{"requests": []}]}]}, "claims[0] has no devices"),
+        (
+            {
+                "workloads": [
+                    {"name": "x", "claims": [{"devices": {"requests": [{"name": "a", "firstAvailable": []}]}}]}
+                ]
+            },
+            "workload x: claims[0].devices.requests[0]: must have exactly one of exactly and firstAvailable",
+        ),
+        (
+            {"workloads": [own_claim(count=-1)]},
+            "workload x: claims[0].devices.requests[0].exactly.count: must be more than zero",
+        ),
+        (
+            {"workloads": [own_claim(selecters=[])]},
+            "workload x: claims[0].devices.requests[0].exactly.selecters: is not a field of ExactDeviceRequest",
+        ),
         ({"what_if": [{"workload": {"name": "pair", "claims": ["rdma"]}}]}, "workload pair: claims[0] has no devices"),
         ({"what_if": [{"workload": {"name": "pair", "claims": "rdma"}}]}, "templates and claims must be lists"),
         ({"what_if": [{"workload": {"name": "pair", "templates": "no"}}]}, "no ResourceClaimTemplate team/no among"),
