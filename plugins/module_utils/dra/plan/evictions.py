@@ -72,11 +72,20 @@ class TakeEffects:
 
 @dataclass
 class _ClaimUse:
-    """A claim, the results of its allocation by device, and the pods that use the claim."""
+    """A claim, the results of its allocation by device, and the pods that refer to the claim."""
 
     claim: Object
     devices: t.Mapping[DeviceId, ObjectView]
     pods: list[ObjectView] = field(default_factory=list)
+
+    def users(self) -> list[ObjectView]:
+        """The pods that have the devices: those on a node, and those for which the claim is reserved.
+
+        A pod that waits for a node has no device, even if it refers to the claim of another pod.
+        """
+        consumers = (self.claim.get("status") or {}).get("reservedFor") or ()
+        reserved = {consumer.get("uid") for consumer in consumers}
+        return [pod for pod in self.pods if pod["spec"].get("nodeName") or pod["metadata"].get("uid") in reserved]
 
 
 class DeviceUsers:
@@ -123,13 +132,14 @@ class DeviceUsers:
             for use in self._of_device.get(device, ()):
                 if swap.belongs_to_tier(use.devices[device], self.tier):
                     held_by_tier.append(device)
-                elif use.pods:
-                    for pod in use.pods:
+                elif use.users():
+                    for pod in use.users():
                         taken.setdefault(title(pod), {})[device] = None
                 else:
-                    unused[title(use.claim)] = None
+                    claim = title(use.claim)
+                    unused[claim] = None
                     refused.append(
-                        f"{'/'.join(device)}: claim {title(use.claim)} has it, but no pod that uses the claim is known"
+                        f"{'/'.join(device)}: claim {claim} has it, but no known pod on a node uses the claim"
                     )
         evicted = []
         for pod in self._pods:

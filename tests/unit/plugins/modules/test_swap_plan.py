@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import typing as t
 
@@ -119,7 +120,21 @@ def test_pods_that_must_not_be_evicted_are_refused(run: t.Any) -> None:
     claim_without_pod = low_tier_pod("p", "a", [0])[1:]
     answer = run(claim_without_pod, devices=device_names("a", 0))
     (device,) = device_names("a", 0)
-    assert answer["refused"] == [f"{device}: claim team/p-d has it, but no pod that uses the claim is known"]
+    assert answer["refused"] == [f"{device}: claim team/p-d has it, but no known pod on a node uses the claim"]
+
+
+def test_a_pod_that_waits_for_a_node_is_not_evicted_with_the_claim_that_it_shares(run: t.Any) -> None:
+    running, claim = low_tier_pod("p", "a", [0])
+    running["spec"]["resourceClaims"] = [{"name": "d", "resourceClaimName": "p-d"}]
+    waiting = copy.deepcopy(running)
+    waiting["metadata"].update(name="w", uid="uid-w")
+    waiting["status"] = {"phase": "Pending"}
+    del waiting["spec"]["nodeName"]
+    answer = run([running, waiting, claim], devices=device_names("a", 0))
+    assert [leaving["pod"] for leaving in answer["leaving"]] == ["team/p"] and answer["refused"] == []
+    claim["status"]["reservedFor"].append({"resource": "pods", "name": "w", "uid": "uid-w"})  # it is being bound
+    answer = run([running, waiting, claim], devices=device_names("a", 0))
+    assert [leaving["pod"] for leaving in answer["leaving"]] == ["team/p", "team/w"]
 
 
 def test_the_pod_with_a_claim_for_its_extended_resources_is_known(run: t.Any) -> None:
