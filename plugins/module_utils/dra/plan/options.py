@@ -6,7 +6,7 @@
 """How many pods of a workload fit on one node after some of its pods are moved away.
 
 Every set of pods is tried, small ones first. An upper bound of the count, from the number of free devices that a
-request selects, rules out most sets without a search.
+request selects and from the node's free resources, rules out most sets without a search.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from ..kube.objects import ObjectView, alternatives
 from ..scheduler.search_devices import DeviceId, identify, tolerates_taints
 from ..scheduler.search_requests import class_selectors, expressions
 from . import pods
-from .fleet import Fleet, Node, Workload
+from .fleet import PODS, Fleet, Node, Workload
 from .movable import Movable
 from .states import States
 
 #: The maximum number of sets of one size with the same count that are kept as alternatives.
 _ALTERNATIVES = 4
+#: How many sets are examined for each set that may be searched. Examining a set takes some millionths of a second.
+_EXAMINED_PER_SEARCH = 50
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,41 @@ class Option:
 
 
 class SearchBudget:
-    """The number of sets of pods that may still be searched."""
+    """The number of sets of pods that may still be searched, and of those that may be examined before."""
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self.unexamined = left * _EXAMINED_PER_SEARCH
+
+    def examine(self) -> bool:
+        """Count one set that is examined. Returns whether it is within the budget."""
+        self.unexamined -= 1
+        return self.unexamined >= 0
 
     def take(self) -> bool:
         """Count one search. Returns whether it is within the budget."""
         self.left -= 1
         return self.left >= 0
+
+
+class _Supply(t.NamedTuple):
+    """Devices or a resource of a node that limit the count.
+
+    `free` are the free units, `need` the units that one pod of the workload takes, and `freed` the units that each
+    movable pod has.
+    """
+
+    free: int
+    need: int
+    freed: t.Sequence[int]
+
+    def count(self, moved: t.Iterable[int]) -> int:
+        """How many pods this suffices for after these pods are moved."""
+        return max(0, self.free + sum(self.freed[number] for number in moved)) // self.need
+
+    def max_count(self, size: int) -> int:
+        """How many pods this suffices for at most after any `size` pods are moved."""
+        return max(0, self.free + sum(sorted(self.freed, reverse=True)[:size])) // self.need
 
 
 @dataclass(frozen=True)
@@ -80,8 +108,13 @@ class NodeOptions:
         self.uncertain_size: int | None = None
         self.known_size = -1  # sets of up to this many pods are known
         refused = pods.refuses(node, question.workload.pod)
-        self._needs = [] if refused else _needs(question, node)
-        self.max_count = 0 if refused else self._upper_bound(tuple(range(len(movable))))
+        self._supplies = [] if refused else _supplies(question, node, movable)
+        # pods that have much of what the workload needs come first, so that useful sets are examined early
+        self._order = sorted(
+            range(len(movable)),
+            key=lambda number: -sum(supply.freed[number] / supply.need for supply in self._supplies),
+        )
+        self.max_count = 0 if refused else self._max_count(len(movable))
         if not self.max_count:
             self.known_size = len(movable)
 
@@ -105,13 +138,19 @@ class NodeOptions:
         if self.complete or size > len(self.movable):
             return True
         below = max((option.count for option in self.options if len(option.moved) < size), default=0)
+        highest = self._max_count(size)
         sets_by_count: dict[int, int] = {}
-        for moved in itertools.combinations(range(len(self.movable)), size):
-            bound = self._upper_bound(moved)
+        for chosen in itertools.combinations(self._order, size) if highest > below else ():
+            if sets_by_count.get(highest, 0) >= _ALTERNATIVES:
+                break  # no further set of this size allows more
+            if not budget.examine():
+                return False
+            bound = min([self.question.count, *(supply.count(chosen) for supply in self._supplies)])
             if bound <= below or sets_by_count.get(bound, 0) >= _ALTERNATIVES:
                 continue
             if not budget.take():
                 return False
+            moved = tuple(sorted(chosen))
             count = self._count(moved)
             if count > below and sets_by_count.get(count, 0) < _ALTERNATIVES:
                 sets_by_count[count] = sets_by_count.get(count, 0) + 1
@@ -131,13 +170,9 @@ class NodeOptions:
         room, _resource = pods.room(node, self.question.requests)
         return self.question.count if room is None else min(room, self.question.count)
 
-    def _upper_bound(self, moved: tuple[int, ...]) -> int:
-        """An upper bound of the pods that fit without these pods. It never decreases when more pods are moved away."""
-        node = self.node_without(moved)
-        taken = node.owners()
-        free = {number for number, offer in enumerate(node.offers) if identify(offer) not in taken}
-        counts = [len(free & selected) // count for selected, count in self._needs]
-        return min([self._room(node), *counts])
+    def _max_count(self, size: int) -> int:
+        """An upper bound of the pods that fit after any `size` pods are moved. It never decreases with the size."""
+        return min([self.question.count, *(supply.max_count(size) for supply in self._supplies)])
 
     def _count(self, moved: tuple[int, ...]) -> int:
         node = self.node_without(moved)
@@ -149,6 +184,26 @@ class NodeOptions:
         if count < room and (state.refusal is None or state.refusal.unknown) and self.uncertain_size is None:
             self.uncertain_size = len(moved)
         return count
+
+
+def _supplies(question: Question, node: Node, movable: t.Sequence[Movable]) -> list[_Supply]:
+    """The devices and resources of a node that limit the count."""
+    owners = node.owners()
+    owner_of = [owners.get(identify(offer)) for offer in node.offers]
+    supplies = []
+    for selected, need in _needs(question, node):
+        selected_owners = [owner_of[number] for number in selected]
+        freed = [sum(owner in pod.claims for owner in selected_owners) for pod in movable]
+        supplies.append(_Supply(selected_owners.count(None), need, freed))
+    free = node.free_resources()
+    if free is None:
+        return supplies
+    placed = [[other for other in node.pods if set(other.claims) & set(pod.claims)] for pod in movable]
+    for name, need in {**question.requests, PODS: 1}.items():
+        if need:
+            freed = [sum({**other.requests, PODS: 1}.get(name, 0) for other in others) for others in placed]
+            supplies.append(_Supply(free.get(name, 0), need, freed))
+    return supplies
 
 
 def _needs(question: Question, node: Node) -> list[tuple[set[int], int]]:

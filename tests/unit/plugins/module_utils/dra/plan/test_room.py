@@ -83,6 +83,30 @@ def test_the_fewest_pods_are_moved(engine: Engine) -> None:
     assert impossible.at_least is None and "whatever pods are moved: at most 2 fit" in impossible.reason
 
 
+def test_many_pods_can_be_moved_from_a_node_with_many_pods(engine: Engine) -> None:
+    """There are billions of sets of seven of these pods."""
+    objects = node("a", 64)
+    for number in range(63):
+        objects += pod(f"p{number}", "a", [number])
+    found = find_room(objects, job(1, 8, moves=8, may_wait=True), engine)
+    assert found.fits and found.optimal and len(found.moves) == found.at_least == 7
+
+
+@pytest.mark.parametrize("searches, fits", [(1, False), (1000, True)])
+def test_the_number_of_examined_sets_of_pods_is_limited(searches: int, fits: bool, engine: Engine) -> None:
+    """Each pod has much CPU time or many GPUs, and the job needs both, so most sets of pods have too little of one."""
+    objects = node("a", 40, cpu="50")
+    for number in range(10):
+        requests = {"resources": {"requests": {"cpu": "5"}}}
+        objects += pod(f"p{number}", "a", [number], containers=[requests])
+        objects += pod(f"q{number}", "a", range(10 + 3 * number, 13 + 3 * number), containers=[{}])
+    requested = job(1, 8, may_wait=True, searches=searches)
+    spec = {"containers": [{"resources": {"requests": {"cpu": "20"}}}]}
+    found = find_room(objects, replace(requested, workload=replace(requested.workload, pod=spec)), engine)
+    assert found.fits == fits and found.at_least == (6 if fits else 4)
+    assert fits or found.reason == "no plan was found within the budget of the search"
+
+
 def test_a_moved_pod_needs_free_devices_unless_it_may_wait(engine: Engine) -> None:
     """Node b is full, so the pod of node a has no other node to go to."""
     objects = [*node("a", 4), *node("b", 2), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("r", "b", [1])]
