@@ -49,8 +49,9 @@ class EvictedPod:
     def line(self) -> str:
         """The pod in one line."""
         devices = "1 device" if len(self.devices) == 1 else f"{len(self.devices)} devices"
+        where = f" on {self.node}" if self.node else ""  # a pod that is just being bound has no node yet
         state = "is being deleted" if self.ending else f"has a grace period of {self.grace} s"
-        return f"{self.pod} on {self.node} {state}, and frees {devices}"
+        return f"{self.pod}{where} {state}, and frees {devices}"
 
 
 @dataclass(frozen=True)

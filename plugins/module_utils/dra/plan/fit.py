@@ -154,7 +154,8 @@ def not_modelled(workload: Workload) -> tuple[list[str], list[str]]:
     ignored = [description for key, description in _NOT_MODELLED.items() if affinity.get(key)]
     notes = []
     if ignored:
-        notes.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled, so fewer pods may fit")
+        verb = "is" if len(ignored) == 1 else "are"
+        notes.append(f"workload {workload.name}: {' and '.join(ignored)} {verb} not modelled, so fewer pods may fit")
     scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
     if scheduler == pods.SCHEDULER:
         return notes, []

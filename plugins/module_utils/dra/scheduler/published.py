@@ -238,7 +238,7 @@ class PublishedNodes:
         for (driver, name), pool in self.pools.pools.items():
             if not pool.complete:
                 number = f"{pool.slices} of {pool.expected_slices} slices"
-                reason = f"pool {name} of {driver} has {number}: it is being written"
+                reason = f"pool {name} of {driver} has {number}, so the scheduler does not use it"
                 for node in pool.nodes:
                     unclear.setdefault(node, {})[driver] = reason
                 self.notes.append(f"{reason}; its devices are not counted")

@@ -154,7 +154,7 @@ def test_a_pool_that_is_being_written_is_unknown() -> None:
             item["spec"]["pool"]["resourceSliceCount"] = 2
     nodes = nodes_from_slices(objects)
     assert nodes.notes == [
-        "pool eks-p4d of dra.net has 1 of 2 slices: it is being written; its devices are not counted"
+        "pool eks-p4d of dra.net has 1 of 2 slices, so the scheduler does not use it; its devices are not counted"
     ]
     satisfying, refused, unknown = reach_by_claim(site(objects, {"any": pair("rdma", align="any")}))["any"]
     assert (satisfying, refused) == ([], {}) and "1 of 2 slices" in unknown["eks-p4d"]

@@ -217,7 +217,7 @@ def test_a_node_with_an_incomplete_pool_is_unknown(engine: Engine) -> None:
     fleet = reader.read([node("a-0"), *published, *CLASSES.values()])
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 0 and found.at_least and found.nodes["a-0"].kind == fits.UNKNOWN
-    assert "is being written" in found.nodes["a-0"].reason
+    assert "the scheduler does not use it" in found.nodes["a-0"].reason
     (nics,) = fits.fit(fleet, [workload("one-nic")], engine)
     assert nics.total > 0 and not nics.at_least
 
