@@ -71,11 +71,11 @@ class _Supply(t.NamedTuple):
     need: int
     freed: t.Sequence[int]
 
-    def count(self, moved: t.Iterable[int]) -> int:
+    def pods_after(self, moved: t.Iterable[int]) -> int:
         """How many pods this suffices for after these pods are moved."""
         return max(0, self.free + sum(self.freed[number] for number in moved)) // self.need
 
-    def max_count(self, size: int) -> int:
+    def max_pods(self, size: int) -> int:
         """How many pods this suffices for at most after any `size` pods are moved."""
         return max(0, self.free + sum(sorted(self.freed, reverse=True)[:size])) // self.need
 
@@ -145,7 +145,7 @@ class NodeOptions:
                 break  # no further set of this size allows more
             if not budget.examine():
                 return False
-            bound = min([self.question.count, *(supply.count(chosen) for supply in self._supplies)])
+            bound = min([self.question.count, *(supply.pods_after(chosen) for supply in self._supplies)])
             if bound <= below or sets_by_count.get(bound, 0) >= _ALTERNATIVES:
                 continue
             if not budget.take():
@@ -172,7 +172,7 @@ class NodeOptions:
 
     def _max_count(self, size: int) -> int:
         """An upper bound of the pods that fit after any `size` pods are moved. It never decreases with the size."""
-        return min([self.question.count, *(supply.max_count(size) for supply in self._supplies)])
+        return min([self.question.count, *(supply.max_pods(size) for supply in self._supplies)])
 
     def _count(self, moved: tuple[int, ...]) -> int:
         node = self.node_without(moved)
