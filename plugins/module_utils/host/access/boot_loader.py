@@ -12,7 +12,7 @@ import re
 import shlex
 import typing as t
 
-from .command_line import Arguments, key, quoted, split
+from .command_line import Arguments, before_init, key, quoted, split
 from .system import HostError, System
 
 #: Its name sorts after the files of cloud images and packages (50-cloudimg-settings.cfg, kdump-tools.cfg).
@@ -29,6 +29,8 @@ _LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+\S+\s+(.*)$")
 _MENU_ENTRY = re.compile(r"^\s*menuentry\s.*?menuentry_id_option['\"]?\s+['\"]([^'\"]*)")
 _OPTIONS = re.compile(r"^(options[ \t]+)(.*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+#: A variable that grub.cfg sets for all entries, such as tuned's. Those in functions and entries are indented.
+_SET = re.compile(r"^set[ \t]+([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.MULTILINE)
 _UNKNOWN = "it is not started by a known boot loader"
 _GRUB_LINE = re.compile(r"^(GRUB_CMDLINE_LINUX=\")((?:[^\"$`\\\n]|\\\")*)\"[ \t]*$", re.MULTILINE)
 _KERNELOPTS = re.compile(r"\$\{?kernelopts\b")
@@ -133,6 +135,11 @@ class Grub(BootLoader):
                 reason = f"{_GRUB_CFG} contains '{' '.join(line)}', but {GRUB_FILE} sets '{' '.join(new.present)}'"
                 raise HostError(step, reason, self._override_advice())
 
+    def conflict(self, new: Arguments) -> tuple[str, str]:
+        """As for any boot loader: another program's variable, such as tuned's, contains arguments to be removed."""
+        text = self.system.content(_GRUB_CFG) or ""
+        return _conflict(new, [line for _number, line in _linux_lines(text)], _set_variables(text), _GRUB_CFG)
+
     def restore(self) -> None:
         super().restore()
         self._update()
@@ -230,14 +237,8 @@ class Entries(BootLoader):
 
     def conflict(self, new: Arguments) -> tuple[str, str]:
         """As for any boot loader: another program's variable, such as tuned's, contains arguments to be removed."""
-        variables = self._variables()
-        texts = [self._text(path) for path in self._entries()]
-        names = {match.group(1) for text in texts for match in _VARIABLE.finditer(text)} - {"kernelopts"}
-        for name in sorted(names):
-            conflicts = [argument for argument in split(variables.get(name, "")) if new.removes(argument)]
-            if conflicts:
-                return f"${name} of {_GRUBENV} contains {' '.join(conflicts)}", "change the tuned profile"
-        return "", ""
+        variables = {name: value for name, value in self._variables().items() if name != "kernelopts"}
+        return _conflict(new, [self._text(path) for path in self._entries()], variables, _GRUBENV)
 
     def _require_no_conflict(self, new: Arguments) -> None:
         """Raises HostError if there is a conflict, which may have appeared since the change was planned."""
@@ -295,9 +296,19 @@ def _efi_text(system: System, name: str) -> str:
     return data[4:].decode("utf-16-le", errors="replace").rstrip("\0")
 
 
-def grub_lines(text: str) -> list[list[str]]:
-    """The arguments of the entries in a grub.cfg, without those for recovery or other systems. Raises HostError."""
-    lines = []
+def _conflict(
+    new: Arguments, texts: t.Sequence[str], variables: t.Mapping[str, str], path: str
+) -> tuple[str, str]:
+    """Why the variables of a file that boot entries contain conflict with arguments, and how to fix it."""
+    for name in sorted({match.group(1) for text in texts for match in _VARIABLE.finditer(text)}):
+        conflicts = [argument for argument in split(variables.get(name, "")) if new.removes(argument)]
+        if conflicts:
+            return f"${name} of {path} contains {' '.join(conflicts)}", "change the tuned profile"
+    return "", ""
+
+
+def _linux_lines(text: str) -> t.Iterator[tuple[int, str]]:
+    """Number and arguments of the lines in a grub.cfg that start Linux, without recovery entries or other systems."""
     ordinary = True
     for number, line in enumerate(text.splitlines(), 1):
         entry = _MENU_ENTRY.match(line)
@@ -306,10 +317,24 @@ def grub_lines(text: str) -> list[list[str]]:
             continue
         linux = _LINUX.match(line)
         if linux and ordinary:
-            try:
-                lines.append(shlex.split(linux.group(1)))
-            except ValueError as error:
-                raise HostError(f"read {_GRUB_CFG}", f"line {number}: {error}") from None
+            yield number, linux.group(1)
+
+
+def _set_variables(text: str) -> dict[str, str]:
+    """The variables that a grub.cfg sets for all entries."""
+    return {match.group(1): match.group(2).strip().strip("\"'") for match in _SET.finditer(text)}
+
+
+def grub_lines(text: str) -> list[list[str]]:
+    """The arguments of the entries in a grub.cfg, without those for recovery or other systems. Raises HostError."""
+    variables = _set_variables(text)
+    lines = []
+    for number, line in _linux_lines(text):
+        expanded = _VARIABLE.sub(lambda match: variables.get(match.group(1), match.group(0)), line)
+        try:
+            lines.append(before_init(shlex.split(expanded)))
+        except ValueError as error:
+            raise HostError(f"read {_GRUB_CFG}", f"line {number}: {error}") from None
     return lines
 
 

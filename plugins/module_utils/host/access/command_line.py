@@ -46,8 +46,12 @@ def quoted_arguments(text: str) -> list[str]:
 
 
 def split(text: str) -> list[str]:
-    """The arguments without quotes, up to `--`. Arguments after `--` are for the init process."""
-    arguments = [word.replace('"', "") for word in quoted_arguments(text)]
+    """The arguments without quotes, up to `--`."""
+    return before_init([word.replace('"', "") for word in quoted_arguments(text)])
+
+
+def before_init(arguments: list[str]) -> list[str]:
+    """The arguments up to `--`. Those after `--` are for the init process."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 

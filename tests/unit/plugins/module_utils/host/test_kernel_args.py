@@ -171,6 +171,12 @@ def test_recovery_entries_and_other_systems_of_a_grub_menu_are_left_out() -> Non
     assert second == ["root=UUID=1", "ro", "quiet"]
 
 
+def test_the_variables_of_a_grub_menu_are_replaced_by_their_values() -> None:
+    menu = GRUB_CFG.replace("$vt_handoff", "$vt_handoff ${tuned_params} -- single")
+    menu = f'function gfxmode {{\n\tset vt_handoff=vt.handoff=7\n}}\nset tuned_params="isolcpus=2 nosmt"\n{menu}'
+    assert grub_lines(menu)[0][-3:] == ["$vt_handoff", "isolcpus=2", "nosmt"]
+
+
 def test_without_settings_nothing_is_planned(machine: Machine) -> None:
     assert not machine.converge().changes
 
@@ -258,6 +264,26 @@ def _grub_machine(folder: Path, later_file: str) -> Machine:
     machine.write("etc/default/grub.d/zzz-site.cfg", later_file)
     machine.write("boot/grub/grub.cfg", "linux /vmlinuz root=UUID=1 ro quiet iommu=soft\n")
     return machine
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_an_argument_that_conflicts_with_tuned_in_a_grub_menu_is_refused(tmp_path: Path, check_mode: bool) -> None:
+    machine = _grub_machine(tmp_path, "")
+    menu = 'set tuned_params="iommu=soft isolcpus=2"\nlinux /vmlinuz root=UUID=1 ro quiet $tuned_params\n'
+    machine.write("boot/grub/grub.cfg", menu)
+    with pytest.raises(Refused, match=r"\$tuned_params of /boot/grub/grub.cfg contains iommu=soft \(change the tuned"):
+        machine.converge(check_mode, kernel_args=["iommu=pt"])
+    with pytest.raises(Refused, match="contains isolcpus=2 "):
+        machine.converge(check_mode, kernel_args_absent=["isolcpus"])
+    assert machine.read("boot/grub/grub.cfg") == menu
+    assert machine.converge(check_mode, kernel_args=["nosmt"]).changes
+
+
+def test_arguments_after_those_for_init_have_no_effect(tmp_path: Path) -> None:
+    machine = _grub_machine(tmp_path, "")
+    machine.write("etc/default/grub.d/00-site.cfg", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet -- single"\n')
+    with pytest.raises(Failed, match="set the kernel arguments for the next boot"):
+        machine.converge(kernel_args=["iommu=pt"])
 
 
 _ADD_IOMMU_SOFT = 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT iommu=soft"\n'
