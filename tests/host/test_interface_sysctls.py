@@ -48,6 +48,7 @@ def test_a_value_that_the_all_interfaces_sysctl_overrides_is_refused():
     for name, for_all, wanted in (
         *(("rp_filter", 1, 0), ("arp_announce", 2, 1), ("accept_local", 1, 0)),
         *(("proxy_arp_pvlan", 1, 0), ("ignore_routes_with_linkdown", 1, 0), ("drop_gratuitous_arp", 1, 0)),
+        *(("disable_policy", 1, 0), ("disable_xfrm", 1, 0)),
         *(("drop_unicast_in_l2_multicast", 1, 0), ("accept_source_route", 0, 1), ("bc_forwarding", 0, 1)),
         *(
             (("arp_evict_nocarrier", 0, 1),)

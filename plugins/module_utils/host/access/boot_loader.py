@@ -296,9 +296,7 @@ def _efi_text(system: System, name: str) -> str:
     return data[4:].decode("utf-16-le", errors="replace").rstrip("\0")
 
 
-def _conflict(
-    new: Arguments, texts: t.Sequence[str], variables: t.Mapping[str, str], path: str
-) -> tuple[str, str]:
+def _conflict(new: Arguments, texts: t.Sequence[str], variables: t.Mapping[str, str], path: str) -> tuple[str, str]:
     """Why the variables of a file that boot entries contain conflict with arguments, and how to fix it."""
     for name in sorted({match.group(1) for text in texts for match in _VARIABLE.finditer(text)}):
         conflicts = [argument for argument in split(variables.get(name, "")) if new.removes(argument)]

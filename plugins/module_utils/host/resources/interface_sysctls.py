@@ -19,9 +19,11 @@ _FAMILIES = ("ipv4", "ipv6")
 _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
 #: IPv4 settings for which the larger value of the interface's and `all`'s counts (include/linux/inetdevice.h, MAXCONF).
 _LARGER = ("rp_filter", "arp_announce", "arp_ignore", "arp_accept", "arp_notify")
-#: Settings that are on if either value is on (ORCONF), and those that are on only if both are (ANDCONF).
+#: Settings that are on if either value is on (ORCONF; disable_policy and disable_xfrm since Linux 5.11), and those that
+#: are on only if both are (ANDCONF).
 _EITHER = (
-    *("accept_local", "arp_filter", "drop_gratuitous_arp", "drop_unicast_in_l2_multicast"),
+    *("accept_local", "arp_filter", "disable_policy", "disable_xfrm"),
+    *("drop_gratuitous_arp", "drop_unicast_in_l2_multicast"),
     *("ignore_routes_with_linkdown", "log_martians", "promote_secondaries", "proxy_arp", "proxy_arp_pvlan"),
     *("route_localnet", "secure_redirects", "send_redirects", "shared_media", "src_valid_mark"),
 )
@@ -40,20 +42,20 @@ class InterfaceSysctls(Resource):
     recorded_in = ("/proc/sys/net",)
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             for family in _FAMILIES:
                 for name, value in (settings.get("sysctls", {}).get(family) or {}).items():
                     setting = f"{family}.{name}"
-                    found.setdefault(key, {})[setting] = self.from_stored(setting, value)
-        return found
+                    state.setdefault(key, {})[setting] = self.from_stored(setting, value)
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in wanted.items():
             interface = node.device(key).interface
-            found[key] = {setting: self.from_stored(setting, self._text(interface, setting)) for setting in settings}
-        return found
+            state[key] = {setting: self.from_stored(setting, self._text(interface, setting)) for setting in settings}
+        return state
 
     def from_stored(self, setting: str, value: object) -> object:
         """A value in the form in which values are compared: a number if possible, else text."""
@@ -66,10 +68,10 @@ class InterfaceSysctls(Resource):
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
-        kept = [change for change in plan.changes if change.after is None]
+        impossible = [change for change in plan.changes if change.after is None]
         plan.changes = [change for change in plan.changes if change.after is not None]
         plan.reboot += [
-            f"{change.setting} of {change.device} was not set, and only a reboot unsets it" for change in kept
+            f"{change.setting} of {change.device} was not set, and only a reboot unsets it" for change in impossible
         ]
         refused = {(refusal.device, refusal.setting) for refusal in plan.refusals}
         for key, settings in (self.wanted(node) if wanted is None else {}).items():

@@ -132,7 +132,7 @@ class KernelArgs(Resource):
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         """As for any resource, but arguments that contradict `iommu`, or had no effect after a reboot, are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
-        contradiction = self._contradiction(node) if wanted else None
+        contradiction = self._contradiction(node) or self._contradiction_at_boot(node, wanted) if wanted else None
         if contradiction:
             return Plan(refusals=[contradiction])
         plan = super().plan(node, wanted)
@@ -168,8 +168,37 @@ class KernelArgs(Resource):
                 return Refusal(NODE, "kernel_args", message, fix)
         return None
 
+    def _contradiction_at_boot(self, node: Node, wanted: State) -> Refusal | None:
+        """The refusal of `iommu` if another program sets an argument with several values, one of which contradicts it.
+
+        The argument is not removed, as its other values may be wanted.
+        """
+        mode = node.general.get("iommu")
+        loader = self._boot_loader()
+        for line in loader.lines() if loader else [self.running()]:
+            for argument in self._contradicting(node, _arguments(wanted[NODE]["kernel_args"]), line):
+                path = "the running kernel's command line" if loader is None else loader.name
+                message = f"{argument} in {path} contradicts iommu: {mode}"
+                fix = f"set {key(argument)} in kernel_args, with the values that are still wanted, or remove it there"
+                return Refusal(NODE, "iommu", message, fix)
+        return None
+
+    def _contradicting(self, node: Node, wanted: Arguments, line: t.Sequence[str]) -> list[str]:
+        """The arguments with several values, one of which `iommu` removes; without those that `wanted` replaces."""
+        iommu = _iommu(self.system, node.general.get("iommu")) or Arguments()
+        return [
+            argument
+            for argument in line
+            for item in iommu.absent
+            if key(argument) == key(item)
+            and _comma_values(item) < _comma_values(argument)
+            and not wanted.removes(argument)
+        ]
+
     def pending(self, node: Node, wanted: State, state: State) -> list[str]:
-        missing = _difference(_arguments(wanted[NODE]["kernel_args"]), self.running())
+        arguments = _arguments(wanted[NODE]["kernel_args"])
+        missing = _difference(arguments, self.running())
+        missing += [f"-{argument}" for argument in self._contradicting(node, arguments, self.running())]
         return [f"kernel arguments change at the next boot: {', '.join(missing)}"] if missing else []
 
     def after_reboot(self, change: Change) -> str:

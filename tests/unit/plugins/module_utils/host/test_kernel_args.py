@@ -403,6 +403,18 @@ def test_an_amd_iommu_that_is_switched_off_is_switched_on(machine: Machine) -> N
     assert machine.options() == "root=UUID=1 ro rhgb quiet amd_iommu=pgtbl_v2 iommu=nopt"
 
 
+def test_an_amd_iommu_that_is_switched_off_in_a_list_of_values_is_refused(machine: Machine) -> None:
+    machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "amd_iommu=fullflush,off iommu=pt"))
+    with pytest.raises(Refused, match="amd_iommu=fullflush,off in the boot loader's entries contradicts iommu: pass"):
+        machine.converge(iommu="passthrough")
+    machine.converge(iommu="passthrough", kernel_args=["amd_iommu=fullflush"])
+    assert machine.options() == "root=UUID=1 ro rhgb quiet amd_iommu=fullflush iommu=pt"
+    machine.write("boot/loader/entries/a.conf", ENTRY)
+    machine.boot("second", "root=UUID=1 ro rhgb quiet iommu=pt amd_iommu=fullflush,off")
+    done = machine.converge(iommu="passthrough")
+    assert done.reboot[0] == "kernel arguments change at the next boot: -amd_iommu=fullflush,off"
+
+
 @pytest.mark.parametrize(
     "general",
     [
