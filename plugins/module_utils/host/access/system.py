@@ -216,6 +216,9 @@ class System:
     def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
         """Write a configuration file atomically; None removes it. Raises HostError."""
         target = os.path.realpath(self._prefix + path)
+        if os.path.lexists(target) and not os.path.isfile(target):  # such as /dev/null, to which masked files lead
+            fix = f"remove {path} if nothing needs it, then run again"
+            raise HostError(step, f"{path} leads to {target}, which is not a regular file", fix)
         try:
             self._record_file(path, target)
             if content is None:

@@ -85,6 +85,17 @@ def test_a_recorded_tree_has_no_sockets(tmp_path):
         System(str(tmp_path)).socket("IPRoute")
 
 
+@pytest.mark.parametrize("content", ["content", None])
+def test_a_masked_file_is_not_replaced_or_removed(tmp_path, content):
+    """systemd's files are masked with a link to /dev/null. A pipe stands for it here."""
+    os.mkfifo(tmp_path / "null")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/lanewise.conf").symlink_to(tmp_path / "null")
+    with pytest.raises(HostError, match=r"/etc/lanewise.conf leads to .*/null, which is not a regular file"):
+        System(str(tmp_path)).install("/etc/lanewise.conf", content, "write it")
+    assert (tmp_path / "null").is_fifo() and (tmp_path / "etc/lanewise.conf").is_symlink()
+
+
 def test_folders_of_lanewise_are_removed_with_their_last_file(tmp_path):
     system = System(str(tmp_path))
     files = ("/opt/lanewise/fabric/fabric.pyz", "/etc/lanewise/fabric.json", "/etc/sysctl.d/90-lanewise.conf")
