@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ..engine.change import NODE, Change, Refusal, State
+from ..access.system import System
+from ..engine.change import NODE, Change, Plan, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -31,6 +32,10 @@ class Cpu(Resource):
 
     name = "cpu"
     recorded_in = ("/sys/devices/system/cpu/cpufreq",)
+
+    def __init__(self, system: System) -> None:
+        super().__init__(system)
+        self._planned_governor: object = None
 
     def wanted(self, node: Node) -> State:
         requested: t.Mapping[str, object] = node.general
@@ -85,6 +90,15 @@ class Cpu(Resource):
             current[setting] = values if len(distinct) > 1 else next(iter(distinct), None)
         return {NODE: current}
 
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """As for any resource. Of an earlier state, the governor is restored first too."""
+        if wanted is not None and NODE in wanted:
+            names = sorted(wanted[NODE], key=lambda name: name != "cpu_governor")
+            wanted = {NODE: {name: wanted[NODE][name] for name in names}}
+        settings: t.Mapping[str, object] = node.general if wanted is None else wanted.get(NODE, {})
+        self._planned_governor = settings.get("cpu_governor")
+        return super().plan(node, wanted)
+
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.before is None:
             fix = "set it in the firmware setup, or in the hypervisor"
@@ -101,7 +115,7 @@ class Cpu(Resource):
                     return Refusal(
                         NODE, change.setting, f"{value} is not available here", f"use one of {', '.join(offered)}"
                     )
-        governor = node.general.get("cpu_governor") or self._governor()
+        governor = self._planned_governor or self._governor()
         if change.setting == "cpu_energy_preference" and governor == "performance" and self._in_active_mode():
             if change.after not in ("performance", "0", 0):
                 fix = "leave it out, or choose the governor powersave, which follows the load here"

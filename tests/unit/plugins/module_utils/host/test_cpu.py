@@ -59,6 +59,20 @@ def test_different_governors_are_unified_and_restored(root: Path) -> None:
     assert (root / "sys/devices/system/cpu/cpufreq/policy0/scaling_governor").read_text() == "powersave"
 
 
+def test_the_governor_and_the_preference_are_restored_together(root: Path) -> None:
+    """The driver accepts another preference only after another governor. The recorded values are sorted by name."""
+    folder = root / "sys/devices/system/cpu/cpufreq"
+    for number in (0, 1):
+        _write_files(
+            folder / f"policy{number}", scaling_governor="performance", energy_performance_preference="performance"
+        )
+    before = {"cpu_energy_preference": "balance_performance", "cpu_governor": "powersave"}
+    outcome = _converge(root, wanted={"cpu": {"node": before}})
+    assert [change.setting for change in outcome.changes] == ["cpu_governor", "cpu_energy_preference"]
+    with pytest.raises(Refused, match="accepts only the preference performance"):
+        _converge(root, wanted={"cpu": {"node": {"cpu_energy_preference": "power", "cpu_governor": "performance"}}})
+
+
 @pytest.mark.parametrize(
     ("general", "reason"),
     [
