@@ -52,6 +52,9 @@ class KernelModules(Resource):
         if options is not None:  # before modules are loaded, as they read their options then
             stored = self._options()
             for module, text in options.items():
+                if not isinstance(text, str):
+                    reason = f"{text!r} is not a text"
+                    raise HostError(f"set options of module {module}", reason, "write 'NAME=VALUE NAME=VALUE'")
                 settings[_OF_MODULE.format(_kernel_name(module))] = " ".join(text.split()) or None
             for module in stored:
                 settings.setdefault(_OF_MODULE.format(module), None)
@@ -92,7 +95,7 @@ class KernelModules(Resource):
             elif setting.endswith(" at boot"):
                 current[setting] = True if module in at_boot else None
             else:
-                current[setting] = self.system.exists(f"/sys/module/{module}")
+                current[setting] = self.system.exists(f"/sys/module/{module}") or self._is_built_in(module)
         return {NODE: current}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -119,6 +122,12 @@ class KernelModules(Resource):
                     NODE, change.setting, error.reason, "install the package that contains it for this kernel"
                 )
         return None
+
+    def _is_built_in(self, module: str) -> bool:
+        """Whether the kernel contains the module. Without parameters it is then not in /sys/module."""
+        release = self.system.text("/proc/sys/kernel/osrelease")
+        lines = (self.system.content(f"/lib/modules/{release}/modules.builtin") or "").splitlines()
+        return any(_kernel_name(line.rpartition("/")[2]) == f"{module}.ko" for line in lines)
 
     def _is_loaded(self, module: str) -> bool:
         lines = (self.system.content("/proc/modules") or "").splitlines()

@@ -9,7 +9,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
@@ -78,6 +78,23 @@ def test_modules_to_load_at_boot_are_added_and_removed(root: Path) -> None:
         "node: module nvidia_peermem at boot true -> unset",
     ]
     assert not _converge(root, kernel_modules=["ib_core"]).changes
+
+
+def test_a_module_that_the_kernel_contains_is_loaded(root: Path) -> None:
+    """Without parameters, it is not in /sys/module."""
+    (root / "etc/modprobe.d").mkdir(parents=True)
+    _write(root, "proc/sys/kernel/osrelease", "6.8.0-60-generic\n")
+    _write(root, "lib/modules/6.8.0-60-generic/modules.builtin", "kernel/net/8021q/8021q.ko\nkernel/fs/fuse-x.ko\n")
+    outcome = _converge(root, check_mode=True, kernel_modules=["8021q", "fuse_x", "tcp_cubic"])
+    assert {change.setting for change in outcome.changes} == {
+        f"module {name} at boot" for name in ("8021q", "fuse_x", "tcp_cubic")
+    }
+
+
+def test_options_that_are_not_a_text_are_an_error(root: Path) -> None:
+    (root / "etc/modprobe.d").mkdir(parents=True)
+    with pytest.raises(HostError, match=r"set options of module ib_core: .* is not a text \(write 'NAME=VALUE"):
+        _converge(root, module_options={"ib_core": {"netns_mode": 0}})
 
 
 @pytest.mark.parametrize(
