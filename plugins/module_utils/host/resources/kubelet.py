@@ -19,6 +19,8 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 
 FILE = "90-lanewise.conf"
+#: The fields that every drop-in must have.
+_HEADER = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 _FIELDS = {
     "cpu_manager_policy": "cpuManagerPolicy",
     "cpu_manager_policy_options": "cpuManagerPolicyOptions",
@@ -63,6 +65,8 @@ class Kubelet(Resource):
             for process in self.system.names("/proc"):
                 if not process.isdigit() or self.system.text(f"/proc/{process}/comm") != "kubelet":
                     continue
+                if "kubepods" in (self.system.text(f"/proc/{process}/cgroup") or ""):
+                    continue  # a process of a pod, which may have any name and arguments
                 data = self.system.reader.data(f"/proc/{process}/cmdline", 65536) or b""
                 self._arguments = data.decode(errors="replace").rstrip("\0").split("\0")
         return self._arguments
@@ -89,8 +93,7 @@ class Kubelet(Resource):
         fields = {_FIELDS[name]: value for name, value in requested.items() if value is not None}
         text = None
         if fields:
-            header = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
-            text = json.dumps({**header, **fields}, indent=2, sort_keys=True) + "\n"  # JSON is YAML
+            text = json.dumps({**_HEADER, **fields}, indent=2, sort_keys=True) + "\n"  # JSON is YAML
         return {NODE: {f"{self.option('config-dir') or 'kubelet'}/{FILE}": text}}
 
     def read(self, node: Node, wanted: State) -> State:
@@ -135,14 +138,13 @@ class Kubelet(Resource):
         return None
 
     def _override(self, path: str, fields: t.Mapping[str, object]) -> str:
-        """Why a later drop-in overrides one of the fields; empty if none does. Drop-ins are JSON or YAML, in which a
-        field starts its line."""
+        """Why a later drop-in overrides one of the fields; empty if none does. Drop-ins are JSON or YAML."""
         folder, _slash, file = path.rpartition("/")
         for name in self.system.names(folder):
             if name.endswith(".conf") and name > file:
                 text = self.system.content(f"{folder}/{name}") or ""
-                for field in fields:
-                    if any(line.strip().strip('"').startswith(field) for line in text.splitlines()):
+                for field in sorted(set(fields) - set(_HEADER)):
+                    if re.search(rf"""(?:^|[{{,])\s*["']?{field}["']?\s*:""", text, re.MULTILINE):
                         return f"{folder}/{name} sets {field} too, and takes precedence"
         return ""
 

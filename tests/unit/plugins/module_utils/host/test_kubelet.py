@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kubelet import Kubelet
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 STATIC: Object = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
 MEMORY: Object = {"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}]}
@@ -36,3 +38,42 @@ def test_changes_that_invalidate_the_state_files_of_kubelet_need_a_drained_node(
     texts = [json.dumps(settings) if settings else None for settings in (before, after)]
     change = Change("kubelet", "node", "/etc/kubernetes/kubelet.conf.d/90-lanewise.conf", *texts)
     assert ("must be drained" in Kubelet(node.system).interrupts(node, change)) is needs_drain
+
+
+FOLDER = "/etc/kubernetes/kubelet.conf.d"
+
+
+@pytest.fixture
+def machine() -> t.Iterator[Machine]:
+    """A node whose kubelet reads drop-ins. A pod has a process of the same name."""
+    with Machine("sriov") as machine:
+        for process, folder, cgroup in (
+            ("700", FOLDER, "0::/system.slice/kubelet.service"),
+            ("900", "/pod", "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-1.scope"),
+        ):
+            machine.write(f"/proc/{process}/comm", "kubelet")
+            machine.write(f"/proc/{process}/cmdline", f"/usr/bin/kubelet\0--config-dir={folder}\0")
+            machine.write(f"/proc/{process}/cgroup", cgroup)
+        yield machine
+
+
+def test_a_process_of_a_pod_is_not_kubelet(machine: Machine) -> None:
+    plan = machine.plan(Kubelet, {}, kubelet={"topology_manager_policy": "restricted"})
+    assert [change.setting for change in plan.changes] == [f"{FOLDER}/90-lanewise.conf"] and not plan.refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("topologyManagerPolicyOptions:\n  prefer-closest-numa-nodes: 'true'", False),
+        ("kind: KubeletConfiguration\ntopologyManagerPolicy: none", True),
+        ('{"kind": "KubeletConfiguration", "topologyManagerPolicy": "none"}', True),
+        ('{\n  "topologyManagerPolicy" : "none"\n}', True),
+    ],
+)
+def test_a_later_drop_in_with_the_same_field_is_refused(machine: Machine, text: str, overrides: bool) -> None:
+    machine.write(f"{FOLDER}/95-site.conf", text)
+    plan = machine.plan(Kubelet, {}, kubelet={"topology_manager_policy": "restricted"})
+    messages = [str(refusal) for refusal in plan.refusals]
+    expected = f"node: kubelet: {FOLDER}/95-site.conf sets topologyManagerPolicy too, and takes precedence"
+    assert messages == ([f"{expected} (remove it there)"] if overrides else [])
