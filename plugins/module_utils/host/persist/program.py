@@ -57,6 +57,7 @@ Description=RDMA and SR-IOV state of this node (lanewise)
 Documentation=file://{desired}
 DefaultDependencies=no
 After=local-fs.target systemd-modules-load.service systemd-sysctl.service systemd-udev-settle.service
+After=rdma-load-modules@rdma.service sys-kernel-config.mount
 Wants=systemd-udev-settle.service
 Before=network-pre.target kubelet.service lanewise-driver.service
 Wants=network-pre.target

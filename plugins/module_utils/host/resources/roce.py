@@ -18,6 +18,7 @@ from ..engine.resource import Resource
 
 _MOUNT_POINT = "/sys/kernel/config"
 _CONFIGFS = f"{_MOUNT_POINT}/rdma_cm"
+_MODULE = "/sys/module/rdma_cm"
 _MOUNT_FIX = f"load rdma_cm (kernel_modules) and mount configfs on {_MOUNT_POINT}"
 #: systemd mounts configfs after its module was loaded, for example by rdma_cm.
 _MOUNT_TIMEOUT_SECONDS = 10.0
@@ -40,25 +41,33 @@ class Roce(Resource):
     def __init__(self, system: System) -> None:
         super().__init__(system)
         self._originals: dict[str, int | str | None] = {}
+        self._deadline: float | None = None  # of the wait for configfs, which all NICs share
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             for name, value in (settings.get("roce") or {}).items():
                 if value is not None:
-                    found.setdefault(key, {}).update(
+                    state.setdefault(key, {}).update(
                         (f"{device} port {port} {name}", value)
                         for device in self._devices(node, key)
                         for port in self._ports(device)
                     )
-        return found
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
         return {key: {setting: self._value(setting) for setting in settings} for key, settings in wanted.items()}
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         """As for any resource, but values to restore are skipped if their RDMA device or rdma_cm no longer exists: the
-        values were lost with it."""
+        values were lost with it.
+
+        If rdma_cm was loaded just before, as at boot, its settings appear only when configfs is mounted, so this waits.
+        """
+        states = self.wanted(node) if wanted is None else wanted
+        in_configfs = any(_parts(setting)[2] in _FILES for settings in states.values() for setting in settings)
+        if in_configfs and self.system.exists(_MODULE):
+            self._wait_for_configfs()
         if wanted is not None:
             wanted = {
                 key: {setting: value for setting, value in settings.items() if self._exists(setting)}
@@ -128,20 +137,24 @@ class Roce(Resource):
             return
         if after is None:
             return
-        self._wait_for_configfs(step)
+        if not self._wait_for_configfs():
+            raise HostError(step, "the RDMA connection manager shows no settings", _MOUNT_FIX)
         if not self.system.exists(f"{_CONFIGFS}/{device}"):
             self.system.make_folder(f"{_CONFIGFS}/{device}", step)
         self._originals.setdefault(change.setting, self._value(change.setting))
         path = f"{_CONFIGFS}/{device}/ports/{port}/{_FILES[name]}"
         self.system.write(path, _MODES[str(after)] if name == "mode" else str(after), step)
 
-    def _wait_for_configfs(self, step: str) -> None:
-        """Wait until the connection manager shows its settings. Raises HostError."""
-        deadline = time.monotonic() + _MOUNT_TIMEOUT_SECONDS
+    def _wait_for_configfs(self) -> bool:
+        """Wait until the connection manager shows its settings. Returns whether it does."""
+        if self._deadline is None:
+            seconds = _MOUNT_TIMEOUT_SECONDS if self.system.exists("/run/systemd/system") else 0.0
+            self._deadline = time.monotonic() + seconds
         while not self.system.exists(_CONFIGFS):
-            if time.monotonic() >= deadline:
-                raise HostError(step, "the RDMA connection manager shows no settings", _MOUNT_FIX)
+            if time.monotonic() >= self._deadline:
+                return False
             time.sleep(0.05)
+        return True
 
     def _devices(self, node: Node, key: str) -> t.Sequence[str]:
         """The RDMA devices of a NIC. Raises HostError if it has none."""
@@ -159,12 +172,12 @@ class Roce(Resource):
         device, port, name = _parts(setting)
         if name == "traffic_class":
             # further lines are for single addresses, which this resource does not set
-            found = re.match(
+            match = re.match(
                 r"(?:Global tclass=)?(\d+)$",
                 self.system.text(_traffic_class_path(device, port)) or "",
                 re.ASCII | re.MULTILINE,
             )
-            return int(found[1]) if found else None
+            return int(match[1]) if match else None
         text = self.system.text(f"{_CONFIGFS}/{device}/ports/{port}/{_FILES[name]}")
         if name == "mode":
             return next((mode for mode, shown in _MODES.items() if shown == text), text)

@@ -9,6 +9,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system im
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import roce
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.roce import Roce
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
@@ -70,6 +71,28 @@ def test_unsupported_values_are_refused(machine):
     assert "mount configfs" in str(machine.plan(Roce, settings, kernel_modules=["rdma_cm"]).refusals[0])
     with pytest.raises(HostError, match="has no RDMA device"):
         machine.plan(Roce, {NIC_WITHOUT_RDMA: {"roce": {"tos": 1}}})
+
+
+def test_settings_of_a_loaded_rdma_cm_are_read_when_configfs_is_mounted(machine, monkeypatch):
+    """At boot, systemd mounts configfs only after rdma_cm was loaded. It is waited for once, not for each NIC."""
+    settings = {ETHERNET_PF: {"roce": {"tos": 106}}}
+    machine.remove(CONFIGFS)
+    machine.write("/sys/module/rdma_cm/refcnt", "0")
+    assert "mount configfs" in str(machine.plan(Roce, settings).refusals[0])
+    machine.write("/run/systemd/system/x", "")
+    waited = []
+
+    def mount(seconds: float) -> None:
+        waited.append(seconds)
+        machine.write(f"{CONFIGFS}/{rdma_device(machine)}/ports/1/default_roce_tos", "106")
+
+    monkeypatch.setattr(roce.time, "sleep", mount)
+    plan = machine.plan(Roce, settings)
+    assert waited and not plan.changes and not plan.refusals
+    machine.remove(CONFIGFS)
+    monkeypatch.setattr(roce.time, "sleep", waited.append)
+    monkeypatch.setattr(roce, "_MOUNT_TIMEOUT_SECONDS", 0.01)
+    assert "mount configfs" in str(machine.plan(Roce, settings).refusals[0])
 
 
 @pytest.mark.parametrize("supported", ["v1", "v2"])
