@@ -24,6 +24,9 @@ def test_channels_and_features_are_set():
     pair_with_queues()
     requested = {"channels": {"rx": 3, "tx": 2}, "features": {"tx-tcp-segmentation": False, "rx-gro": True}}
     outcome = apply(Ethtool, {"rail0": {"ethtool": requested}})
+    # before ansible-core 2.19, the value of a template is a text
+    as_texts = {"channels": {"rx": "3"}, "features": {"tx-tcp-segmentation": "False", "rx-gro": "True"}}
+    assert not apply(Ethtool, {"rail0": {"ethtool": as_texts}}).changes
     assert {change.setting for change in outcome.changes} >= {"channels.rx", "channels.tx", "features.rx-gro"}
     with ethtool.Ethtool() as by_ioctl:
         assert by_ioctl.channels("rail0") == ({"rx": 3, "tx": 2}, {"rx": 4, "tx": 4})
@@ -54,3 +57,6 @@ def test_an_unknown_ring_is_an_error_that_lists_the_known_ones():
     pair_with_queues()
     with pytest.raises(HostError, match="set ethtool rings of rail0: rx_big is not known .use rx, rx_mini"):
         apply(Ethtool, {"rail0": {"ethtool": {"rings": {"rx_big": 1}}}})
+    for group, value in (("rings", {"rx": -1}), ("rings", {"rx": 2**32}), ("features", {"rx-gro": "maybe"})):
+        with pytest.raises(HostError, match="set ethtool .* of rail0: .* is not a (number|switch)"):
+            apply(Ethtool, {"rail0": {"ethtool": {group: value}}})

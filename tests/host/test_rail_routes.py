@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.rail_routes import RailRoutes
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, pair, run, wait_for_ipv6, without_dad
@@ -90,6 +91,12 @@ def test_rail_routes_that_cannot_work_are_refused():
     assert "used for something else: from 0.0.0.0/0" in refusal(table=78)
     assert "not in a network of rail0" in refusal(table=100, gateway="10.9.0.1")
     assert "has no IP address" in refusal("bare", table=100)
+    for value, reason in (
+        ({"table": 2**32}, "not in the range"),
+        ({"table": 1, "gateway": "x"}, "write an IP address"),
+    ):
+        with pytest.raises(HostError, match=reason):
+            apply(RailRoutes, {"rail0": {"rail_routes": value}})
     both = {name: {"rail_routes": {"table": 100}} for name in ("rail0", "rail1")}
     assert "already used by rail0" in refusals(RailRoutes, both)[0]
     run("ip link set rail0 down")

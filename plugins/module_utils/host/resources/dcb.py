@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import typing as t
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ _CELL_BYTES = 256
 SETTINGS = ("trust", "ets", "pfc", "buffer")
 #: The parts of IEEE 802.1Qaz in the kernel's messages, by name.
 _Parts = dict[str, Message]
+#: The lists of `ets` and `buffer`, each with one value for each priority, class or buffer.
+_LISTS = {"ets": ("priority_tc", "tsa", "bandwidth"), "buffer": ("priority_buffer", "size")}
 #: `ets` and `buffer`: lists of numbers, and for `tsa` of names.
 _Lists = dict[str, list[t.Any]]
 
@@ -76,7 +79,10 @@ class Dcb(Resource):
             priorities = requested.get("dscp_priorities")
             values: dict[str, object] = {}
             if requested.get("trust") in ("pcp", "dscp") or priorities is not None:
-                by_dscp = {int(code): int(priority) for code, priority in (priorities or {}).items()}
+                step = f"set dcb dscp_priorities of {key}"
+                by_dscp = {
+                    _integer(code, step): _integer(priority, step) for code, priority in (priorities or {}).items()
+                }
                 if requested.get("trust") == "pcp" and by_dscp:
                     fix = "remove dscp_priorities, or set trust to dscp"
                     raise HostError(f"set dcb trust of {key}", "dscp_priorities is set, but trust is pcp", fix)
@@ -84,7 +90,7 @@ class Dcb(Resource):
                 values["trust"] = Trust() if is_pcp else Trust({**_class_selector_priorities(), **by_dscp})
             for name, parts in (("ets", requested.get("ets")), ("buffer", requested.get("buffer"))):
                 if parts is not None:
-                    values[name] = {part: value for part, value in parts.items() if value is not None}
+                    values[name] = _requested_lists(key, name, parts)
             pfc = requested.get("pfc")
             if pfc is not None:
                 values["pfc"] = sorted(set(pfc))
@@ -231,6 +237,28 @@ def _class_selector_priorities() -> dict[int, int]:
     return {code: code >> 3 for code in range(64)}
 
 
+def _requested_lists(key: str, name: str, parts: t.Mapping[str, object]) -> _Lists:
+    """The requested lists of `ets` or `buffer`. Numbers are texts if they come from a template. Raises HostError."""
+    lists: _Lists = {}
+    for part, items in parts.items():
+        step = f"set dcb {name} {part} of {key}"
+        if part not in _LISTS[name]:
+            raise HostError(step, f"{name} has no {part}", f"use {', '.join(_LISTS[name])}")
+        if items is None:
+            continue
+        if not isinstance(items, list):
+            raise HostError(step, f"{items!r} is not a list", "write a list of 8 values")
+        lists[part] = list(map(str, items)) if part == "tsa" else [_integer(item, step) for item in items]
+    return lists
+
+
+def _integer(value: object, step: str) -> int:
+    """A requested integer, which is text if it comes from a template. Raises HostError."""
+    if not re.fullmatch(r"-?\d{1,10}", str(value).strip(), re.ASCII):
+        raise HostError(step, f"{value!r} is not a number")
+    return int(str(value))
+
+
 def _same_part(part: str, before: object, after: object) -> bool:
     if part != "size" or not isinstance(before, list) or not isinstance(after, list):
         return bool(before == after)
@@ -244,14 +272,16 @@ def _invalid(value: object) -> str:
         return "" if all(0 <= priority <= 7 for priority in value) else "priorities are 0 to 7"
     if isinstance(value, Trust):
         bad = [
-            f"{code}: {priority}" for code, priority in value.priorities.items() if code > 63 or not 0 <= priority <= 7
+            f"{code}: {priority}"
+            for code, priority in value.priorities.items()
+            if not (0 <= code <= 63 and 0 <= priority <= 7)
         ]
         return f"{bad[0]} is not a DSCP (0 to 63) with a priority (0 to 7)" if bad else ""
     lists = t.cast(_Lists, value)
     for part, items in lists.items():
         if len(items) != 8:
             return f"{part} has {len(items)} values, but needs 8"
-        maximum = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100}.get(part)
+        maximum = {"priority_tc": 7, "priority_buffer": 7, "bandwidth": 100, "size": 2**32 - 1}.get(part)
         if maximum is not None and not all(0 <= item <= maximum for item in items):
             return f"values of {part} are 0 to {maximum}"
     names = [name for name in lists.get("tsa", ()) if name not in _TSA.values()]

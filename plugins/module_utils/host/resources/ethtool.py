@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping
 
 from ..access.pyroute2_types import Message
@@ -35,6 +36,18 @@ _SWITCHES = {"features": "wanted", "private_flags": "active"}
 #: The flag for a reply with only success or failure.
 _OMIT_REPLY = 2
 _NAMES = {"cqe_mode_tx": "TX CQE mode", "cqe_mode_rx": "RX CQE mode"}
+#: Numbers of groups that are switches, by the start of their names.
+_SWITCH_NAMES = ("adaptive_", "cqe_mode_")
+_SWITCH_VALUES = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 #: Changing these makes most drivers take their queues down and up.
 _INTERRUPTING = ("channels", "rings")
 
@@ -59,7 +72,10 @@ class Ethtool(Resource):
                     raise HostError(f"set ethtool {group} of {key}", f"{unknown[0]} is not known", fix)
                 for name in known:
                     if name in requested:
-                        state.setdefault(key, {})[f"{group}.{name}"] = requested[name]
+                        step = f"set ethtool {group} {name} of {key}"
+                        is_switch = group in (*_SWITCHES, "pause") or name.startswith(_SWITCH_NAMES)
+                        value = _switch(requested[name], step) if is_switch else _number(requested[name], step)
+                        state.setdefault(key, {})[f"{group}.{name}"] = value
         return state
 
     def read(self, node: Node, wanted: State) -> State:
@@ -145,6 +161,22 @@ class Ethtool(Resource):
         known = {*bits, *changeable, *fixed}
         can_change = {name: changeable.get(name, False) and not fixed.get(name) for name in known}
         return {name: bits.get(name, False) for name in known}, can_change
+
+
+def _switch(value: object, step: str) -> bool:
+    """A requested switch, which is text if it comes from a template. Raises HostError."""
+    text = str(value).strip().lower()
+    if text not in _SWITCH_VALUES:
+        raise HostError(step, f"{value!r} is not a switch", "use true or false")
+    return _SWITCH_VALUES[text]
+
+
+def _number(value: object, step: str) -> int:
+    """A requested number, which is text if it comes from a template. Raises HostError."""
+    text = str(value).strip()
+    if not re.fullmatch(r"\d{1,10}", text, re.ASCII) or int(text) >= 2**32:
+        raise HostError(step, f"{value!r} is not a number from 0 to {2**32 - 1}")
+    return int(text)
 
 
 def _header(interface: str, flags: int = 0) -> tuple[str, object]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..access.links import index
 from ..access.pyroute2_types import Message
+from ..access.system import HostError
 from ..engine.change import Change, Plan, Refusal, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
@@ -55,6 +56,7 @@ class RailRoutes(Resource):
         for key, settings in node.settings.items():
             requested = settings.get("rail_routes")
             if requested:
+                _check_values(key, requested)
                 addresses = self._addresses(node, key)
                 table = f"table {requested['table']}"
                 state[key] = {
@@ -264,6 +266,17 @@ def _sorted(entries: t.Iterable[_Entry]) -> list[_Entry]:
 def _has_gateway(value: SourceRule | RailRoute) -> bool:
     """Whether a rule or route is a route through a gateway."""
     return isinstance(value, RailRoute) and value.gateway is not None
+
+
+def _check_values(key: str, settings: RailRoutesSettings) -> None:
+    """Check the numbers and addresses of the settings. Raises HostError."""
+    for name, value in (("table", settings["table"]), ("priority", settings.get("priority", 0))):
+        if not 0 <= value < 2**32:
+            raise HostError(f"set rail_routes {name} of {key}", f"{value} is not in the range 0 to {2**32 - 1}")
+    try:
+        _gateways(settings)
+    except ValueError as error:
+        raise HostError(f"set rail_routes gateway of {key}", str(error), "write an IP address") from None
 
 
 def _gateways(settings: RailRoutesSettings) -> list[Address]:

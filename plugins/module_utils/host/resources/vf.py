@@ -28,6 +28,8 @@ _NOT_REPORTED = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
 _VLAN = "802.1Q"
 _PROTOCOLS = {_VLAN: 0x8100, "802.1ad": 0x88A8}
+#: The largest values of numbers. The smallest is 0.
+_MAXIMA = {"vlan": 4095, "qos": 7, "min_rate": 2**32 - 1, "max_rate": 2**32 - 1}
 _KINDS = {"mac": "a MAC address", "node_guid": "a GUID", "port_guid": "a GUID"}
 #: The text of a `Vlan`.
 _STORED_VLAN = re.compile(r"(\d+)(?: qos (\d+))?(?: (\S+))?", re.ASCII)
@@ -118,13 +120,11 @@ class Vf(Resource):
             return missing
         key, number = split_name(change.device)
         device = node.device(key)
-        infiniband = device.link_layer == "infiniband"
-        if infiniband != change.setting.endswith("guid") and (infiniband or change.setting.endswith("guid")):
-            if change.setting in ("mac", "vlan", "spoof_check", "node_guid", "port_guid"):
-                alternative = "node_guid and port_guid" if infiniband else "mac"
-                return refusal(
-                    f"a VF of {device.link_layer or 'this link layer'} does not have this setting", f"use {alternative}"
-                )
+        if device.link_layer == "infiniband" and change.setting in ("mac", "vlan", "spoof_check"):
+            fix = "use node_guid and port_guid" if change.setting == "mac" else "leave it out for this NIC"
+            return refusal("a VF of an InfiniBand NIC does not have this setting", fix)
+        if device.link_layer != "infiniband" and change.setting.endswith("guid"):
+            return refusal("only a VF of an InfiniBand NIC has this setting", "use mac")
         if number >= number_of_vfs(self.system, key) or will_be_recreated(self.system, node, key):
             return None  # the VF does not exist yet
         if change.before is None:
@@ -193,6 +193,9 @@ def _normalized(name: str, settings: VfSettings) -> dict[str, object]:
                     f"write {length} bytes: 02:00:...",
                 )
             normalized[setting] = ":".join(digits[start : start + 2] for start in range(0, 2 * length, 2))
+    for setting, maximum in _MAXIMA.items():
+        if not 0 <= t.cast(int, values.get(setting, 0)) <= maximum:
+            raise HostError(f"set {setting} of {name}", f"{values[setting]} is not in the range 0 to {maximum}")
     if "vlan" in settings:
         normalized["vlan"] = Vlan(settings["vlan"], settings.get("qos", 0), settings.get("vlan_protocol", _VLAN))
     elif "qos" in settings or "vlan_protocol" in settings:

@@ -5,10 +5,15 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import dcb
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 from hypothesis import given
 from hypothesis import strategies as st
+
+PF = "0000:16:00.0"
 
 
 def eight_integers(maximum: int) -> st.SearchStrategy[list[int]]:
@@ -78,6 +83,8 @@ def test_a_buffer_size_that_the_card_rounds_down_to_cells_is_equal():
         ([8], "priorities are 0 to 7"),
         (dcb.Trust({64: 1}), "not a DSCP"),
         (dcb.Trust({3: 8}), "not a DSCP"),
+        (dcb.Trust({-1: 1}), "not a DSCP"),
+        ({"size": [2**32] * 8}, "values of size are 0 to"),
         ({"priority_tc": [0] * 7}, "needs 8"),
         ({"bandwidth": [101] * 8}, "0 to 100"),
         ({"tsa": ["wrr"] * 8}, "wrr is not a tsa"),
@@ -88,3 +95,37 @@ def test_a_buffer_size_that_the_card_rounds_down_to_cells_is_equal():
 def test_impossible_dcb_values_are_invalid(value, reason):
     invalid = dcb._invalid(value)
     assert reason in invalid and bool(invalid) == bool(reason)
+
+
+def _requested(machine, **settings):
+    """The wanted state of the first PF of a machine."""
+    system = System(str(machine.root))
+    node = Node(system, [Rule("pf", selector({"address": PF}), {"dcb": settings})], allow_management=True)
+    return dcb.Dcb(system).wanted(node)[PF]
+
+
+def test_numbers_that_are_texts_are_numbers():
+    """Before ansible-core 2.19, the value of a template is a text."""
+    with Machine("sriov") as machine:
+        requested = _requested(
+            machine,
+            ets={"priority_tc": ["1"] * 8, "tsa": ["ets"] * 8, "bandwidth": None},
+            buffer={"size": ["100"] * 8},
+            dscp_priorities={"8": "3"},
+        )
+    assert requested["ets"] == {"priority_tc": [1] * 8, "tsa": ["ets"] * 8}
+    assert requested["buffer"] == {"size": [100] * 8} and requested["trust"].priorities[8] == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"dscp_priorities": {"af11": 1}}, "set dcb dscp_priorities of .*: 'af11' is not a number"),
+        ({"ets": {"prio_tc": [0] * 8}}, "ets has no prio_tc .use priority_tc, tsa, bandwidth"),
+        ({"ets": {"bandwidth": 12}}, "12 is not a list"),
+        ({"buffer": {"size": [{}] * 8}}, "is not a number"),
+    ],
+)
+def test_values_of_another_form_are_an_error(settings, reason):
+    with Machine("sriov") as machine, pytest.raises(HostError, match=reason):
+        _requested(machine, **settings)

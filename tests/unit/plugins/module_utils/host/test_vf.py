@@ -68,6 +68,8 @@ def test_guids_are_for_infiniband_and_mac_addresses_for_ethernet(machine):
     assert "use mac" in str(machine.plan(Vf, {PF_WITHOUT_VFS: guids}).refusals[0])
     mac = {"num_vfs": 2, "vfs": [{"index": 0, "mac": "02:00:00:00:00:01"}]}
     assert "use node_guid and port_guid" in str(machine.plan(Vf, {INFINIBAND_PF: mac}).refusals[0])
+    vlan = {"num_vfs": 2, "vf": {"vlan": 3}}
+    assert "does not have this setting (leave it out" in str(machine.plan(Vf, {INFINIBAND_PF: vlan}).refusals[0])
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,9 @@ def test_guids_are_for_infiniband_and_mac_addresses_for_ethernet(machine):
         ({"vfs": [{"index": 0, "mac": "02:00:00:00:00"}]}, "is not a MAC address"),
         ({"vf": {"qos": 3}}, "qos and vlan_protocol need a VLAN"),
         ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),
+        ({"vf": {"vlan": 4096}}, "set vlan of .* vf 0: 4096 is not in the range 0 to 4095"),
+        ({"vf": {"vlan": 1, "qos": -1}}, "-1 is not in the range 0 to 7"),
+        ({"vf": {"max_rate": 2**32}}, "set max_rate of .* is not in the range"),
     ],
 )
 def test_invalid_and_contradictory_vf_settings_are_refused(machine, settings, reason):
