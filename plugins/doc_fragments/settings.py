@@ -140,7 +140,7 @@ options:
         description: Global pause frames, with C(autoneg), C(rx) and C(tx).
         type: dict
       features:
-        description: Offloads, by the names of C(ethtool -k).
+        description: Offloads, by the kernel's names, such as C(rx-gro).
         type: dict
       private_flags:
         description: The driver's own flags, by the names of C(ethtool --show-priv-flags).
@@ -350,8 +350,8 @@ options:
     choices: [dma_buf, peermem]
   acs:
     description:
-      - With V(gpudirect), GPUs and NICs below one switch reach each other directly. It is set on the ports where the
-        board needs it.
+      - With V(gpudirect), GPUs and NICs below one switch reach each other directly. Only the ports where the board
+        needs it are changed.
     type: str
     choices: [gpudirect]
 """

@@ -278,6 +278,9 @@ def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
     """The profiles, validated like the settings of a rule. Fails the module if one is invalid."""
     validated, problems = {}, []
     for name, settings in module.params["profiles"].items():
+        if not isinstance(settings or {}, dict):
+            problems.append(f"profiles.{name}: must be a mapping of settings, not {settings!r}")
+            continue
         values, unset = split_nulls(settings or {})
         checked = ArgumentSpecValidator(NIC).validate(values)
         problems += [f"profiles.{name}: {message}" for message in checked.error_messages]

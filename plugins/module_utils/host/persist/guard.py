@@ -92,11 +92,11 @@ def side_effects(node: Node, resources: t.Iterable[Resource], changes: t.Sequenc
     Values that cannot be read, or that the timer's process could not restore, are left out. Raises HostError.
     """
     by_name = {resource.name: resource for resource in resources if resource.side_effects_outlive_run}
-    found = [
+    values = [
         by_name[change.resource].side_effects(node, change) if change.resource in by_name else {} for change in changes
     ]
     return [
-        {name: stored(value) for name, value in effects.items() if not isinstance(value, Unread)} for effects in found
+        {name: stored(value) for name, value in effects.items() if not isinstance(value, Unread)} for effects in values
     ]
 
 

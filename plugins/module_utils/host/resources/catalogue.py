@@ -3,7 +3,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-
 """All resources, in the order in which they are applied. A resource is only loaded if one of its settings is used."""
 
 from __future__ import annotations
@@ -199,8 +198,8 @@ def resources(
         "nic": {key for settings in nics for key, value in settings.items() if value is not None},
         "node": {key for key, value in general.items() if value is not None},
     }
-    found = [load()(system) for scope, keys, load in _ORDER if wanted[scope].intersection(keys)]
-    return [resource for resource in found if resource.boot or not boot]
+    used = [load()(system) for scope, keys, load in _ORDER if wanted[scope].intersection(keys)]
+    return [resource for resource in used if resource.boot or not boot]
 
 
 def named(system: System, names: t.Iterable[str]) -> list[Resource]:

@@ -70,8 +70,11 @@ class Firmware(Resource):
         self._tables: dict[str, dict[str, dict[str, str]]] = {}
 
     def wanted(self, node: Node) -> State:
-        found = {key: dict(settings["firmware"]) for key, settings in node.settings.items() if settings.get("firmware")}
-        return t.cast("State", found)
+        return {
+            key: t.cast("dict[str, object]", dict(settings["firmware"]))
+            for key, settings in node.settings.items()
+            if settings.get("firmware")
+        }
 
     def _table(self, address: str, refresh: bool = False) -> dict[str, dict[str, str]]:
         if refresh or address not in self._tables:

@@ -46,12 +46,12 @@ class Gpudirect(Resource):
         raise HostError("prepare GPUDirect", f"{mode!r} is not known", "use dma_buf or peermem")
 
     def read(self, node: Node, wanted: State) -> State:
-        found = {
+        values = {
             "dma_buf": not self._dma_buf_problem(),
             "nvidia-peermem": any(self.system.exists(path) for path in _PEERMEM),
             "nvidia-peermem at boot": self.system.content(LOAD),
         }
-        return {NODE: {setting: found[setting] for setting in wanted.get(NODE, {})}}
+        return {NODE: {setting: values[setting] for setting in wanted.get(NODE, {})}}
 
     def _dma_buf_problem(self) -> str:
         """Why this node does not support dma-buf; empty if it does."""

@@ -41,13 +41,13 @@ class Hugepages(Resource):
     recorded_in = ("/sys/devices/system/node/node0/hugepages",)
 
     def wanted(self, node: Node) -> State:
-        found: dict[str, object] = {}
+        counts: dict[str, object] = {}
         for entry in node.general.get("hugepages") or []:
             kilobytes(entry["size"])
             numa_nodes = entry.get("numa_nodes")
             for number in self._numa_nodes_with_processors() if numa_nodes is None else numa_nodes:
-                found[f"hugepages {entry['size']} on NUMA node {number}"] = entry["count"]
-        return {NODE: found} if found else {}
+                counts[f"hugepages {entry['size']} on NUMA node {number}"] = entry["count"]
+        return {NODE: counts} if counts else {}
 
     def _numa_nodes_with_processors(self) -> list[int]:
         names = [name for name in self.system.names(_NODES) if re.match(r"^node\d+$", name, re.ASCII)]

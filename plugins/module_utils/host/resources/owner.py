@@ -95,18 +95,18 @@ def managers(system: System, interface: str) -> list[Manager]:
     index = system.integer(f"/sys/class/net/{interface}/ifindex")
     if index is None:
         return []
-    found = []
+    programs = []
     state = _values(system, f"/run/systemd/netif/links/{index}")
     if state.get("NETWORK_FILE") and state.get("ADMIN_STATE") != "unmanaged":
-        found.append(Manager(NETWORKD, re.sub(r"\\(.)", r"\1", state["NETWORK_FILE"].strip('"'))))
+        programs.append(Manager(NETWORKD, re.sub(r"\\(.)", r"\1", state["NETWORK_FILE"].strip('"'))))
     link = _values(system, f"/run/udev/data/n{index}").get("E:ID_NET_LINK_FILE")
     if link:
-        found.append(Manager(UDEV, link))
+        programs.append(Manager(UDEV, link))
     state = _values(system, f"/run/NetworkManager/devices/{index}")
     profile = state.get("connection-uuid", "")
     if profile and state.get("managed") != "false":
-        found.append(Manager(NETWORK_MANAGER, _keyfile(system, profile), profile))
-    return found
+        programs.append(Manager(NETWORK_MANAGER, _keyfile(system, profile), profile))
+    return programs
 
 
 def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, object]:

@@ -36,7 +36,7 @@ class Sriov(Resource):
     recreates_devices = True
 
     def wanted(self, node: Node) -> State:
-        found: State = {}
+        state: State = {}
         for key, settings in node.settings.items():
             # the kernel reads autoprobe when a VF appears, so it is set first
             values: dict[str, object] = {}
@@ -49,18 +49,18 @@ class Sriov(Resource):
                 if (self.system.integer(f"{_DEVICES}/{key}/sriov_numvfs") or 0) >= settings.get("num_vfs", 0):
                     continue
             if values:
-                found[key] = values
-        return found
+                state[key] = values
+        return state
 
     def read(self, node: Node, wanted: State) -> State:
-        found: State = {}
+        state: State = {}
         for key in wanted:
             autoprobe = self.system.integer(f"{_DEVICES}/{key}/sriov_drivers_autoprobe")
-            found[key] = {
+            state[key] = {
                 "num_vfs": self.system.integer(f"{_DEVICES}/{key}/sriov_numvfs"),
                 "vfs_autoprobe": None if autoprobe is None else bool(autoprobe),
             }
-        return found
+        return state
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)

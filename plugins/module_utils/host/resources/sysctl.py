@@ -96,8 +96,10 @@ class Sysctl(Resource):
                 return Refusal(NODE, change.setting, f"{'' if at_boot else 'at boot '}{override}", "remove it there")
         if at_boot:
             return None  # the other checks are made for the live value
-        if not _KEY.match(key) or "\n" in str(change.after):
+        if not _KEY.match(key):
             return Refusal(NODE, change.setting, "is not a valid sysctl name")
+        if "\n" in str(change.after):
+            return Refusal(NODE, change.setting, "the value has several lines", "write it in one line")
         if _OF_INTERFACE.match(key):
             fix = "set it in the NIC's sysctls, as an interface that appears later would not get it from here"
             return Refusal(NODE, change.setting, "belongs to one interface", fix)

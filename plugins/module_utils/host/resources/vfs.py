@@ -66,20 +66,20 @@ def refusal_if_missing(system: System, node: Node, change: Change) -> Refusal | 
 
 def indexes(value: object) -> list[int]:
     """The indexes in `3`, `"0-3,6"` or a list of these. Raises ValueError."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in value if isinstance(value, (list, tuple)) else str(value).split(","):
         match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", str(part), re.ASCII)
         if not match or int(match[2] or match[1]) < int(match[1]):
             raise ValueError(f"{part!r} is not an index or a range such as 0-3")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return numbers
 
 
 def per_vf(system: System, key: str, settings: NicSettings) -> dict[int, VfSettings]:
     """The wanted settings of each VF of a PF. Raises HostError."""
     count = settings.get("num_vfs", number_of_vfs(system, key))
     common = {name: value for name, value in (settings.get("vf") or {}).items() if value is not None}
-    found: dict[int, dict[str, object]] = {number: dict(common) for number in range(count)} if common else {}
+    settings_of_vfs: dict[int, dict[str, object]] = {number: dict(common) for number in range(count)} if common else {}
     for entry in settings.get("vfs") or ():
         try:
             numbers = indexes(entry["index"])
@@ -93,5 +93,5 @@ def per_vf(system: System, key: str, settings: NicSettings) -> dict[int, VfSetti
                 f"{entry['index']} are several VFs, but each needs a different value",
             )
         for number in numbers:
-            found.setdefault(number, dict(common)).update(values)
-    return t.cast("dict[int, VfSettings]", found)
+            settings_of_vfs.setdefault(number, dict(common)).update(values)
+    return t.cast("dict[int, VfSettings]", settings_of_vfs)

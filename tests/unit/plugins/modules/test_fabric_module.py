@@ -18,6 +18,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system im
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change, SideEffects
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed, Remaining
+from ansible_collections.lanewise.dra.plugins.modules import fabric
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import Fabric, fault
 
 CHANGE = Change("sysctl", "node", "vm.swappiness", "60", "1")
@@ -197,3 +198,13 @@ def test_nulls_are_removed_from_settings_and_restored_from_their_names() -> None
     assert unset == ["mtu", "vf.trust", "ethtool.pause"]
     assert nulls(unset) == {"mtu": None, "vf": {"trust": None}, "ethtool": {"pause": None}}
     assert nulls(["ethtool", "ethtool.pause"]) == {"ethtool": None}
+
+
+def test_a_profile_that_is_not_a_mapping_is_refused() -> None:
+    module = Module()
+    module.params["profiles"] = {"rails": ["mtu"], "empty": None, "storage": {"mtu": "x"}}
+    with pytest.raises(Ended) as caught:
+        fabric.profiles(module)  # type: ignore[arg-type]
+    first, second = caught.value.answer["problems"]
+    assert first == "profiles.rails: must be a mapping of settings, not ['mtu']"
+    assert second.startswith("profiles.storage: ")
