@@ -57,7 +57,8 @@ def node_lock(path: str = LOCK, timeout: float = _LOCK_TIMEOUT_SECONDS) -> t.Ite
     Raises HostError if the lock is still held by another run after `timeout` seconds.
     """
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-    with open(path, "a+", encoding="ascii") as file:
+    with open(path, "a+", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        os.fchmod(file.fileno(), 0o600)  # a user who can read the file could hold its lock
         deadline = time.monotonic() + timeout
         while True:
             try:

@@ -14,7 +14,7 @@ from ..engine.change import Change, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf_driver import restore_vf_states, stored_vf_state, vf_states
-from .vfs import VFS_AFTER_MODE, address, number_of_vfs, will_be_recreated
+from .vfs import VFS_AFTER_MODE, address, number_of_vfs, require_unused, will_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -95,6 +95,7 @@ class Eswitch(Resource):
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
         step = f"set eswitch_mode of {device} to {change.after}"
+        require_unused(self.system, change.device, step)
         if device.driver in VFS_AFTER_MODE:
             self._without_vfs(change, step)
         elif device.driver in _VFS_UNBOUND:

@@ -16,6 +16,7 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 from . import owner
 from .vf_driver import restore_vf_states, stored_vf_state, vf_states
+from .vfs import require_unused
 
 _DEVICES = "/sys/bus/pci/devices"
 #: Maximum time until all VFs exist. On large cards, they appear one after the other, and each starts its driver.
@@ -116,6 +117,7 @@ class Sriov(Resource):
             self.system.write(f"{folder}/sriov_drivers_autoprobe", str(int(change.after)), step)
             return
         if self.system.integer(f"{folder}/sriov_numvfs"):
+            require_unused(self.system, change.device, step)
             self.system.write(f"{folder}/sriov_numvfs", "0", step, "a VF is in use: drain the node first")
         if not change.after:
             return

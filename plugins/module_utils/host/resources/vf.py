@@ -19,7 +19,15 @@ from ..engine.change import Change, Refusal, SideEffects, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
 from ..engine.settings import VfSettings
-from .vfs import address, number_of_vfs, per_vf, refusal_if_missing, split_name, will_be_recreated
+from .vfs import (
+    address,
+    number_of_vfs,
+    per_vf,
+    refusal_if_missing,
+    require_vf_unused,
+    split_name,
+    will_be_recreated,
+)
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -148,8 +156,10 @@ class Vf(Resource):
         key, number = split_name(change.device)
         device = node.device(key)
         step = f"set {change.setting} of VF {number} of {device} to {change.after}"
-        send(self.system, device.interface, number, change.setting, change.after, step)
         vf = address(self.system, key, number)
+        if vf and change.before is not None:
+            require_vf_unused(self.system, vf, step)
+        send(self.system, device.interface, number, change.setting, change.after, step)
         if vf and self._restarts_driver(vf, change.setting):
             driver = f"{_DRIVERS}/{self.system.link(f'{_DEVICES}/{vf}/driver')}"
             self.system.write(f"{driver}/unbind", vf, f"stop the driver of {vf}, to {step}")

@@ -14,7 +14,15 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf import SETTINGS, Vf
 from .vf import read as settings_of_vfs
-from .vfs import address, number_of_vfs, per_vf, refusal_if_missing, split_name, will_be_recreated
+from .vfs import (
+    address,
+    number_of_vfs,
+    per_vf,
+    refusal_if_missing,
+    require_vf_unused,
+    split_name,
+    will_be_recreated,
+)
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -127,6 +135,8 @@ class VfDriver(Resource):
             raise HostError(step, "the VF does not exist", "look at 'dmesg' for the reason")
         if self.same("driver", self._driver(vf), change.after):
             return
+        if change.before is not None:
+            require_vf_unused(self.system, vf, step)
         reason, fix = self._vfio_problem(vf, change.after)
         if reason:
             raise HostError(step, reason, fix)

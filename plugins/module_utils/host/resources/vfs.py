@@ -12,6 +12,7 @@ import typing as t
 
 from ..access import devlink
 from ..access.system import HostError, System
+from ..access.usage import users
 from ..engine.change import Change, Refusal
 from ..engine.node import Node
 from ..engine.settings import NicSettings, VfSettings
@@ -35,6 +36,24 @@ def number_of_vfs(system: System, key: str) -> int:
 def address(system: System, key: str, number: int) -> str | None:
     """The PCI address of a VF; None if there is no such VF."""
     return system.link(f"{_DEVICES}/{key}/virtfn{number}")
+
+
+def require_unused(system: System, key: str, step: str) -> None:
+    """Check the VFs of a PF again just before a change, as a pod may have got one since the change was planned.
+
+    Raises HostError if one is in use.
+    """
+    for number in range(number_of_vfs(system, key)):
+        vf = address(system, key, number)
+        if vf:
+            require_vf_unused(system, vf, step)
+
+
+def require_vf_unused(system: System, vf: str, step: str) -> None:
+    """As `require_unused`, for the VF at a PCI address."""
+    reason = users(system, vf)
+    if reason:
+        raise HostError(step, f"the VF {vf} is now in use: {reason}", "drain the node, then run again")
 
 
 def will_be_recreated(system: System, node: Node, key: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE, Change, SideEffects
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import node_lock
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard, program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
@@ -239,3 +241,16 @@ def test_no_undo_file_remains_if_setting_the_timer_raises(
     with pytest.raises((HostError, ValueError, KeyboardInterrupt)):
         guard.arm(System(run=run), [CHANGE], 60)
     assert not list(tmp_path.glob("undo-*"))
+
+
+def test_only_root_can_open_the_lock_of_the_node(tmp_path: Path) -> None:
+    """A user who can read the file could hold its lock, so that no rollback gets it."""
+    path = tmp_path / "run/fabric.lock"
+    path.parent.mkdir()
+    path.write_text("7")
+    path.chmod(0o644)
+    with node_lock(str(path)):
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(HostError, match=f"another run .process {os.getpid()}. has held the lock"):
+            with node_lock(str(path), timeout=0):
+                pass

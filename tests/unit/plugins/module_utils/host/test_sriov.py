@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.sriov import Sriov
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
@@ -65,6 +66,22 @@ def test_a_claimed_vf_blocks_the_change_until_the_node_is_drained(make_node: Mak
     with pytest.raises(Refused, match="a pod has it through the resource claim with UID 0b7f.*drain the node first"):
         planned_changes(node)
     assert planned_changes(node, drained=True) == [f"{address}: num_vfs 8 -> 2"]
+
+
+def test_a_vf_that_a_pod_got_after_the_plan_is_not_removed(make_node: MakeNode) -> None:
+    """Earlier steps of a run, such as a rebuilt initial RAM disk, may take minutes."""
+    address = pf_with_vfs(make_node("sriov"), 8)
+    node = make_node("sriov", {"address": address}, {"num_vfs": 2})
+    root = Path(node.system.reader.root)
+
+    def claim(_changes: object) -> None:
+        state = root / "var/lib/kubelet/plugins/lanewise.dev/state"
+        state.mkdir(parents=True)
+        (state / "0b7f.json").write_text(json.dumps({"devices": [{"address": node.devices[address].vfs[3]}]}))
+
+    with pytest.raises(Failed, match="is now in use: a pod has it through .*0b7f.*drain the node, then run again"):
+        converge(node, [Sriov(node.system)], before_changes=claim)
+    assert (root / "sys/bus/pci/devices" / address / "sriov_numvfs").read_text().strip() == "8"
 
 
 #: The driver of a VF in IOMMU group 7, folders of the VF in sysfs, and the file that a program has open.
