@@ -13,13 +13,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.boot_load
     Entries,
     Grub,
     find_boot_loader,
-    grub_lines,
-    grub_shell,
-)
-from ansible_collections.lanewise.dra.plugins.module_utils.host.access.command_line import (
-    Arguments,
-    quoted_arguments,
-    split,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
@@ -28,8 +21,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node impo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot, guard
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_args import KernelArgs
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ENTRY = """\
 title Fedora Linux (6.11.4)
@@ -38,22 +29,6 @@ linux /vmlinuz-6.11.4
 initrd /initramfs-6.11.4.img
 options root=UUID=1 ro rhgb quiet iommu=soft
 grub_users $grub_users
-"""
-GRUB_CFG = """\
-menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simple-1' {
-\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro quiet "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0" $vt_handoff
-}
-submenu 'Advanced options' $menuentry_id_option 'gnulinux-advanced-1' {
-\tmenuentry 'with Linux 6.1' $menuentry_id_option 'gnulinux-6.1-advanced-1' {
-\t\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro quiet
-\t}
-\tmenuentry 'Wiederherstellung' $menuentry_id_option 'gnulinux-6.1-recovery-1' {
-\t\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro single
-\t}
-}
-menuentry 'other' $menuentry_id_option 'osprober-gnulinux-simple-2' {
-\tlinux /boot/vmlinuz root=/dev/sdb1
-}
 """
 
 
@@ -109,72 +84,6 @@ def machine(tmp_path: Path) -> Machine:
     machine.write("boot/loader/entries/a.conf", ENTRY)
     machine.write("boot/loader/entries/0-rescue.conf", ENTRY)
     return machine
-
-
-def test_a_quoted_argument_is_not_split() -> None:
-    assert split('ro dyndbg="file a.c +p" "pci=a;b" quiet -- init=1') == [
-        "ro",
-        "dyndbg=file a.c +p",
-        "pci=a;b",
-        "quiet",
-    ]
-
-
-_NAMES = st.sampled_from(["iommu", "intel_iommu", "intel-iommu", "console", "hugepages", "hugepagesz", "quiet", "pci"])
-_VALUES = st.sampled_from(["", "=pt", "=on", "=a;b", "=1G", "=4", "=x&y"])
-_ARGUMENT = st.builds(lambda name, value: name + value, _NAMES, _VALUES)
-
-
-def _consistent(present: list[str], absent: list[str]) -> Arguments:
-    """Wanted and unwanted arguments without contradictions, which the resource would refuse."""
-    unwanted = tuple(item for item in absent if not any(argument.startswith(item) for argument in present))
-    return Arguments(tuple(dict.fromkeys(present)), unwanted)
-
-
-@given(st.lists(_ARGUMENT, max_size=6), st.lists(_ARGUMENT, max_size=4), st.lists(_ARGUMENT, max_size=8))
-def test_applied_arguments_are_recognized_and_removed(present: list[str], absent: list[str], line: list[str]) -> None:
-    wanted = _consistent(present, absent)
-    before = " ".join(f'"{argument}"' if ";" in argument else argument for argument in line)
-    after = wanted.applied(before, Arguments())
-    assert wanted.relevant(split(after)) == wanted.ordered()
-    assert wanted.applied(after, wanted) == after
-    assert not any(argument in wanted.present for argument in split(Arguments().applied(after, wanted)))
-
-
-@settings(max_examples=40)
-@given(
-    st.lists(_ARGUMENT, max_size=5),
-    st.lists(_ARGUMENT, max_size=3),
-    st.lists(_ARGUMENT.filter(str.isascii), max_size=6),
-)
-def test_the_shell_script_for_grub_gives_the_same_line(present: list[str], absent: list[str], line: list[str]) -> None:
-    wanted = _consistent(present, absent)
-    before = " ".join(f'"{argument}"' if set(";&") & set(argument) else argument for argument in line)
-    script = (
-        f'set -e\n{grub_shell(wanted)}\nprintf \'%s\\n%s\\n\' "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT"\n'
-    )
-    environment = {"GRUB_CMDLINE_LINUX": before, "GRUB_CMDLINE_LINUX_DEFAULT": before, "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(["sh"], input=script, env=environment, capture_output=True, text=True, check=True)
-    linux, linux_default = done.stdout.splitlines()
-    without_wanted = [
-        word
-        for word in quoted_arguments(wanted.applied(before, Arguments()))
-        if word.replace('"', "") not in wanted.present
-    ]
-    assert quoted_arguments(linux) == without_wanted
-    assert quoted_arguments(linux_default) == quoted_arguments(wanted.applied(before, Arguments()))
-
-
-def test_recovery_entries_and_other_systems_of_a_grub_menu_are_left_out() -> None:
-    first, second = grub_lines(GRUB_CFG)
-    assert first == ["root=UUID=1", "ro", "quiet", "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0", "$vt_handoff"]
-    assert second == ["root=UUID=1", "ro", "quiet"]
-
-
-def test_the_variables_of_a_grub_menu_are_replaced_by_their_values() -> None:
-    menu = GRUB_CFG.replace("$vt_handoff", "$vt_handoff ${tuned_params} -- single")
-    menu = f'function gfxmode {{\n\tset vt_handoff=vt.handoff=7\n}}\nset tuned_params="isolcpus=2 nosmt"\n{menu}'
-    assert grub_lines(menu)[0][-3:] == ["$vt_handoff", "isolcpus=2", "nosmt"]
 
 
 def test_without_settings_nothing_is_planned(machine: Machine) -> None:
@@ -531,7 +440,7 @@ def test_a_netbooted_node_passes_only_if_it_runs_the_wanted_arguments(tmp_path: 
 def test_the_boot_loader_that_started_the_node_is_chosen(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.write("boot/loader/entries/a.conf", ENTRY)
-    machine.write("boot/grub/grub.cfg", GRUB_CFG)
+    machine.write("boot/grub/grub.cfg", "linux /vmlinuz root=UUID=1 ro quiet\n")
     machine.write("usr/sbin/update-grub", "")
     assert isinstance(find_boot_loader(System(str(tmp_path))), Grub)
     info = tmp_path / "sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
