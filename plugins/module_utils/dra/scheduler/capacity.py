@@ -84,7 +84,11 @@ def violates(amount: Fraction, policy: ObjectView) -> bool:
 
 
 def _in_thousandths(valid_range: ObjectView) -> bool:
-    """Whether the scheduler computes a range in thousandths (gate DRAFractionalCapacityRange, on from 1.37)."""
+    """Whether the scheduler computes a range in thousandths.
+
+    It does with the gate DRAFractionalCapacityRange (1.37). Without the gate, the API server accepts only ranges of
+    whole numbers. The result is the same for these, unless an amount has more than three decimals.
+    """
     bounds = [quantity.parse(valid_range[name]) for name in ("min", "max", "step") if valid_range.get(name) is not None]
     return all(_is_milli(bound) for bound in bounds) and quantity.parse(valid_range["step"]) > 0
 
