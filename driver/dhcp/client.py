@@ -98,10 +98,12 @@ def apply_renewed(connection: Netlink, index: int, lease: Lease, previous: Lease
 def _set_address(connection: Netlink, index: int, lease: Lease) -> None:
     with step(f"add the leased address {lease['address']} to {lease['interface']}"):
         entry: addresses.AddressState = {"address": lease["address"]}
+        obtained = addresses.boottime() - age(lease)
+        preferred = min(lease.get("preferred", lease["lifetime"]), lease["lifetime"])
         if lease["lifetime"] != FOREVER:
-            obtained = addresses.boottime() - age(lease)
             entry["validBoottime"] = obtained + lease["lifetime"]
-            entry["preferredBoottime"] = obtained + min(lease.get("preferred", lease["lifetime"]), lease["lifetime"])
+        if preferred != FOREVER:
+            entry["preferredBoottime"] = obtained + preferred
         addresses.add(connection, index, entry, renew=True)
 
 

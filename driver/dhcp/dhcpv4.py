@@ -13,6 +13,7 @@ import ctypes
 import errno
 import functools
 import ipaddress
+import itertools
 import secrets
 import socket
 import struct
@@ -25,7 +26,7 @@ from ..base.objects import Object
 from ..kernel import links
 from ..kernel import netns as namespaces
 from ..kernel.netlink import Netlink
-from .exchange import Refusal, datagram, new_lease, no_lease, send_repeatedly
+from .exchange import Refusal, datagram, is_usable, new_lease, no_lease, send_repeatedly
 from .lease import FOREVER, Lease
 
 _ETH_P_IP = 0x0800
@@ -37,6 +38,8 @@ _BOOTP = struct.Struct("!BBBBIHH4s4s4s4s16s64s128s")
 _OPT_MASK, _OPT_MTU, _OPT_ADDRESS, _OPT_LEASE_TIME, _OPT_TYPE, _OPT_SERVER, _OPT_PARAMETERS = 1, 26, 50, 51, 53, 54, 55
 _OPT_RENEW_TIME, _OPT_REBIND_TIME, _OPT_CLIENT_ID, _OPT_ROUTES, _OPT_END = 58, 59, 61, 121, 255
 _MSG_DISCOVER, _MSG_OFFER, _MSG_REQUEST, _MSG_ACK, _MSG_NAK, _MSG_RELEASE = 1, 2, 3, 5, 6, 7
+#: The time until a request is sent again; the last value repeats.
+_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)
 
 
 class Client4:
@@ -109,33 +112,39 @@ class Client4:
             raise
         return connection
 
-    def _request(self, transaction_id: int, options: dict[int, bytes], wanted: int, deadline: float) -> _Reply:
-        """Broadcast a request, and return the reply of the type `wanted`."""
+    def _request(self, transaction_id: int, options: dict[int, bytes], kind: int, deadline: float) -> _Reply:
+        """Broadcast a request, and return the reply of the type `kind`."""
         broadcast = functools.partial(self._broadcast, self._message(transaction_id, options))
-        return self._exchange(transaction_id, broadcast, wanted, deadline, self._receive_packet)
+        return self._exchange(transaction_id, broadcast, kind, deadline, self._receive_packet)
 
     def _exchange(
         self,
         transaction_id: int,
         send: t.Callable[[], object],
-        wanted: int,
+        kind: int,
         deadline: float,
         receive: t.Callable[[float], bytes | None],
     ) -> _Reply:
-        """Call `send` repeatedly until `receive` returns a reply of the type `wanted` with a lease time other than 0.
+        """Call `send` repeatedly until `receive` returns a reply of the type `kind` with a usable address and a lease
+        time other than 0.
 
         Raises Refusal if a server refuses the request, and NoLease after `deadline`."""
         reason = ""
-        for retry_at in send_repeatedly(lambda _elapsed: send(), deadline):
+        pauses = itertools.chain(_RETRY_SECONDS, itertools.repeat(_RETRY_SECONDS[-1]))
+        for retry_at in send_repeatedly(lambda _elapsed: send(), deadline, pauses):
             while (timeout := retry_at - time.monotonic()) > 0:
                 data = receive(timeout)
                 reply = _parse_reply(data, transaction_id, self._mac) if data else None
                 if reply and reply.kind == _MSG_NAK:
                     raise Refusal(self._action, 0, "the server refused it")
-                if reply and reply.kind == wanted:
-                    if reply.lease_time:
+                if reply and reply.kind == kind:
+                    server = socket.inet_ntoa(reply.options[_OPT_SERVER])
+                    if not is_usable(reply.address):
+                        reason = f"the server {server} assigned no usable address"
+                    elif not reply.lease_time:
+                        reason = f"the server {server} grants a lease of 0 seconds"
+                    else:
                         return reply
-                    reason = f"the server {socket.inet_ntoa(reply.options[_OPT_SERVER])} grants a lease of 0 seconds"
         raise no_lease(self._action, "DHCP", reason)
 
     def _message(self, transaction_id: int, options: dict[int, bytes], client_address: bytes = bytes(4)) -> bytes:

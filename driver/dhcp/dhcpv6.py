@@ -11,6 +11,7 @@ requested one if it is usable, and otherwise the first usable one. It never uses
 from __future__ import annotations
 
 import errno
+import random
 import secrets
 import socket
 import struct
@@ -22,13 +23,19 @@ from pathlib import Path
 from ..kernel import addresses, links
 from ..kernel import netns as namespaces
 from ..kernel.netlink import Netlink
-from .exchange import Refusal, datagram, new_lease, no_lease, send_repeatedly
+from .exchange import Refusal, datagram, is_usable, new_lease, no_lease, send_repeatedly
 from .lease import Lease
 
 _SERVERS = "ff02::1:2"
 _SERVER_PORT, _CLIENT_PORT = 547, 546
 _MSG_SOLICIT, _MSG_ADVERTISE, _MSG_REQUEST, _MSG_RENEW, _MSG_REBIND, _MSG_REPLY, _MSG_RELEASE = 1, 2, 3, 5, 6, 7, 8
-_OPT_CLIENT_ID, _OPT_SERVER_ID, _OPT_IA_NA, _OPT_IA_ADDRESS, _OPT_ELAPSED_TIME, _OPT_STATUS_CODE = 1, 2, 3, 5, 8, 13
+_OPT_CLIENT_ID, _OPT_SERVER_ID, _OPT_IA_NA, _OPT_IA_ADDRESS = 1, 2, 3, 5
+_OPT_PREFERENCE, _OPT_ELAPSED_TIME, _OPT_STATUS_CODE = 7, 8, 13
+#: The preference of a server whose Advertise ends the collection of others.
+_MAX_PREFERENCE = 255
+#: The first and the maximum time until a message is sent again: those of a Request (RFC 8415, section 7.6). The first
+#: one is also used for Renew and Rebind, because one attempt to renew a lease takes only a few seconds.
+_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
 _UNSPEC_FAIL = 1
 _STATUS_NAMES = {_UNSPEC_FAIL: "UnspecFail", 2: "NoAddrsAvail", 3: "NoBinding", 4: "NotOnLink", 5: "UseMulticast"}
 _IAID = 1
@@ -103,30 +110,49 @@ class Client6:
     def _exchange(self, kind: int, server: bytes, address: bytes, deadline: float) -> _Reply:
         """Send a request repeatedly, and return the first reply that assigns an address.
 
-        An Advertise without a usable address is ignored (RFC 8415, section 18.2.9). So is a Reply without one, unless
-        it refuses the request or revokes the address. After UnspecFail the request is repeated (section 18.2.10).
-        Raises Refusal for a refusal or revocation, and NoLease after `deadline`."""
+        After the first Solicit, the Advertise of the server with the highest preference is returned instead: at once if
+        that is _MAX_PREFERENCE, otherwise when the Solicit would be sent again (RFC 8415, section 18.2.1).
+
+        An Advertise without a usable address is ignored (section 18.2.9). So is a Reply without one, unless it refuses
+        the request or revokes the address. After UnspecFail the request is repeated (section 18.2.10). Raises Refusal
+        for a refusal or revocation, and NoLease after `deadline`."""
         transaction_id = secrets.token_bytes(3)
-        wanted = _MSG_ADVERTISE if kind == _MSG_SOLICIT else _MSG_REPLY
+        best: _Reply | None = None
+        collecting = kind == _MSG_SOLICIT
 
         def send(elapsed: float) -> None:
             self._socket.sendto(self._message(kind, transaction_id, server, address, elapsed), self._target)
 
         reason = ""
-        for retry_at in send_repeatedly(send, deadline):
+        for retry_at in send_repeatedly(send, deadline, _retry_pauses()):
             while (timeout := retry_at - time.monotonic()) > 0:
-                data = datagram(self._socket, timeout)
-                if not data or data[:4] != bytes((wanted,)) + transaction_id:
+                reply = self._receive(kind, transaction_id, address, timeout)
+                if reply is None:
                     continue
-                if _first(data[4:], _OPT_CLIENT_ID) != self._duid or not _first(data[4:], _OPT_SERVER_ID):
-                    continue
-                reply = _parse_reply(data[4:], address)
                 if reply.address:
-                    return reply
-                if reply.refusal and not reply.temporary and wanted == _MSG_REPLY:
+                    if not collecting or reply.preference == _MAX_PREFERENCE:
+                        return reply
+                    if best is None or reply.preference > best.preference:
+                        best = reply
+                    continue
+                if reply.refusal and not reply.temporary and kind != _MSG_SOLICIT:
                     raise Refusal(self._action, 0, reply.refusal)
                 reason = reply.refusal or "the server assigned no usable address"
+            if best is not None:
+                return best
+            collecting = False
         raise no_lease(self._action, "DHCPv6", reason)
+
+    def _receive(self, kind: int, transaction_id: bytes, address: bytes, timeout: float) -> _Reply | None:
+        """The next packet, if it is a server's reply to this client's message of type `kind` about `address`; None for
+        any other packet, or if there is none within `timeout` seconds."""
+        data = datagram(self._socket, timeout)
+        reply_kind = _MSG_ADVERTISE if kind == _MSG_SOLICIT else _MSG_REPLY
+        if not data or data[:4] != bytes((reply_kind,)) + transaction_id:
+            return None
+        if _first(data[4:], _OPT_CLIENT_ID) != self._duid or not _first(data[4:], _OPT_SERVER_ID):
+            return None
+        return _parse_reply(data[4:], address)
 
     def _lease(self, reply: _Reply) -> Lease:
         address = f"{socket.inet_ntop(socket.AF_INET6, reply.address)}/128"
@@ -139,7 +165,8 @@ class Client6:
 
 @dataclass(frozen=True)
 class _Reply:
-    """What a server says about the IA_NA of this client. `server` is its DUID.
+    """What a server says about the IA_NA of this client. `server` is its DUID, and `preference` is what it announces in
+    an Advertise: clients use the server with the highest one.
 
     `address` (16 bytes) is the one to use, and empty if there is none. Then `refusal` says how the server refused the
     request or revoked its addresses; empty if it did neither. It is `temporary` if the server could not process the
@@ -154,6 +181,16 @@ class _Reply:
     renew_time: int = 0
     rebind_time: int = 0
     temporary: bool = False
+    preference: int = 0
+
+
+def _retry_pauses() -> t.Iterator[float]:
+    """The times until a message is sent again, in seconds. They double, and are random, so that the clients of many
+    nodes do not send at the same time (RFC 8415, section 15)."""
+    pause = _FIRST_RETRY_SECONDS * random.uniform(1.0, 1.1)  # never shorter, as required for a Solicit
+    while True:
+        yield pause
+        pause = min(2 * pause, _MAX_RETRY_SECONDS) * random.uniform(0.95, 1.05)
 
 
 def _parse_reply(options: bytes, requested: bytes) -> _Reply:
@@ -173,12 +210,15 @@ def _parse_reply(options: bytes, requested: bytes) -> _Reply:
         address, preferred, valid = _IA_ADDRESS.unpack_from(value)
         revoked = revoked or (not valid and requested in (b"", address))
         # RFC 8415, section 21.6: a client discards an address that is preferred for longer than it is valid
-        if valid and preferred <= valid:
+        if valid and preferred <= valid and is_usable(address):
             usable.append((address, preferred, valid))
     if not usable:
         return _Reply(server, "the server revoked it" if revoked else "")
     chosen = next((entry for entry in usable if entry[0] == requested), usable[0])
-    return _Reply(server, "", *chosen, *_IA_NA.unpack_from(ia)[1:])
+    preference = _first(options, _OPT_PREFERENCE)
+    return _Reply(
+        server, "", *chosen, *_IA_NA.unpack_from(ia)[1:], preference=preference[0] if len(preference) == 1 else 0
+    )
 
 
 def _is_valid_ia(value: bytes) -> bool:
@@ -200,9 +240,9 @@ def _packed_address(lease: Lease) -> bytes:
     return socket.inet_pton(socket.AF_INET6, lease["address"].split("/")[0])
 
 
-def _first(options: bytes, wanted: int) -> bytes:
+def _first(options: bytes, kind: int) -> bytes:
     """The value of the first option of a kind; empty if there is none."""
-    return next((value for kind, value in parse_options(options) if kind == wanted), b"")
+    return next((value for other, value in parse_options(options) if other == kind), b"")
 
 
 def option(kind: int, value: bytes) -> bytes:

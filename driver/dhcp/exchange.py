@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import errno
-import itertools
+import ipaddress
 import select
 import socket
 import time
@@ -19,8 +19,6 @@ from .lease import Lease
 
 #: The minimum time until a lease is renewed.
 _MIN_RENEWAL_SECONDS = 5
-#: The time until a request is sent again; the last value repeats.
-_RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)
 
 
 class NoLease(KernelError):
@@ -50,18 +48,26 @@ def datagram(connection: socket.socket, timeout: float) -> bytes | None:
         return None
 
 
-def send_repeatedly(send: t.Callable[[float], object], deadline: float) -> t.Iterator[float]:
-    """Call `send`, at least once, until the time `deadline` (time.monotonic). Its argument is the time in seconds since
-    the first call. After each call, yields the time until which to wait for a reply."""
+def send_repeatedly(send: t.Callable[[float], object], deadline: float, pauses: t.Iterable[float]) -> t.Iterator[float]:
+    """Call `send`, at least once, until the time `deadline` (time.monotonic), with these pauses in seconds between the
+    calls. Its argument is the time in seconds since the first call. After each call, yields the time until which to
+    wait for a reply."""
     start = time.monotonic()
     elapsed = 0.0
-    for pause in itertools.chain(_RETRY_SECONDS, itertools.repeat(_RETRY_SECONDS[-1])):
+    for pause in pauses:
         send(elapsed)
         retry_at = min(deadline, start + elapsed + pause)
         yield retry_at
         if time.monotonic() >= deadline:
             return
         elapsed = time.monotonic() - start
+
+
+def is_usable(address: bytes) -> bool:
+    """Whether a server may assign this address to an interface: it is not multicast, loopback,
+    broadcast or all zeros."""
+    ip = ipaddress.ip_address(address)
+    return not (ip.is_unspecified or ip.is_loopback or ip.is_multicast or address == b"\xff" * 4)
 
 
 def new_lease(

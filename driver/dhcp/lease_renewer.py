@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 #: How long one renewal waits for a server, and the minimum time until the next attempt.
 _RENEWAL_SECONDS, _RETRY_SECONDS = 5.0, 60.0
+#: The time until the next attempt if a lease that does not expire could not be renewed before T2 (REB_MAX_RT in RFC
+#: 8415, section 7.6).
+_REBIND_SECONDS = 600.0
 #: The first and the maximum pause between requests for a new lease after one was lost.
 _MIN_LOST_RETRY_SECONDS, _MAX_LOST_RETRY_SECONDS = 2.0, 60.0
 #: Maximum number of concurrent renewals: a server that does not answer must not delay other pods' leases.
@@ -199,16 +202,20 @@ class LeaseRenewer:
         else:
             age = dhcp.age(lease)
             remaining = min((limit - age for limit in (lease["rebind"], lease["lifetime"]) if limit > age), default=0.0)
+            if lease["lifetime"] == FOREVER and age >= lease["rebind"]:
+                remaining = 2 * _REBIND_SECONDS
             renewal.next_attempt = now + max(remaining / 2, min(_RETRY_SECONDS, max(remaining, 1.0)))
         pause = renewal.next_attempt - now
         log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], pause, reason)
 
 
 def _due_time(lease: Lease) -> float:
-    """When a lease is due for renewal, in seconds of CLOCK_BOOTTIME."""
+    """When a lease is due for renewal, in seconds of CLOCK_BOOTTIME.
+
+    A lease that does not expire is renewed only if its address is preferred for a limited time, to extend that time."""
     if lease.get("lost"):
         return addresses.boottime()
-    if lease["lifetime"] == FOREVER:
+    if lease["lifetime"] == FOREVER and lease.get("preferred", FOREVER) == FOREVER:
         return float("inf")
     return addresses.boottime() - dhcp.age(lease) + float(lease["renew"])
 

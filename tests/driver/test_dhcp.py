@@ -23,9 +23,9 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, 
 from lanewise_driver.base.errors import Busy, KernelError
 from lanewise_driver.dhcp import client as dhcp
 from lanewise_driver.dhcp.dhcpv4 import Client4
-from lanewise_driver.dhcp.exchange import datagram
-from lanewise_driver.dhcp.lease import Lease
-from lanewise_driver.dhcp.lease_renewer import LeaseRenewer
+from lanewise_driver.dhcp.exchange import datagram, new_lease
+from lanewise_driver.dhcp.lease import FOREVER, Lease
+from lanewise_driver.dhcp.lease_renewer import LeaseRenewer, _Renewal
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel import addresses, links
@@ -402,3 +402,36 @@ def test_an_address_gets_the_preferred_lifetime_of_its_lease() -> None:
         assert 50 <= entry["preferredBoottime"] - addresses.boottime() <= 60
         assert 110 <= entry["validBoottime"] - addresses.boottime() <= 120
         interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_an_address_that_does_not_expire_keeps_its_preferred_lifetime() -> None:
+    host = node()
+    without_dad()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    renewer, changes = recording_renewer()
+    with Pod() as pod, server():
+        attach(host, config, pod.pin)
+        lease = {**dhcp.acquire(pod.pin, "net1", "ipv6", 5), "lifetime": FOREVER, "preferred": 60}
+        with Netlink(pod.pin) as connection:
+            dhcp.apply(connection, links.get(connection, name="net1").index, lease, config)
+        shown = pod.run(f"ip -o addr show dev net1 to {lease['address']}")
+        assert "valid_lft forever" in shown
+        assert 50 <= int(shown.split("preferred_lft ")[1].split("sec")[0]) <= 60
+        # a lease that does not expire is renewed only for its preferred lifetime
+        renewer.start("preferred forever", pod.pin, {**older(lease, 60), "preferred": FOREVER}, config)
+        renewer.start("preferred for 60 s", pod.pin, older(lease, lease["renew"]), config)
+        until(lambda: changes)
+        assert len(changes) == 1 and changes[0]["lifetime"] == 120
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+def test_a_lease_that_does_not_expire_is_renewed_again_after_its_rebind_time() -> None:
+    renewer, _changes = recording_renewer()
+    lease = new_lease("ipv6", "net1", "fd00::1/128", FOREVER, 0, 0, preferred=100)
+    lease["preferred"] = 100
+    renewal = _Renewal(Path("/nowhere"), older(lease, 90), {}, 0.0)
+    renewer._reschedule(renewal, "no server answered")
+    assert 590 < renewal.next_attempt - addresses.boottime() <= 600
+    renewer.close()

@@ -12,6 +12,7 @@ import select
 import socket
 import struct
 import threading
+import time
 import typing as t
 from pathlib import Path
 
@@ -40,15 +41,22 @@ HOSTILE_IPV6 = tuple(
 )
 
 
+#: What the server sends after one request: the options of one reply or of several, or nothing.
+Replies = t.Union[bytes, list[bytes], None]
+
+
 class ReplyServer(threading.Thread):
     """A server for DHCPv4 and DHCPv6. Each reply has the transaction ID of its request and the server's identifier; its
-    other options are the next item of `ipv4` or `ipv6`. It sends no reply if that item is None, or no item is left."""
+    other options are the next item of `ipv4` or `ipv6`, or of several replies if that item is a list. It sends no reply
+    if the item is None, or no item is left."""
 
-    def __init__(self, ipv4: t.Iterable[bytes | None], ipv6: t.Iterable[bytes | None]) -> None:
+    def __init__(self, ipv4: t.Iterable[Replies], ipv6: t.Iterable[Replies]) -> None:
         super().__init__(daemon=True)
         self.requests = 0
-        #: Type, elapsed time and IA_NA of the DHCPv6 requests.
-        self.ipv6_requests: list[tuple[int, int, bytes]] = []
+        #: The address that DHCPv4 replies assign.
+        self.assigned_ipv4 = "10.1.0.50"
+        #: Type, elapsed time, IA_NA and server's DUID of the DHCPv6 requests.
+        self.ipv6_requests: list[tuple[int, int, bytes, bytes]] = []
         self.ipv4_options, self.ipv6_options = iter(ipv4), iter(ipv6)
         self.ipv4 = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.ipv4.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
@@ -66,30 +74,30 @@ class ReplyServer(threading.Thread):
                 request, client = readable.recvfrom(4096)
                 self.requests += 1
                 if readable is self.ipv4:
-                    reply = self.dhcpv4_reply(request, next(self.ipv4_options, None))
+                    options, make_reply = next(self.ipv4_options, None), self.dhcpv4_reply
                     client = client if client[0] != "0.0.0.0" else ("255.255.255.255", 68)
                 else:
-                    reply = self.dhcpv6_reply(request, next(self.ipv6_options, None))
-                if reply:
-                    readable.sendto(reply, client)
+                    options, make_reply = next(self.ipv6_options, None), self.dhcpv6_reply
+                    requested = dict(dhcpv6.parse_options(request[4:]))
+                    elapsed = int.from_bytes(requested[8], "big")
+                    self.ipv6_requests.append((request[0], elapsed, requested[3], requested.get(2, b"")))
+                for reply_options in options if isinstance(options, list) else [options]:
+                    if reply_options is not None:
+                        readable.sendto(make_reply(request, reply_options), client)
 
-    def dhcpv4_reply(self, request: bytes, options: bytes | None) -> bytes:
-        """The DHCPv4 reply to a request; empty if `options` is None."""
-        if options is None:
-            return b""
+    def dhcpv4_reply(self, request: bytes, options: bytes) -> bytes:
+        """The DHCPv4 reply to a request."""
         # option 53 is the first after the magic cookie: OFFER replies to DISCOVER, ACK to REQUEST
         kind = 2 if request[242] == 1 else 5
-        head = b"\2" + request[1:16] + socket.inet_aton("10.1.0.50") + request[20:240]
+        head = b"\2" + request[1:16] + socket.inet_aton(self.assigned_ipv4) + request[20:240]
         return head + bytes((53, 1, kind, 54, 4, 10, 1, 0, 1)) + options + b"\xff"
 
-    def dhcpv6_reply(self, request: bytes, options: bytes | None) -> bytes:
-        """The DHCPv6 reply to a request; empty if `options` is None."""
+    def dhcpv6_reply(self, request: bytes, options: bytes) -> bytes:
+        """The DHCPv6 reply to a request. The server's DUID is `x`, unless `options` start with another one."""
         requested = dict(dhcpv6.parse_options(request[4:]))
-        self.ipv6_requests.append((request[0], int.from_bytes(requested[8], "big"), requested[3]))
-        if options is None:
-            return b""
         kind = 2 if request[0] == 1 else 7  # ADVERTISE replies to SOLICIT, REPLY to the others
-        return bytes((kind,)) + request[1:4] + dhcpv6.option(1, requested[1]) + dhcpv6.option(2, b"x") + options
+        server = b"" if options[:2] == b"\0\2" else dhcpv6.option(2, b"x")
+        return bytes((kind,)) + request[1:4] + dhcpv6.option(1, requested[1]) + server + options
 
 
 @on_a_node
@@ -134,7 +142,7 @@ LEASE_TIME_0, LEASE_TIME_120 = b"\x33\x04\0\0\0\0", b"\x33\x04\0\0\0\x78"
 NO_ADDRESSES = dhcpv6.option(13, b"\0\2all in use")
 
 
-def start_server(*replies: bytes | None) -> ReplyServer:
+def start_server(*replies: Replies) -> ReplyServer:
     """Bring up the interface `one`, and start a server at its peer.
 
     The server sends these replies to the requests of each family, and then up to 20 times the last one.
@@ -177,15 +185,25 @@ def test_the_renewal_times_of_a_dhcpv6_server_are_used() -> None:
         association(),
         association(assigned(2, 100, 0)),
         association(assigned(2, 2000, 1000)),
+        association(dhcpv6.option(5, socket.inet_pton(socket.AF_INET6, "ff02::1") + struct.pack("!II", 100, 1000))),
         association(assigned(2, 100, 1000), renew=200, rebind=100),
         association(assigned(2, 100, 1000), iaid=2),
     ],
-    ids=["status in IA", "status", "no address", "valid for 0 s", "preferred too long", "T1 after T2", "other IA"],
+    ids=[
+        "status in IA",
+        "status",
+        "no address",
+        "valid for 0 s",
+        "preferred too long",
+        "multicast",
+        "T1 after T2",
+        "other IA",
+    ],
 )
 def test_an_advertise_without_a_usable_address_is_ignored(first: bytes) -> None:
     running = start_server(first, association(assigned(1, 100, 1000)))
     assert dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)["address"] == "fd00::1/128"
-    assert [kind for kind, _elapsed, _ia in running.ipv6_requests] == [1, 1, 3]
+    assert [kind for kind, *_rest in running.ipv6_requests] == [1, 1, 3]
 
 
 @on_a_node
@@ -264,12 +282,48 @@ def test_a_renewal_is_repeated_after_an_unspecified_failure(rebind: bool) -> Non
 def test_dhcpv6_requests_say_how_long_the_exchange_has_taken() -> None:
     granted = association(assigned(1, 100, 1000))
     running = start_server(None, None, granted, None, granted)
-    dhcp.acquire(NODE_NETNS, "one", "ipv6", 5)
+    dhcp.acquire(NODE_NETNS, "one", "ipv6", 8)
     kinds, elapsed = [list(column) for column in list(zip(*running.ipv6_requests))[:2]]
     assert kinds == [1, 1, 1, 3, 3]
     assert elapsed[0] == elapsed[3] == 0  # the first message of each exchange
-    # sent again after 0.5 and 1.5 seconds, in hundredths of a second
-    assert 50 <= elapsed[1] < 150 <= elapsed[2] < 500 and 50 <= elapsed[4] < 500
+    # sent again after 1 and 3 seconds, in hundredths of a second, and up to a tenth later
+    assert 100 <= elapsed[1] < 280 <= elapsed[2] < 800 and 100 <= elapsed[4] < 800
+
+
+@on_a_node
+@pytest.mark.parametrize(
+    ("preferences", "server"),
+    [((None, 10, 10), b"s1"), ((0, None), b"s0"), ((1, 255, 2), b"s1")],
+    ids=["highest", "first", "maximum"],
+)
+def test_the_dhcpv6_server_with_the_highest_preference_is_used(
+    preferences: tuple[int | None, ...], server: bytes
+) -> None:
+    granted = association(assigned(1, 100, 1000))
+    advertises = [
+        dhcpv6.option(2, b"s%d" % number) + (b"" if value is None else dhcpv6.option(7, bytes((value,)))) + granted
+        for number, value in enumerate(preferences)
+    ]
+    running = start_server(advertises, granted)
+    start = time.monotonic()
+    dhcp.acquire(NODE_NETNS, "one", "ipv6", 8)
+    assert [(kind, duid) for kind, _elapsed, _ia, duid in running.ipv6_requests] == [(1, b""), (3, server)]
+    assert 255 in preferences or time.monotonic() - start >= 1  # the time in which other servers may answer
+
+
+@on_a_node
+def test_an_advertise_after_the_first_solicit_was_sent_again_is_used_at_once() -> None:
+    granted = association(assigned(1, 100, 1000))
+    running = start_server(None, granted, granted)
+    start = time.monotonic()
+    dhcp.acquire(NODE_NETNS, "one", "ipv6", 8)
+    assert [kind for kind, *_rest in running.ipv6_requests] == [1, 1, 3] and time.monotonic() - start < 3
+
+
+def test_the_pauses_of_dhcpv6_double_up_to_a_maximum() -> None:
+    pauses = list(itertools.islice(dhcpv6._retry_pauses(), 12))
+    assert 1.0 <= pauses[0] <= 1.1 and all(28 <= pause <= 32 for pause in pauses[7:])
+    assert all(1.9 * pause - 0.001 <= later <= 2.1 * pause + 0.001 for pause, later in zip(pauses[:4], pauses[1:5]))
 
 
 @on_a_node
@@ -282,6 +336,15 @@ def test_a_dhcpv4_lease_of_0_seconds_is_ignored(replies: tuple[bytes, ...]) -> N
     running = start_server(*replies)
     assert dhcp.acquire(NODE_NETNS, "one", "ipv4", 5)["lifetime"] == 120
     assert running.requests == 3
+
+
+@on_a_node
+@pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.5", "127.0.0.2", "255.255.255.255"])
+def test_a_dhcpv4_offer_without_a_usable_address_is_ignored(address: str) -> None:
+    running = start_server(LEASE_TIME_120)
+    running.assigned_ipv4 = address
+    with pytest.raises(NoLease, match="the server 10.1.0.1 assigned no usable address"):
+        dhcp.acquire(NODE_NETNS, "one", "ipv4", 0.3)
 
 
 @on_a_node
