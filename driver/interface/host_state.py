@@ -198,13 +198,23 @@ def differences(wanted: HostState, current: HostState, carrier: bool = True) -> 
         if isinstance(value, list) and isinstance(now, list):
             texts += [(key, text) for text in _list_differences(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
-            # records of older drivers have fewer ethtool settings
-            names = value if key == "ethtool" else {*value, *now}
+            # records of older drivers have fewer ethtool settings, and restore() itself reports inactive features
+            names = {*value} - {"inactiveFeatures"} if key == "ethtool" else {*value, *now}
             differing = [name for name in sorted(names) if value.get(name) != now.get(name)]
-            texts += [(key, f"{key}: {name} is {now.get(name)}, was {value.get(name)}") for name in differing]
+            texts += [
+                (key, f"{key}: {_setting_difference(name, value.get(name), now.get(name))}") for name in differing
+            ]
         else:
             texts.append((key, f"{key} is {now}, was {value}"))
     return texts
+
+
+def _setting_difference(name: str, wanted: object, now: object) -> str:
+    """How the setting `name` differs; for a mapping, which of its entries differ."""
+    if not isinstance(wanted, dict) or not isinstance(now, dict):
+        return f"{name} is {now}, was {wanted}"
+    keys = [key for key in sorted({*wanted, *now}) if wanted.get(key) != now.get(key)]
+    return f"{name}: " + ", ".join(f"{key} is {now.get(key)}, was {wanted.get(key)}" for key in keys)
 
 
 def _list_differences(key: str, wanted: list[Object], now: list[Object], carrier: bool) -> t.Iterator[str]:

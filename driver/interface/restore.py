@@ -73,6 +73,7 @@ def restore(connection: Netlink, link: links.Link, state: HostState, address: st
         link_dump.write_files(name, state["files"])
     _restore_neighbors(connection, index, state, notes)
     _restore_routes(connection, index, state, notes)
+    _note_inactive_features(name, state["ethtool"], notes)
     return notes
 
 
@@ -141,8 +142,9 @@ def _restore_numbers(connection: Netlink, link: links.Link, state: ObjectView, n
 def _remove_programs(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> None:
     """Remove the BPF programs that the state does not contain."""
     index = link.index
-    if any(state["xdp"].get(mode) != program for mode, program in link.xdp.items()):
-        _try(notes, "BPF links of XDP programs", programs.detach_xdp_links, index)
+    removed = {program for mode, program in link.xdp.items() if state["xdp"].get(mode) != program}
+    if removed:
+        _try(notes, "BPF links of XDP programs", programs.detach_xdp_links, index, removed)
         link = links.get(connection, index=index) or link
     _try(notes, "BPF programs", programs.remove, index, link.kind, state.get("programs"))
     for mode, program in link.xdp.items():
@@ -179,11 +181,27 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
         }
         for key, write in writers.items():
             changed = {setting: value for setting, value in wanted[key].items() if now[key].get(setting) != value}
-            if changed:
-                _try(notes, f"ethtool {key}", write, name, changed)
+            # flags one by one, so that a refused one does not keep the others from being restored
+            for part in [{flag: on} for flag, on in changed.items()] if key == "privateFlags" else [changed]:
+                if part:
+                    _try(notes, f"ethtool {key}", write, name, part)
         if "flowRules" in state:  # not in records of older drivers
             _try(notes, "ethtool flowRules", tool.set_flow_rules, name, recorded_flow_rules(state))
             _try(notes, "ethtool RSS", tool.set_rss, name, state["spreading"])
+
+
+def _note_inactive_features(name: str, state: EthtoolState, notes: list[str]) -> None:
+    """Add a note about the features that have the requested state no longer, although they had it on the node."""
+    with Ethtool() as tool:
+        inactive = set(tool.inactive_features(name)) - set(state.get("inactiveFeatures", ()))
+    differing = [
+        f"{feature} is {'off' if requested else 'on'}"
+        for feature, requested in state["features"].items()
+        if feature in inactive
+    ]
+    if differing:
+        cause = "the driver of the interface refuses the change, or another feature or setting prevents it"
+        notes.append(f"ethtool features: {', '.join(differing)}, not as requested: {cause}")
 
 
 def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:

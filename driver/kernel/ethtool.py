@@ -78,12 +78,14 @@ _EXTENSIONS = (
 class EthtoolState(t.TypedDict, total=False):
     """The settings of an interface in a host state.
 
-    `features` are the requested states. `flowRules` are struct ethtool_rx_flow_spec in hexadecimal, and
-    `flowRuleContexts` the RSS contexts of those that have one, both by location. `spreading` is the RSS configuration
-    (`Ethtool.rss`). Records contain these keys, so they are never renamed; those of old releases lack the last three.
+    `features` are the requested states, and `inactiveFeatures` the features that have another state. `flowRules` are
+    struct ethtool_rx_flow_spec in hexadecimal, and `flowRuleContexts` the RSS contexts of those that have one, both by
+    location. `spreading` is the RSS configuration (`Ethtool.rss`). Records contain these keys, so they are never
+    renamed. Records of old releases lack `inactiveFeatures` and the last three.
     """
 
     features: dict[str, bool]
+    inactiveFeatures: list[str]
     privateFlags: dict[str, bool]
     rings: dict[str, int]
     channels: dict[str, int]
@@ -167,6 +169,11 @@ class Ethtool:
     def features(self, name: str) -> dict[str, bool]:
         """The requested state of each feature that the driver can change."""
         return {feature: state.requested for feature, state in self.feature_states(name).items() if state.available}
+
+    def inactive_features(self, name: str) -> list[str]:
+        """The features that do not have the requested state, of those that the driver can change."""
+        states = self.feature_states(name)
+        return [name for name, state in states.items() if state.available and state.active is not state.requested]
 
     def set_features(self, name: str, wanted: t.Mapping[str, bool]) -> None:
         """Turn features on or off, by the names of the kernel or of `ethtool -K`.
@@ -282,7 +289,8 @@ class Ethtool:
 
     def set_flow_rules(self, name: str, wanted: t.Mapping[str, FlowRule]) -> None:
         """Remove the rules that are not wanted, then add the missing ones. If a context is None, the rule is kept
-        whatever its context is; if it must be added and has FLOW_RSS, it gets context 0 (see `rss`)."""
+        whatever its context is; if it must be added and has FLOW_RSS, it gets context 0 (see `rss`). All are tried;
+        then raises OSError with the refused ones."""
         now = self.flow_rules(name)
         kept = {
             location
@@ -291,14 +299,25 @@ class Ethtool:
             and rule.spec == now[location].spec
             and rule.rss_context in (None, now[location].rss_context)
         }
-        for location in now:
-            if location not in kept:
-                self._call(name, _rule_request(_ETHTOOL_SRXCLSRLDEL, int(location)))
+        requests = [
+            (f"remove rule {location}", _rule_request(_ETHTOOL_SRXCLSRLDEL, int(location)))
+            for location in now
+            if location not in kept
+        ]
         for location, rule in wanted.items():
             if location not in kept:
                 request = bytearray(_rule_request(_ETHTOOL_SRXCLSRLINS, last=rule.rss_context or 0))
                 request[_FS : _FS + _FS_BYTES] = bytes.fromhex(rule.spec)
-                self._call(name, bytes(request))
+                context = f", whose RSS context {rule.rss_context} may no longer exist" if rule.rss_context else ""
+                requests.append((f"add rule {location}{context}", bytes(request)))
+        refused: list[tuple[int, str]] = []
+        for action, content in requests:
+            try:
+                self._call(name, content)
+            except OSError as error:
+                refused.append((error.errno or 0, f"{action}: {error.strerror}"))
+        if refused:
+            raise OSError(refused[0][0], "; ".join(text for _code, text in refused))
 
     def rss(self, name: str) -> str:
         """The RSS configuration (indirection table, key and hash function) of RSS context 0, which is for packets that
@@ -332,9 +351,13 @@ class Ethtool:
             "flowRules": {location: rule.spec for location, rule in rules.items()},
             "spreading": self.rss(name),
         }
+        # these two are absent if they are empty: releases that do not know them would report a difference
         contexts = {location: rule.rss_context for location, rule in rules.items() if rule.rss_context is not None}
-        if contexts:  # otherwise absent: releases that do not know this key would report a difference
+        if contexts:
             state["flowRuleContexts"] = contexts
+        inactive = self.inactive_features(name)
+        if inactive:
+            state["inactiveFeatures"] = inactive
         return state
 
     def _numbers(self, name: str, command: int, fields: t.Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:

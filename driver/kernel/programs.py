@@ -55,8 +55,12 @@ def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | N
                     os.close(descriptor)
 
 
-def detach_xdp_links(index: int) -> None:
-    """Detach the BPF links of XDP programs on this interface. Raises OSError."""
+def detach_xdp_links(index: int, programs: t.Collection[int]) -> None:
+    """Detach the BPF links of the XDP programs with these IDs on this interface. Raises OSError.
+
+    The kernel does not report the namespace of a BPF link's interface. So the program, too, has to match: otherwise it
+    may be an interface with the same index in another namespace.
+    """
     number = 0
     while True:
         request = ctypes.create_string_buffer(struct.pack("=III", number, 0, 0))
@@ -70,18 +74,20 @@ def detach_xdp_links(index: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             descriptor = _call(_LINK_GET_FD_BY_ID, struct.pack("=I", number) + bytes(8))
             try:
-                kind, target = _info(descriptor)
-                if kind == _XDP_LINK and target == index:
+                kind, program, target = _info(descriptor)
+                if kind == _XDP_LINK and target == index and program in programs:
                     _call(_LINK_DETACH, struct.pack("=I", descriptor) + bytes(4))
             finally:
                 os.close(descriptor)
 
 
-def _info(descriptor: int) -> tuple[int, int]:
-    """Type and interface index of a BPF link (struct bpf_link_info: type, id, prog_id, then for XDP the index)."""
+def _info(descriptor: int) -> tuple[int, int, int]:
+    """Type, program ID and interface index of a BPF link (struct bpf_link_info: type, id, prog_id, then for XDP the
+    index)."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
     _call(_OBJ_GET_INFO, struct.pack("=IIQ", descriptor, _INFO_BYTES, ctypes.addressof(info)))
-    return struct.unpack_from("=I", info)[0], struct.unpack_from("=I", info, 16)[0]
+    kind, _link, program = struct.unpack_from("=III", info)
+    return kind, program, struct.unpack_from("=I", info, 16)[0]
 
 
 def _detach_link(number: int) -> None:

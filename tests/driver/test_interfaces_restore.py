@@ -435,6 +435,52 @@ def test_flow_rules_are_restored_with_their_rss_contexts(change: str) -> None:
 
 
 @on_a_node
+def test_a_flow_rule_without_its_rss_context_does_not_keep_others_from_being_restored() -> None:
+    """A pod deleted an RSS context and all rules. The driver cannot create the context again."""
+    without_dad()
+    pair("one")
+    wait_for_ipv6()
+    spreading = flow_rule(3, 1 | FlowTable.flow_rss)
+    rules = {3: (spreading, 2), 7: (flow_rule(7, 1, queue=4), 0)}
+    table = FlowTable(dict(rules))
+    with mock.patch.object(ethtool, "fcntl", table), Pod() as pod:
+        host = interfaces.snapshot(ONE)
+        interfaces.attach(ONE, host, {}, pod.pin)
+        table.rules.clear()
+        table.contexts = (1,)
+        outcome = take_back.take_back(ONE, host, pod.pin, {})
+        assert table.rules == {7: rules[7]}
+        refused = "add rule 3, whose RSS context 2 may no longer exist: there is no such RSS context"
+        assert outcome.notes == [f"ethtool flowRules: {refused}"]
+        texts = [reason.text for reason in outcome.reasons]
+        assert texts == [
+            "one: ethtool: flowRuleContexts is None, was {'3': 2}",
+            f"one: ethtool: flowRules: 3 is None, was {spreading.hex()}",
+        ]
+
+
+@on_a_node
+def test_a_note_names_the_features_that_are_no_longer_active() -> None:
+    """Without scatter-gather the kernel turns TSO off, but keeps the request."""
+    without_dad()
+    pair("one")
+    wait_for_ipv6()
+    with ethtool.Ethtool() as tool:
+        tool.set_features("one", {"sg": False})
+        host = interfaces.snapshot(ONE)
+        assert "tx-tcp-segmentation" in host["ethtool"]["inactiveFeatures"]
+        with Pod() as pod:
+            interfaces.attach(ONE, host, {"ethtool": {"features": {"tso": False}}}, pod.pin)
+            assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()  # it was inactive before, too
+        assert interfaces.snapshot(ONE) == host
+        with Pod() as pod:
+            interfaces.attach(ONE, host, {}, pod.pin)
+            del host["ethtool"]["inactiveFeatures"]
+            (note,) = take_back.take_back(ONE, host, pod.pin, {}).notes
+        assert note.startswith("ethtool features: ") and "tx-tcp-segmentation is off" in note
+
+
+@on_a_node
 def test_a_flow_rule_of_an_old_record_keeps_its_rss_context() -> None:
     """Records of old releases do not contain the context."""
     without_dad()

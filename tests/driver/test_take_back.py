@@ -384,6 +384,30 @@ def test_bpf_programs_of_a_pod_are_removed() -> None:
             os.close(descriptor)
 
 
+@on_a_node
+def test_an_xdp_program_of_another_namespace_stays() -> None:
+    """The kernel reports the interface of a BPF link by its index only, which is unique only in its namespace."""
+    pair("one")
+    host = interfaces.snapshot(ONE)
+    with Netlink() as connection:
+        index = links.get(connection, name="one").index
+    with Pod() as pod, Pod("other") as other:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        other.run(f"ip link add same index {index} type veth peer name same-far")
+
+        def link_program() -> list[int]:
+            program = tenant.load_program(tenant._XDP_PROGRAM)
+            return [program, tenant._link_program(program, index, tenant._XDP)]
+
+        descriptors = [*netns.run(pod.pin, link_program), *netns.run(other.pin, link_program)]
+        assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
+        with Netlink() as connection:
+            link = links.get(connection, name="one")
+        assert link.index == index and link.xdp == {} and "prog/xdp" in other.run("ip link show same")
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
 def open_xdp_socket(pod: Pod, name: str) -> socket.socket:
     """Open an AF_XDP socket that receives all packets of the first queue. Raises OSError."""
     area = mmap.mmap(-1, 64 * 4096)
