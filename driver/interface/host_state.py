@@ -217,14 +217,25 @@ def _setting_difference(name: str, wanted: object, now: object) -> str:
     return f"{name}: " + ", ".join(f"{key} is {now.get(key)}, was {wanted.get(key)}" for key in keys)
 
 
-def _list_differences(key: str, wanted: list[Object], now: list[Object], carrier: bool) -> t.Iterator[str]:
+def _list_differences(
+    key: str, wanted: t.Sequence[Object | str], now: t.Sequence[Object | str], carrier: bool
+) -> t.Iterator[str]:
     """The differences between two lists of addresses, routes and the like."""
+    wanted, now = [list(map(_without_preferred_lifetime, items)) for items in (wanted, now)]
     for item in wanted:
         if item not in now and not _appears_later(item, carrier):
             yield f"{key}: {_as_json(item)} is missing"
     for item in now:
         if item not in wanted and not _appears_later(item, carrier) and not _follows_from_address(item):
             yield f"{key}: {_as_json(item)} is additional"
+
+
+def _without_preferred_lifetime(item: Object | str) -> Object | str:
+    """An address without the time until which it is preferred: that time passes, and two reads of it may differ by a
+    second."""
+    if isinstance(item, str):  # an altname
+        return item
+    return {key: value for key, value in item.items() if key not in ("preferredUntil", "preferredBoottime")}
 
 
 def _appears_later(item: ObjectView | str, carrier: bool) -> bool:

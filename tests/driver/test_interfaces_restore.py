@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import struct
+import time
 import typing as t
 from unittest import mock
 
@@ -478,6 +479,25 @@ def test_a_note_names_the_features_that_are_no_longer_active() -> None:
             del host["ethtool"]["inactiveFeatures"]
             (note,) = take_back.take_back(ONE, host, pod.pin, {}).notes
         assert note.startswith("ethtool features: ") and "tx-tcp-segmentation is off" in note
+
+
+@on_a_node
+def test_an_address_that_is_preferred_for_a_limited_time_is_no_difference() -> None:
+    """The address never expires, so it is restored and compared. Its preferred lifetime ends while a pod has the
+    interface."""
+    without_dad()
+    pair("one")
+    run("ip addr add fd00::5/64 dev one nodad preferred_lft 1; ip addr add fd00::6/64 dev one nodad preferred_lft 500")
+    wait_for_ipv6()
+    host = interfaces.snapshot(ONE)
+    for entry in host["addresses"]:
+        if entry.get("preferredUntil"):
+            entry["preferredUntil"] += 1
+    with Pod() as pod:
+        interfaces.attach(ONE, host, {}, pod.pin)
+        time.sleep(1.2)
+        assert interfaces.detach(ONE, host, pod.pin, {}) == []
+    assert "deprecated" in run("ip addr show to fd00::5") and "preferred_lft 4" in run("ip addr show to fd00::6")
 
 
 @on_a_node
