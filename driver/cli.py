@@ -41,6 +41,8 @@ if t.TYPE_CHECKING:
 
 _DRIVER_PYTHON = Paths().hook_python
 _READYZ_TIMEOUT_SECONDS = 5
+#: Why the commands cannot check whether the driver is ready.
+_NOT_CHECKED = "metrics_address is empty in the settings"
 #: Seconds within which a container should have started with its prepared devices.
 START_TIMEOUT_SECONDS = 120
 
@@ -75,7 +77,8 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
         ("check", _check),
         ("withdraw", _withdraw),
     ):
-        command = commands.add_parser(name, help=(handler.__doc__ or "").splitlines()[0].lower().rstrip("."))
+        summary = (handler.__doc__ or "").splitlines()[0].rstrip(".")
+        command = commands.add_parser(name, help=summary[:1].lower() + summary[1:])
         command.add_argument("--json", action="store_true", help="print JSON")
         command.set_defaults(handler=handler)
     options = parser.parse_args(arguments)
@@ -102,7 +105,7 @@ def _print_json(value: t.Any) -> None:
 
 
 def _not_ready_reasons(settings: Settings) -> list[str]:
-    """Why the running driver is not ready, according to its readiness endpoint."""
+    """Why the running driver is not ready, according to its readiness endpoint; empty if the settings disable that."""
     if not settings.metrics_address:
         return []
     host, port = settings.metrics_address
@@ -137,7 +140,8 @@ def _status(paths: Paths, settings: Settings, options: argparse.Namespace) -> in
         claims = [dataclasses.asdict(record) for record in records]
         _print_json({"ready": not reasons, "reasons": [*reasons, *broken], "claims": claims})
         return int(bool(reasons or broken))
-    print("ready" if not reasons else "not ready:")
+    ready = "ready" if settings.metrics_address else f"readiness is not checked: {_NOT_CHECKED}"
+    print("not ready:" if reasons else ready)
     for reason in [*reasons, *broken]:
         print(f"  {reason}")
     print(f"{len(records)} claim{'s' if len(records) != 1 else ''}")
@@ -225,7 +229,9 @@ def _check(paths: Paths, settings: Settings, options: argparse.Namespace) -> int
 
 
 def _withdraw(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
-    """Delete this node's ResourceSlices. A running driver publishes them again."""
+    """Delete this node's ResourceSlices. A running driver publishes them again.
+
+    Raises DriverError if the node has ResourceSlices afterwards."""
     from .api import cluster
     from .daemon import access
     from .dra.config.interface_config import DRIVER
@@ -234,6 +240,10 @@ def _withdraw(paths: Paths, settings: Settings, options: argparse.Namespace) -> 
     slices, _version = api.slices()
     for entry in slices:
         api.delete_slice(entry)
+    remaining = [entry["metadata"]["name"] for entry in api.slices()[0]]
+    if remaining:
+        state = f"{len(remaining)} ResourceSlices of {settings.node} exist after the deletion: {', '.join(remaining)}"
+        raise DriverError(f"{state}. Stop the driver, which publishes them again, and repeat the command")
     if options.json:
         _print_json({"deleted": [entry["metadata"]["name"] for entry in slices]})
     else:
@@ -251,7 +261,8 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     folder = paths.registry_dir
     problems = [] if folder.is_dir() else [f"{folder} does not exist: check that kubelet runs on this machine"]
     yield f"kubelet looks for drivers in {folder}", problems
-    yield "the driver is ready", _not_ready_reasons(settings)
+    unchecked = "" if settings.metrics_address else f" (not checked: {_NOT_CHECKED})"
+    yield f"the driver is ready{unchecked}", _not_ready_reasons(settings)
     yield "the node's configuration was restored at boot", _failed_units()
     missing = [str(path) for path in (paths.hook_program, paths.hook_script) if not path.exists()]
     yield "the container hook is installed", [f"{path} does not exist: start the driver" for path in missing]

@@ -40,7 +40,7 @@ def rebind(address: str) -> None:
     _write(f"{driver}/bind", address, action)
 
 
-def _write(path: str, text: str, step: str) -> None:
+def _write(path: str, text: str, action: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -48,7 +48,7 @@ def _write(path: str, text: str, step: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise KernelError(step, error.errno or 0) from error
+        raise KernelError(action, error.errno or 0) from error
 
 
 def _read(path: str) -> str:

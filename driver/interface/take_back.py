@@ -93,9 +93,9 @@ def take_back(
     known = host.get(host_state.MARK)
     if netns is not None:
         with step(f"take {identity_.name} back from the pod"), Netlink(netns) as connection:
-            found = identity.find(connection, identity_, netns, known)
-            if found is not None:
-                _move_to_node(connection, found, identity_, host)
+            in_pod = identity.find(connection, identity_, netns, known)
+            if in_pod is not None:
+                _move_to_node(connection, in_pod, identity_, host)
     with Netlink() as connection:
         with step(f"look for {identity_.name} on the node"):
             link = _find_on_node(connection, identity_, host, timeout)
@@ -199,9 +199,9 @@ def _fetch_from_namespace(connection: Netlink, identity_: Identity, host: HostSt
     for namespace in node_namespaces.other_namespaces():
         with contextlib.suppress(KernelError), Netlink(namespace.descriptor) as elsewhere:
             known = host.get(host_state.MARK)
-            found = identity.find_elsewhere(connection, elsewhere, namespace.descriptor, identity_, known)
-            if found is not None:
-                _move_to_node(elsewhere, found, identity_, host)
+            link = identity.find_elsewhere(connection, elsewhere, namespace.descriptor, identity_, known)
+            if link is not None:
+                _move_to_node(elsewhere, link, identity_, host)
                 return True
     return False
 
@@ -214,6 +214,9 @@ def _notes_if_missing(connection: Netlink, identity_: Identity, known: Mark | No
     if identity_.address is not None:
         if not exists:
             return [f"{identity_.name} is gone: the node has no PCI function {identity_.address} any more"]
+        if not os.path.exists(f"{PCI}/{identity_.address}/driver"):
+            unbound = f"the PCI function {identity_.address} has no driver, so it has no interface"
+            raise KernelError(action, errno.ENODEV, f"{unbound}: bind the function to its driver on the node")
         raise KernelError(action, errno.ENODEV, "it is in no network namespace that a process or a mount refers to")
     if exists:
         hidden = "its other end still exists, so it is in a network namespace that no process or mount refers to"

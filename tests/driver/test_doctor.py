@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
 from lanewise_driver import cli
+from lanewise_driver.api import cluster
 from lanewise_driver.api.access import from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
 
@@ -49,3 +50,45 @@ def test_a_server_without_a_supported_api_version_is_reported(tmp_path: Path) ->
         "the driver does not support the API server: no served version of resource.k8s.io has ResourceClaim; "
         "served are resource.k8s.io/v1alpha3; use Kubernetes 1.34 or newer"
     ]
+
+
+def test_readiness_that_cannot_be_checked_is_not_reported_as_ready(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "driver.yml"
+    settings.write_text('metrics_address: ""')
+    folders = [f"--plugin-dir={tmp_path}", f"--run-dir={tmp_path}", f"--root={tmp_path}"]
+    assert cli.main([f"--settings={settings}", *folders, "status"]) == 0
+    assert capsys.readouterr().out == "readiness is not checked: metrics_address is empty in the settings\n0 claims\n"
+    cli.main([f"--settings={settings}", *folders, "doctor"])
+    assert "the driver is ready (not checked: metrics_address is empty in the settings)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("published_again", [False, True])
+def test_withdraw_fails_if_slices_exist_afterwards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, published_again: bool
+) -> None:
+    slices = [{"metadata": {"name": "worker-1-a"}}, {"metadata": {"name": "worker-1-b"}}]
+    deleted: list[str] = []
+
+    class Published:
+        """The slices of a node, which a running driver may publish again."""
+
+        def __init__(self, *_arguments: object) -> None: ...
+
+        def slices(self) -> tuple[list[dict[str, dict[str, str]]], str]:
+            return (slices[1:] if published_again else []) if deleted else slices, "1"
+
+        def delete_slice(self, obsolete: dict[str, dict[str, str]]) -> None:
+            deleted.append(obsolete["metadata"]["name"])
+
+    monkeypatch.setattr(cluster, "Cluster", Published)
+    settings = tmp_path / "driver.yml"
+    settings.write_text("node_name: worker-1")
+    assert cli.main([f"--settings={settings}", "withdraw"]) == int(published_again)
+    assert deleted == ["worker-1-a", "worker-1-b"]
+    printed = capsys.readouterr()
+    if published_again:
+        assert "1 ResourceSlices of worker-1 exist after the deletion: worker-1-b. Stop the driver" in printed.err
+    else:
+        assert printed.out == "2 deleted\n"

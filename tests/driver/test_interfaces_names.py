@@ -10,14 +10,17 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 import threading
 import time
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import nodes
 from lanewise_driver.base.errors import KernelError
-from lanewise_driver.interface import identity, interfaces
+from lanewise_driver.interface import interfaces, take_back
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel import addresses, links, sysctls
 from lanewise_driver.kernel.netlink import Netlink
@@ -45,11 +48,14 @@ def test_a_virtual_interface_that_was_deleted_with_its_namespace_is_reported() -
 @nodes.on_a_node
 def test_detach_fails_while_the_function_has_no_interface() -> None:
     host = nodes.node()
-    functions = sorted(name for name in os.listdir(identity.PCI) if not os.path.exists(f"{identity.PCI}/{name}/net"))
-    if not functions:
-        pytest.skip("this machine has no PCI function without an interface")
-    with pytest.raises(KernelError, match="in no network namespace that"):
-        interfaces.detach(Identity(functions[0], None, "one"), host, None, {})
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(take_back, "PCI", folder):
+        function = Path(folder, "0000:01:00.0")
+        function.mkdir()
+        with pytest.raises(KernelError, match="the PCI function 0000:01:00.0 has no driver, so it has no interface"):
+            interfaces.detach(Identity(function.name, None, "one"), host, None, {})
+        (function / "driver").touch()
+        with pytest.raises(KernelError, match="in no network namespace that"):
+            interfaces.detach(Identity(function.name, None, "one"), host, None, {})
 
 
 @nodes.on_a_node
