@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import typing as t
 from dataclasses import dataclass, field
@@ -62,15 +61,17 @@ def from_kubeconfig(path: Path, token_file: Path | None = None) -> Access:
 
     try:
         return _access(path, yaml.safe_load(text(path)), token_file)
-    except (KeyError, TypeError, AttributeError, ValueError, binascii.Error, yaml.YAMLError) as error:
+    except KeyError as error:
+        raise AccessError(f"{path} is not a valid kubeconfig: it has no {error.args[0]}") from error
+    except (TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
         raise AccessError(f"{path} is not a valid kubeconfig: {error!r}") from error
 
 
 def _access(path: Path, data: Object, token_file: Path | None) -> Access:
     """The access that a parsed kubeconfig describes. Raises AccessError, and other exceptions if its form is wrong."""
-    context = _entry(data["contexts"], data["current-context"])["context"]
-    cluster: Object = _entry(data["clusters"], context["cluster"])["cluster"]
-    user: Object = {} if token_file else _entry(data["users"], context["user"])["user"] or {}
+    context = _entry(data, "context", data["current-context"])
+    cluster = _entry(data, "cluster", context["cluster"])
+    user: Object = {} if token_file else _entry(data, "user", context["user"]) or {}
     server = cluster["server"].rstrip("/")
     if not server.startswith("https://"):
         raise AccessError(f"{path}: the server's address must begin with https://, but is {server!r}")
@@ -108,9 +109,12 @@ def _pem(holder: Object, key: str, path: Path, sources: list[Path]) -> str:
     return ""
 
 
-def _entry(entries: t.Sequence[Object], name: str) -> Object:
-    """The entry of this name; an empty one if there is none."""
-    return next(entry for entry in [*entries, {}] if entry.get("name", name) == name)
+def _entry(data: Object, kind: str, name: str) -> Object:
+    """The context, cluster or user of this name in a kubeconfig. Raises KeyError with what is missing."""
+    for entry in data[f"{kind}s"]:
+        if entry.get("name") == name:
+            return t.cast("Object", entry[kind])
+    raise KeyError(f"{kind} {name!r}")
 
 
 def text(path: Path) -> str:

@@ -53,7 +53,8 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     invalid. `version` returns the server's version, such as `v1.37.1`.
     """
 
-    def kept(features: Features, content: Object) -> Features | None:
+    def probe(features: Features, content: Object) -> Features | None:
+        """The features without those whose fields in `content` the server does not keep; None if it is invalid."""
         pool = {"name": node, "generation": 0, "resourceSliceCount": 1}
         body: Object = {
             "apiVersion": versions.V1,
@@ -69,18 +70,18 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     consumed = {"counterSet": "probe", "counters": {"functions": {"value": "1"}}}
     content = {"devices": [{"name": "probe", "taints": [taint], "consumesCounters": [consumed]}]}
     # 1.34 with its feature gate on: invalid, because a device must be in the same slice as its counter set
-    features = kept(features, content) or replace(features, counters=False)
+    features = probe(features, content) or replace(features, counters=False)
     if not features.counters:
-        features = kept(features, {"devices": [{"name": "probe", "taints": [taint]}]}) or features
+        features = probe(features, {"devices": [{"name": "probe", "taints": [taint]}]}) or features
     else:
         shared = {"sharedCounters": [{"name": "probe", "counters": {"functions": {"value": "1"}}}]}
-        features = kept(features, shared) or replace(features, counters=False)
+        features = probe(features, shared) or replace(features, counters=False)
     minor = _minor(version())
-    shares = kept(features, {"devices": [_divided()]}) if minor >= _SHARES_SINCE and features.counters else None
+    shares = probe(features, {"devices": [_divided()]}) if minor >= _SHARES_SINCE and features.counters else None
     features = replace(features, shares=bool(shares and shares.shares))
     # without its feature gate the server drops the values, and an attribute without a value is invalid
     several = {"devices": [{"name": "probe", "attributes": {"probe": {"strings": ["a", "b"]}}}]}
-    lists = kept(replace(features, lists=True), several)
+    lists = probe(replace(features, lists=True), several)
     return replace(features, lists=bool(lists and lists.lists and minor >= _LISTS_SINCE))
 
 

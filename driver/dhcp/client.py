@@ -86,9 +86,9 @@ def apply_renewed(connection: Netlink, index: int, lease: Lease, previous: Lease
     """
     _set_address(connection, index, lease)
     errors = _set_options(connection, index, lease, config)
-    kept = [*_routes(lease, config), *_configured_routes(config)]
+    current = [*_routes(lease, config), *_configured_routes(config)]
     for route in _routes(previous, config):
-        if route not in kept:
+        if route not in current:
             action = f"remove the route to {route['destination']} of the previous lease of {lease['interface']}"
             errors += _errors(action, functools.partial(_remove_route, connection, index, route))
     for error in errors:

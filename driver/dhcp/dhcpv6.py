@@ -214,11 +214,10 @@ def _parse_reply(options: bytes, requested: bytes) -> _Reply:
             usable.append((address, preferred, valid))
     if not usable:
         return _Reply(server, "the server revoked it" if revoked else "")
-    chosen = next((entry for entry in usable if entry[0] == requested), usable[0])
-    preference = _first(options, _OPT_PREFERENCE)
-    return _Reply(
-        server, "", *chosen, *_IA_NA.unpack_from(ia)[1:], preference=preference[0] if len(preference) == 1 else 0
-    )
+    address, preferred, valid = next((entry for entry in usable if entry[0] == requested), usable[0])
+    _iaid, renew_time, rebind_time = _IA_NA.unpack_from(ia)
+    preference = int.from_bytes(_first(options, _OPT_PREFERENCE)[:1], "big")
+    return _Reply(server, "", address, preferred, valid, renew_time, rebind_time, preference=preference)
 
 
 def _is_valid_ia(value: bytes) -> bool:

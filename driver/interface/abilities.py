@@ -23,15 +23,15 @@ def problems(
     """The fields of `config` that the interface does not support, each with the field's path below `path`.
 
     `link` is on the node, and `address` is its PCI address. Rules: `unsupported`, `bad-value`."""
-    found: list[Problem] = []
-    _check_link(link, config, path, found)
+    unsupported: list[Problem] = []
+    _check_link(link, config, path, unsupported)
     if "ethtool" in config:
-        _check_ethtool(link.name, config["ethtool"], below(path, "ethtool"), found)
-    _check_ipv6(config, path, found)
-    _check_sysctls(link, config, path, found)
+        _check_ethtool(link.name, config["ethtool"], below(path, "ethtool"), unsupported)
+    _check_ipv6(config, path, unsupported)
+    _check_sysctls(link, config, path, unsupported)
     if "vf" in config:
-        _check_vf(connection, address, config["vf"], below(path, "vf"), found)
-    return found
+        _check_vf(connection, address, config["vf"], below(path, "vf"), unsupported)
+    return unsupported
 
 
 def _check_link(link: links.Link, config: ObjectView, path: str, problems: list[Problem]) -> None:

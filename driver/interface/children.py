@@ -146,6 +146,7 @@ def _remaining_uppers(
     `timeout` seconds have passed. Returns what uses the parent, as a short text."""
     reason = ""
     for _attempt in node_namespaces.attempts(timeout):
+        # a port of a bond or bridge always shows evidence: its master
         if parent.master or not stacked.evidence(outside, parent):
             return ""
         uppers = stacked.list_uppers(outside, parent)

@@ -98,8 +98,8 @@ def find_elsewhere(
         return links.get(elsewhere, index=other.ifindex)
     if known["kind"] in stacked.PAIRS:
         return None  # the interface was deleted with its other end
-    found = links.get(elsewhere, altname=tag(identity))
-    return found if found is not None and found.kind == known["kind"] else None
+    link = links.get(elsewhere, altname=tag(identity))
+    return link if link is not None and link.kind == known["kind"] else None
 
 
 def find(
@@ -114,8 +114,8 @@ def find(
     if identity.address is None:
         if netns is not None:
             return _find_virtual(connection, identity, known)
-        found = links.get(connection, altname=tag(identity))
-        return found if found is not None or tagged else links.get(connection, name=identity.name)
+        by_altname = links.get(connection, altname=tag(identity))
+        return by_altname if by_altname is not None or tagged else links.get(connection, name=identity.name)
     parents = _parent_names(identity.address)
     with Ethtool(netns) as tool:
         first = links.get(connection, name=identity.name)

@@ -29,16 +29,16 @@ def move(inside: Netlink, identity: Identity, host: HostState, config: ObjectVie
     and Refused.
     """
     with step(f"look for {identity.name} in the pod"):
-        found = find(inside, identity, netns, host.get(host_state.MARK))
-    if found is not None:
-        _configure_again(inside, found, config, netns, name)
-        return found.index
+        link = find(inside, identity, netns, host.get(host_state.MARK))
+    if link is not None:
+        _configure_again(inside, link, config, netns, name)
+        return link.index
     _move(identity, config, netns, name)
     with step(f"look for {name} in the pod"):
-        found = links.get(inside, name=name)
-        if found is None:
+        link = links.get(inside, name=name)
+        if link is None:
             raise OSError(errno.ENODEV, "the pod does not have the interface after the move")
-        return found.index
+        return link.index
 
 
 def _configure_again(inside: Netlink, link: links.Link, config: ObjectView, netns: Path, name: str) -> None:

@@ -94,7 +94,7 @@ def listed(connection: Netlink, index: int, name: str = "") -> list[tuple[Addres
     """The addresses of an interface in the kernel's order, each with the kernel's flags; without IPv6 temporary
     addresses, which the kernel creates itself. Without the interface's current `name`, which is the usual label of IPv4
     addresses, the kernel is asked for it."""
-    found = []
+    entries = []
     for _unused, body in connection.dump(RTM_GETADDR, _IFADDR.pack(socket.AF_UNSPEC, 0, 0, 0, index)):
         kind, prefix, flags, scope, owner = _IFADDR.unpack_from(body)
         if owner != index or kind not in (socket.AF_INET, socket.AF_INET6):
@@ -120,8 +120,8 @@ def listed(connection: Netlink, index: int, name: str = "") -> list[tuple[Addres
         if _PROTOCOL in raw and netlink.number(raw[_PROTOCOL]):
             address["protocol"] = netlink.number(raw[_PROTOCOL])
         address = {**address, **_lifetimes(raw.get(_CACHEINFO, b""))}
-        found.append((address, flags))
-    return found
+        entries.append((address, flags))
+    return entries
 
 
 def _lifetimes(value: bytes) -> Lifetimes:
@@ -203,7 +203,7 @@ def ordered(addresses: t.Sequence[AddressState]) -> list[AddressState]:
 def neighbors(connection: Netlink, index: int) -> list[Neighbor]:
     """The permanent and proxied neighbors of an interface, without those that the kernel resolved itself. Raises
     OSError."""
-    found = []
+    entries = []
     for flags in (0, NTF_PROXY):
         body = _ND.pack(socket.AF_UNSPEC, 0, 0, flags, 0)
         # the kernel filters its neighbor table by interface, but not the proxied neighbors
@@ -211,14 +211,14 @@ def neighbors(connection: Netlink, index: int) -> list[Neighbor]:
         for _unused, reply in connection.dump(RTM_GETNEIGH, body):
             kind, owner, state, reply_flags, _unused = _ND.unpack_from(reply)
             raw = netlink.attributes(reply, _ND.size)
-            wanted = reply_flags & NTF_PROXY if flags else state & _NUD_PERMANENT
-            if owner != index or kind not in (socket.AF_INET, socket.AF_INET6) or not wanted or _DST not in raw:
+            is_included = reply_flags & NTF_PROXY if flags else state & _NUD_PERMANENT
+            if owner != index or kind not in (socket.AF_INET, socket.AF_INET6) or not is_included or _DST not in raw:
                 continue
             neighbor: Neighbor = {"destination": ip_text(raw[_DST]), "flags": reply_flags & (NTF_PROXY | _NTF_ROUTER)}
             if not flags:
                 neighbor["mac"] = raw.get(_LLADDR, b"").hex(":")
-            found.append(neighbor)
-    return sorted(found, key=lambda item: (item["flags"], item["destination"]))
+            entries.append(neighbor)
+    return sorted(entries, key=lambda item: (item["flags"], item["destination"]))
 
 
 def add_neighbor(connection: Netlink, index: int, neighbor: Neighbor) -> None:

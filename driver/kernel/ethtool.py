@@ -279,13 +279,13 @@ class Ethtool:
             if error.errno in _UNSUPPORTED:
                 return {}
             raise
-        found = {}
+        rules = {}
         for location in locations:
             reply = self._call(name, _rule_request(_ETHTOOL_GRXCLSRULE, location))
             (flow_type,) = struct.unpack_from("=I", reply, _FS)
             context = struct.unpack_from("=I", reply, _RULE_CNT)[0] if flow_type & _FLOW_RSS else None
-            found[str(location)] = FlowRule(reply[_FS : _FS + _FS_BYTES].hex(), context)
-        return found
+            rules[str(location)] = FlowRule(reply[_FS : _FS + _FS_BYTES].hex(), context)
+        return rules
 
     def set_flow_rules(self, name: str, wanted: t.Mapping[str, FlowRule]) -> None:
         """Remove the rules that are not wanted, then add the missing ones. If a context is None, the rule is kept

@@ -67,7 +67,7 @@ class EthtoolNetlink(generic.Family):
 
     def read(self, name: str) -> Settings:
         """The reported attributes of each setting, by number, in hexadecimal."""
-        found: Settings = {}
+        settings: Settings = {}
         for setting, commands in _SETTINGS.items() if self._family else ():
             try:
                 replies = self._connection.request(self._family, self._header(commands.get, name))
@@ -76,16 +76,16 @@ class EthtoolNetlink(generic.Family):
                     continue
                 raise
             reply = netlink.attributes(replies[0][1], generic.HEADER.size) if replies else {}
-            kept = {
+            values = {
                 str(kind): value.hex()
                 for kind, value in reply.items()
                 if kind != _HEADER
                 and kind not in commands.state
                 and (not commands.accepted or kind in commands.accepted)
             }
-            if kept:
-                found[setting] = kept
-        return found
+            if values:
+                settings[setting] = values
+        return settings
 
     def write(self, name: str, wanted: Settings) -> None:
         """Restore the attributes that differ. A setting that the driver does not accept still differs afterwards; this

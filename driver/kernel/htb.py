@@ -146,12 +146,12 @@ def sent(connection: Netlink, index: int) -> dict[int, int]:
 
 def interfaces(connection: Netlink) -> list[int]:
     """The indexes of all interfaces with the driver's qdisc. Raises OSError."""
-    found = []
+    indexes = []
     for _unused, body in connection.dump(qdiscs.RTM_GETQDISC, _TC.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         _unused, index, handle, parent, _unused = _TC.unpack_from(body)
-        if is_ours(handle) and parent == _TC_ROOT and index not in found:
-            found.append(index)
-    return found
+        if is_ours(handle) and parent == _TC_ROOT and index not in indexes:
+            indexes.append(index)
+    return indexes
 
 
 def _handle(minor: int) -> int:
@@ -214,7 +214,7 @@ def _remove_filter(connection: Netlink, index: int, minor: int) -> None:
 
 def _classes(connection: Netlink, index: int) -> list[tuple[int, int, int, int]]:
     """Minor number, rate, ceiling and sent bytes of each of the driver's classes."""
-    found = []
+    classes = []
     for _unused, body in connection.dump(_GETCLASS, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
         _unused, owner, handle, _unused, _unused = _TC.unpack_from(body)
         raw = netlink.attributes(body, _TC.size)
@@ -228,13 +228,13 @@ def _classes(connection: Netlink, index: int) -> list[tuple[int, int, int, int]]
         )
         basic = netlink.attributes(raw.get(_STATS2, b"")).get(1, b"")
         bytes_sent = struct.unpack_from("=Q", basic)[0] if len(basic) >= 8 else 0
-        found.append((handle & 0xFFFF, rate * 8, ceiling * 8, bytes_sent))
-    return found
+        classes.append((handle & 0xFFFF, rate * 8, ceiling * 8, bytes_sent))
+    return classes
 
 
 def _filters(connection: Netlink, index: int) -> dict[int, str]:
     """The source addresses of the driver's filters, by the minor numbers of their classes."""
-    found = {}
+    addresses = {}
     for _unused, body in connection.dump(_GETFILTER, _TC.pack(socket.AF_UNSPEC, index, 0, MAJOR << 16, 0)):
         _unused, owner, handle, _unused, _unused = _TC.unpack_from(body)
         options = netlink.attributes(netlink.attributes(body, _TC.size).get(_OPTIONS, b""))
@@ -242,5 +242,5 @@ def _filters(connection: Netlink, index: int) -> dict[int, str]:
         if owner != index or len(selector) < _SEL.size + 2 * _KEY.size:
             continue
         words = [_KEY.unpack_from(selector, _SEL.size + number * _KEY.size)[1] for number in range(2)]
-        found[handle & 0xFFF] = (words[0] + words[1][:2]).hex(":")
-    return found
+        addresses[handle & 0xFFF] = (words[0] + words[1][:2]).hex(":")
+    return addresses

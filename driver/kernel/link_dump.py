@@ -90,7 +90,7 @@ def name(kind: int) -> str:
 
 def attributes(link: links.Link) -> dict[str, str]:
     """The attributes of a link, by name, in hexadecimal; without those that may differ."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for kind, value in link.raw.items():
         attribute_name = name(kind)
         if attribute_name in MAY_DIFFER:
@@ -98,26 +98,26 @@ def attributes(link: links.Link) -> dict[str, str]:
         if attribute_name == "OPERSTATE":
             # two of the values are settings, the others depend on carrier
             if value[0] in (_TESTING, _DORMANT):
-                found[attribute_name] = value.hex()
+                values[attribute_name] = value.hex()
         elif attribute_name == "MAP":
             masked = bytearray(value)
             masked[_INTERRUPT] = bytes(len(masked[_INTERRUPT]))
-            found[attribute_name] = masked.hex()
+            values[attribute_name] = masked.hex()
         elif attribute_name == "LINKINFO":
-            found.update(_parts("LINKINFO", value, _INFO_KEPT))
+            values.update(_parts("LINKINFO", value, _INFO_KEPT))
             if link.kind in _INFO_WITH_TIMERS:
-                found.pop("LINKINFO.DATA", None)
+                values.pop("LINKINFO.DATA", None)
         elif attribute_name == "AF_SPEC":
             for family, inner in netlink.pairs(value):
                 if family == socket.AF_INET:
-                    found.update(_parts("AF_INET", inner, _INET_KEPT))
+                    values.update(_parts("AF_INET", inner, _INET_KEPT))
                 elif family == socket.AF_INET6:
-                    found.update(_parts(_INET6, inner, _INET6_KEPT))
+                    values.update(_parts(_INET6, inner, _INET6_KEPT))
                 else:
-                    found[f"AF_SPEC.{family}"] = inner.hex()
+                    values[f"AF_SPEC.{family}"] = inner.hex()
         else:
-            found[attribute_name] = value.hex()
-    return found
+            values[attribute_name] = value.hex()
+    return values
 
 
 def _parts(start: str, value: bytes, kept: t.Mapping[int, str]) -> dict[str, str]:
@@ -177,24 +177,24 @@ def _message(attribute_name: str, value: str | None) -> bytes:
 def files(link_name: str) -> dict[str, str]:
     """The contents of a link's files in /sys, by relative path; without files that may differ or have no value."""
     base = f"{SYS}/{link_name}"
-    found = _values(base, "", _FILES_MAY_DIFFER)
+    values = _values(base, "", _FILES_MAY_DIFFER)
     try:
         queues = os.listdir(f"{base}/queues")
     except OSError:
         queues = []
     for queue in queues:
-        found.update(_values(base, f"queues/{queue}/", _QUEUE_FILES_MAY_DIFFER))
+        values.update(_values(base, f"queues/{queue}/", _QUEUE_FILES_MAY_DIFFER))
         if queue.startswith("tx-"):
-            found.update(_values(base, f"queues/{queue}/byte_queue_limits/", _QUEUE_FILES_MAY_DIFFER))
-    return found
+            values.update(_values(base, f"queues/{queue}/byte_queue_limits/", _QUEUE_FILES_MAY_DIFFER))
+    return values
 
 
 def _values(base: str, folder: str, excluded: t.Container[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     try:
         opened = os.open(f"{base}/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return found
+        return values
     try:
         for entry in list(os.scandir(opened)):
             if entry.name in excluded or not entry.is_file(follow_symlinks=False):
@@ -204,7 +204,7 @@ def _values(base: str, folder: str, excluded: t.Container[str]) -> dict[str, str
             except OSError:  # write-only
                 continue
             try:
-                found[f"{folder}{entry.name}"] = os.read(descriptor, 4096).decode(errors="replace").strip()
+                values[f"{folder}{entry.name}"] = os.read(descriptor, 4096).decode(errors="replace").strip()
             except OSError:  # not supported by the device, or not while it is down
                 continue
             finally:
@@ -213,7 +213,7 @@ def _values(base: str, folder: str, excluded: t.Container[str]) -> dict[str, str
         pass
     finally:
         os.close(opened)
-    return found
+    return values
 
 
 def write_files(link_name: str, wanted: t.Mapping[str, str]) -> None:

@@ -90,7 +90,7 @@ def is_open(descriptor: int) -> bool:
 def processes(path: PathLike) -> list[int]:
     """The PIDs of the processes in a namespace. If there are none, only pins, open files and sockets keep the namespace
     alive. Raises KernelError if the path does not exist."""
-    wanted = identity(path)
+    namespace = identity(path)
     pids = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -98,7 +98,7 @@ def processes(path: PathLike) -> list[int]:
                 status = os.stat(f"/proc/{entry}/ns/net")
             except OSError:  # the process has ended
                 continue
-            if (status.st_dev, status.st_ino) == wanted:
+            if (status.st_dev, status.st_ino) == namespace:
                 pids.append(int(entry))
     return sorted(pids)
 

@@ -121,8 +121,8 @@ def _mount_points(process: str) -> list[str]:
             lines = [line.split(" ") for line in file if " - nsfs " in line]
     except OSError:
         return []
-    found = [fields[4] for fields in lines if len(fields) > 4 and fields[3].startswith(_LINK_PREFIX)]
-    return [_ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point) for point in found]
+    points = [fields[4] for fields in lines if len(fields) > 4 and fields[3].startswith(_LINK_PREFIX)]
+    return [_ESCAPED.sub(lambda match: chr(int(match.group(1), 8)), point) for point in points]
 
 
 def _listed(folder: str) -> list[str]:

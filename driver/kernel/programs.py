@@ -31,12 +31,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def listed(index: int, kind: str = "") -> dict[str, list[int]]:
     """The IDs of the programs on a link of this thread's namespace, by attach type; without attach types that have no
     programs or that the kernel does not know."""
-    found = {}
+    by_attach_type = {}
     for attach_type, number in {**ATTACH_TYPES, **(_NETKIT if kind == "netkit" else {})}.items():
         programs = [program for program, _link in _query(index, number)]
         if programs:
-            found[attach_type] = programs
-    return found
+            by_attach_type[attach_type] = programs
+    return by_attach_type
 
 
 def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | None = None) -> None:

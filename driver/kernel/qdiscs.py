@@ -36,13 +36,13 @@ class Qdisc(t.TypedDict):
 def listed(connection: Netlink, index: int) -> list[Qdisc]:
     """The qdiscs of an interface, parents first; without the kernel's default qdiscs, which have no handle. Raises
     OSError."""
-    found: list[Qdisc] = []
+    result: list[Qdisc] = []
     for _unused, body in connection.dump(RTM_GETQDISC, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
         _unused, owner, handle, parent, _unused = _TC.unpack_from(body)
         if owner != index or not handle:
             continue
         raw = netlink.attributes(body, _TC.size)
-        found.append(
+        result.append(
             {
                 "kind": netlink.string(raw[_KIND]),
                 "handle": handle,
@@ -50,7 +50,7 @@ def listed(connection: Netlink, index: int) -> list[Qdisc]:
                 "raw": {str(key): raw[key].hex() for key in _KEPT if raw.get(key)},
             }
         )
-    return found
+    return result
 
 
 def add(connection: Netlink, index: int, qdisc: Qdisc) -> None:

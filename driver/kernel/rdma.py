@@ -175,20 +175,20 @@ def fetch(link: str, identity: ObjectView) -> bool:
     with step(f"take the RDMA device {link} back from the namespace to which a pod moved it"):
         host = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            found = _is_in(None, identity)
-            for namespace in () if found else node_namespaces.other_namespaces():
+            is_on_node = _is_in(None, identity)
+            for namespace in () if is_on_node else node_namespaces.other_namespaces():
                 if _is_in(namespace.descriptor, identity):
                     namespaces.run(namespace.descriptor, _move_to_namespace, identity["index"], host)
-                    found = True
+                    is_on_node = True
                     break
         finally:
             os.close(host)
-        if found:
+        if is_on_node:
             name_now = next((name for index, name, _guid in _listed(None) if index == identity["index"]), link)
             if name_now != link:
                 with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
                     connection.request(_SET, netlink.u32(_INDEX, identity["index"]) + netlink.text(_NAME, link))
-        return found
+        return is_on_node
 
 
 def _is_in(netns: Path | int | None, identity: ObjectView) -> bool:

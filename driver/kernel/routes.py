@@ -131,7 +131,7 @@ def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> 
     """The routes of all tables that go through an interface or have one of `sources` as their source address: the
     kernel drops these when the interface leaves. Raises OSError."""
     names = _Names(connection)
-    found = []
+    result = []
     packed = {ip_bytes(source) for source in sources}
     needles = [struct.pack("=I", index), *packed]
     for kind in (socket.AF_INET, socket.AF_INET6):
@@ -141,8 +141,8 @@ def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> 
             uses_link = _OIF in raw and netlink.number(raw[_OIF]) == index
             uses_link = uses_link or any(hop[2] == index for hop in _hops(raw.get(_MULTIPATH, b"")))
             if uses_link or raw.get(_PREFSRC) in packed:
-                found.append(_route(body, raw, index, names))
-    return found
+                result.append(_route(body, raw, index, names))
+    return result
 
 
 def _dumped(connection: Netlink, kind: int, keep: t.Callable[[bytes], bool]) -> t.Iterator[bytes]:
@@ -226,11 +226,11 @@ def _route(body: bytes, raw: netlink.Attributes, index: int, names: _Names) -> R
 
 
 def _next_hop(index: int, names: _Names, flags: int, weight: int, hop: int, inner: bytes) -> Hop:
-    found = t.cast("Hop", _target(index, hop, netlink.attributes(inner), names))
-    found["weight"] = weight
+    next_hop = t.cast("Hop", _target(index, hop, netlink.attributes(inner), names))
+    next_hop["weight"] = weight
     if flags & _ONLINK:
-        found["onlink"] = True
-    return found
+        next_hop["onlink"] = True
+    return next_hop
 
 
 def _target(index: int, hop: int, raw: netlink.Attributes, names: _Names) -> Target:
@@ -343,14 +343,14 @@ def add_all(connection: Netlink, index: int, routes: t.Sequence[Route]) -> list[
 
 def rules(connection: Netlink) -> list[Rule]:
     """All policy rules of both families, without the three default rules of every namespace."""
-    found = []
+    result = []
     for kind in (socket.AF_INET, socket.AF_INET6):
         for _unused, message in connection.dump(RTM_GETRULE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), optional=True):
             if message[0] == kind:
                 rule = _rule(message)
                 if not (rule["priority"] in (0, 32766, 32767) and set(rule) <= _DEFAULT_RULE_KEYS):
-                    found.append(rule)
-    return found
+                    result.append(rule)
+    return result
 
 
 _DEFAULT_RULE_KEYS = {"family", "action", "table", "priority", "protocol"}
@@ -392,10 +392,10 @@ _RULE_KNOWN |= {_R_DST, _R_SRC, _R_PRIORITY, _R_TABLE, 18}
 
 def _named(raw: netlink.Attributes) -> Object:
     """The attributes of a rule that have a name in this module."""
-    found: Object = {name: netlink.string(raw[key]) for key, name in _RULE_TEXTS if key in raw}
-    found |= {name: netlink.number(raw[key]) for key, name in _RULE_NUMBERS if key in raw}
-    found |= {name: netlink.number(raw[key]) for key, name in _RULE_BYTES if netlink.number(raw.get(key, b""))}
-    return found | {name: list(_RANGE.unpack_from(raw[key])) for key, name in _RULE_RANGES if key in raw}
+    named: Object = {name: netlink.string(raw[key]) for key, name in _RULE_TEXTS if key in raw}
+    named |= {name: netlink.number(raw[key]) for key, name in _RULE_NUMBERS if key in raw}
+    named |= {name: netlink.number(raw[key]) for key, name in _RULE_BYTES if netlink.number(raw.get(key, b""))}
+    return named | {name: list(_RANGE.unpack_from(raw[key])) for key, name in _RULE_RANGES if key in raw}
 
 
 def _rule_body(rule: ObjectView) -> bytes:

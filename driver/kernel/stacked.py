@@ -293,8 +293,9 @@ def hidden_vlans(connection: Netlink, link: links.Link, timeout: float = node_na
         vlan_ids = vlans(connection, link)
         if len(vlan_ids) <= sum(upper.kind == "vlan" for upper in list_uppers(connection, link) if vlan_ids):
             return ""
-    first = ", ".join(map(str, vlan_ids[:8]))
-    return f"VLAN {first} uses it, in a network namespace that no process or mount refers to"
+    first = ", ".join(map(str, vlan_ids[:8])) + (" and others" if len(vlan_ids) > 8 else "")
+    users = f"VLANs {first} use it" if len(vlan_ids) > 1 else f"VLAN {first} uses it"
+    return f"{users}, in a network namespace that no process or mount refers to"
 
 
 def get_netnsid(connection: Netlink, descriptor: int, target: int | None = None) -> int | None:

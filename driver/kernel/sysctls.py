@@ -25,7 +25,7 @@ _UNDER_RTNL = ("addr_gen_mode", "stable_secret")
 def read(name: str) -> dict[str, str]:
     """All sysctls of an interface by name, such as `net.ipv4.conf.IFNAME.rp_filter`; without those that have no
     value. Raises OSError."""
-    found = {}
+    values = {}
     for folder in _FOLDERS:
         start = f"net.{folder.replace('/', '.')}.{IFNAME}."
         try:
@@ -36,13 +36,13 @@ def read(name: str) -> dict[str, str]:
             for entry in sorted(os.listdir(opened)):
                 if entry not in _EXCLUDED:
                     try:
-                        found[start + entry] = _read(entry, opened)
+                        values[start + entry] = _read(entry, opened)
                     except OSError as error:
                         if error.errno not in (errno.EIO, errno.EACCES, errno.ENOENT):  # EIO: a secret that is not set
                             raise
         finally:
             os.close(opened)
-    return found
+    return values
 
 
 def have_ipv6() -> bool:

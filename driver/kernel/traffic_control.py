@@ -42,16 +42,16 @@ def lost_by_move(connection: Netlink, interface: str) -> str:
     filter_kinds = _filters(connection, index, _ROOT)
     filter_kinds += _filters(connection, index, _INGRESS) or _filters(connection, index, _CLSACT)
     classes = [kind for kind in _kinds(connection, _GET_CLASSES, index, 0) if kind in _CLASSFUL]
-    lost = [f"filters ({', '.join(dict.fromkeys(filter_kinds))})"] if filter_kinds else []
-    return " and ".join(lost + [f"classes ({', '.join(dict.fromkeys(classes))})"] * bool(classes))
+    lost = [("filters", filter_kinds), ("classes", classes)]
+    return " and ".join(f"{what} ({', '.join(dict.fromkeys(kinds))})" for what, kinds in lost if kinds)
 
 
 def _filters(connection: Netlink, index: int, parents: t.Mapping[int, str]) -> list[str]:
     """The kinds of the filters below some parents, without BPF programs, each with the description of its parent."""
-    found = [
+    filters = [
         (kind, text) for parent, text in parents.items() for kind in _kinds(connection, _GET_FILTERS, index, parent)
     ]
-    return [f"{kind} {text}" for kind, text in found if kind != "bpf"]
+    return [f"{kind} {text}" for kind, text in filters if kind != "bpf"]
 
 
 def _kinds(connection: Netlink, request: int, index: int, parent: int) -> list[str]:

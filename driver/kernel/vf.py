@@ -74,9 +74,9 @@ def function(address: str, root: str = PCI) -> Function | None:
     except OSError:
         return None
     for entry in entries:
-        found = re.fullmatch(r"virtfn([0-9]+)", entry)
-        if found and os.path.basename(os.path.realpath(os.path.join(root, pf, entry))) == address:
-            return Function(pf, int(found.group(1)))
+        match = re.fullmatch(r"virtfn([0-9]+)", entry)
+        if match and os.path.basename(os.path.realpath(os.path.join(root, pf, entry))) == address:
+            return Function(pf, int(match.group(1)))
     return None
 
 
@@ -85,9 +85,9 @@ def pf_link(connection: Netlink, function: Function) -> links.Link:
     the node has no such interface."""
     for link in links.listed(connection):
         if link.parent == function.pf:
-            found = links.get(connection, index=link.index, vfs=True)  # the list of all links omits VFs
-            if found is not None and found.number(links.IFLA_NUM_VF) > function.index:
-                return found
+            with_vfs = links.get(connection, index=link.index, vfs=True)  # the list of all links omits VFs
+            if with_vfs is not None and with_vfs.number(links.IFLA_NUM_VF) > function.index:
+                return with_vfs
     raise OSError(errno.ENODEV, f"the physical function {function.pf} has no interface on the node that manages VFs")
 
 
@@ -173,16 +173,16 @@ def read_all(connection: Netlink, index: int, number: int) -> dict[str, VfSettin
     """The settings of all virtual functions of a link, by number as a string. A pod that has the physical function can
     change these settings. Raises OSError."""
     link = links.get(connection, index=index, vfs=True)
-    found: dict[str, VfSettings] = {}
+    settings: dict[str, VfSettings] = {}
     if link is None:
-        return found
+        return settings
     for vf_index in range(number):
         try:
-            found[str(vf_index)] = parse(link, vf_index)
+            settings[str(vf_index)] = parse(link, vf_index)
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
-    return found
+    return settings
 
 
 def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, VfSettings]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
 from lanewise_driver import cli
 from lanewise_driver.api import cluster
-from lanewise_driver.api.access import from_kubeconfig
+from lanewise_driver.api.access import AccessError, from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
 
 
@@ -92,3 +92,19 @@ def test_withdraw_fails_if_slices_exist_afterwards(
         assert "1 ResourceSlices of worker-1 exist after the deletion: worker-1-b. Stop the driver" in printed.err
     else:
         assert printed.out == "2 deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "missing"),
+    [
+        ("current-context: a\n", "contexts"),
+        ("current-context: a\ncontexts: [{name: b, context: {}}]\n", "context 'a'"),
+        ("current-context: a\ncontexts: [{name: a, context: {cluster: c}}]\nclusters: []\n", "cluster 'c'"),
+    ],
+)
+def test_the_error_about_a_kubeconfig_names_what_is_missing(tmp_path: Path, content: str, missing: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+    with pytest.raises(AccessError) as caught:
+        from_kubeconfig(path)
+    assert caught.value.message == f"{path} is not a valid kubeconfig: it has no {missing}"
