@@ -36,11 +36,19 @@ _MAX_PREFERENCE = 255
 #: The first and the maximum time until a message is sent again: those of a Request (RFC 8415, section 7.6). The first
 #: one is also used for Renew and Rebind, because one attempt to renew a lease takes only a few seconds.
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
-_UNSPEC_FAIL = 1
-_STATUS_NAMES = {_UNSPEC_FAIL: "UnspecFail", 2: "NoAddrsAvail", 3: "NoBinding", 4: "NotOnLink", 5: "UseMulticast"}
+_UNSPEC_FAIL, _NO_BINDING = 1, 3
+_STATUS_NAMES = {1: "UnspecFail", 2: "NoAddrsAvail", 3: "NoBinding", 4: "NotOnLink", 5: "UseMulticast"}
 _IAID = 1
 #: The start of an IA_NA: IAID, T1, T2. Of an IA address: address, preferred and valid lifetime.
 _IA_NA, _IA_ADDRESS = struct.Struct("!III"), struct.Struct("!16sII")
+
+
+class _NoBinding(Refusal):
+    """The server with this DUID does not know the lease that was to be renewed."""
+
+    def __init__(self, action: str, detail: str, server: bytes) -> None:
+        super().__init__(action, 0, detail)
+        self.server = server
 
 
 class Client6:
@@ -87,10 +95,13 @@ class Client6:
 
     def renew(self, lease: Lease, rebind: bool, deadline: float) -> Lease:
         """Renew a lease, with `rebind` at any server. Raises NoLease after `deadline`, Refusal and OSError."""
-        if rebind:
-            return self._lease(self._exchange(_MSG_REBIND, b"", _packed_address(lease), deadline))
-        server = bytes.fromhex(lease["serverDuid"])
-        return self._lease(self._exchange(_MSG_RENEW, server, _packed_address(lease), deadline))
+        kind, server = (_MSG_REBIND, b"") if rebind else (_MSG_RENEW, bytes.fromhex(lease["serverDuid"]))
+        address = _packed_address(lease)
+        try:
+            return self._lease(self._exchange(kind, server, address, deadline))
+        except _NoBinding as error:
+            # the server has lost the lease, for example in a restart: it may grant it again (section 18.2.10.1)
+            return self._lease(self._exchange(_MSG_REQUEST, error.server, address, deadline))
 
     def release(self, lease: Lease) -> None:
         """Release a lease, without waiting for the server's reply. Raises OSError."""
@@ -136,7 +147,7 @@ class Client6:
                         best = reply
                     continue
                 if reply.refusal and not reply.temporary and kind != _MSG_SOLICIT:
-                    raise Refusal(self._action, 0, reply.refusal)
+                    raise reply.error(self._action)
                 reason = reply.refusal or "the server assigned no usable address"
             if best is not None:
                 return best
@@ -170,7 +181,8 @@ class _Reply:
 
     `address` (16 bytes) is the one to use, and empty if there is none. Then `refusal` says how the server refused the
     request or revoked its addresses; empty if it did neither. It is `temporary` if the server could not process the
-    request for an unspecified reason. Lifetimes and times are in seconds.
+    request for an unspecified reason. `no_binding` means that the server does not know the lease. Lifetimes and times
+    are in seconds.
     """
 
     server: bytes
@@ -181,7 +193,12 @@ class _Reply:
     renew_time: int = 0
     rebind_time: int = 0
     temporary: bool = False
+    no_binding: bool = False
     preference: int = 0
+
+    def error(self, action: str) -> Refusal:
+        """The error for a refusal. `action` starts its message."""
+        return _NoBinding(action, self.refusal, self.server) if self.no_binding else Refusal(action, 0, self.refusal)
 
 
 def _retry_pauses() -> t.Iterator[float]:
@@ -201,7 +218,7 @@ def _parse_reply(options: bytes, requested: bytes) -> _Reply:
     if code:
         name = _STATUS_NAMES.get(code, f"status {code}")
         refusal = f"the server refused it: {name}{f' ({text})' if text else ''}"
-        return _Reply(server, refusal, temporary=code == _UNSPEC_FAIL)
+        return _Reply(server, refusal, temporary=code == _UNSPEC_FAIL, no_binding=code == _NO_BINDING)
     revoked = False
     usable = []
     for kind, value in parse_options(ia[_IA_NA.size :]):

@@ -6,15 +6,26 @@
 
 from __future__ import annotations
 
+import typing as t
+
 from ..base.objects import ObjectView
 from ..dra.kube.problems import Problem
 from ..dra.kube.reader import child as below
 from ..kernel import dad, links, sysctls, vf
-from ..kernel.ethtool import Ethtool, resolve
+from ..kernel.ethtool import Ethtool, Feature, resolve
 from ..kernel.netlink import Netlink
 
 #: RFC 791: every IPv4 link carries packets of 68 bytes.
 _MIN_MTU = 68
+#: The features that can be changed on a child: those that the kernel implements itself (net/core/dev.c,
+#: register_netdevice), and LRO (drivers/net/macvlan.c).
+_CHILD_FEATURES = frozenset(
+    ("tx-generic-segmentation", "rx-gro", "rx-gro-list", "rx-udp-gro-forwarding", "tx-nocache-copy", "rx-lro")
+)
+#: Features that every child has while its parent has them.
+_INHERITED_FEATURES = frozenset(
+    ("tx-scatter-gather", "tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation", "rx-checksum")
+)
 
 
 def problems(
@@ -26,7 +37,7 @@ def problems(
     unsupported: list[Problem] = []
     _check_link(link, config, path, unsupported)
     if "ethtool" in config:
-        _check_ethtool(link.name, config["ethtool"], below(path, "ethtool"), unsupported)
+        _check_ethtool(link.name, config["ethtool"], "child" in config, below(path, "ethtool"), unsupported)
     _check_ipv6(config, path, unsupported)
     _check_sysctls(link, config, path, unsupported)
     if "vf" in config:
@@ -57,24 +68,37 @@ def _check_link(link: links.Link, config: ObjectView, path: str, problems: list[
         problems.append(Problem(below(below(path, "child"), "type"), message, "unsupported"))
 
 
-def _check_ethtool(name: str, config: ObjectView, path: str, problems: list[Problem]) -> None:
+def _check_ethtool(name: str, config: ObjectView, is_child: bool, path: str, problems: list[Problem]) -> None:
+    subject = "a child interface" if is_child else "this interface"
     with Ethtool() as tool:
         wanted = config.get("features", {})
-        unchangeable = resolve(wanted, tool.feature_states(name))[1] if wanted else {}
-        flags = tool.private_flags(name)
-        _sizes, max_sizes = tool.rings(name)
+        states = tool.feature_states(name) if wanted else {}
+        flags = {} if is_child else tool.private_flags(name)
+        max_sizes = {} if is_child else tool.rings(name)[1]
+    unchangeable = _unchangeable_on_child(wanted, states) if is_child else resolve(wanted, states)[1]
     for feature, reason in unchangeable.items():
         problems.append(Problem(below(below(path, "features"), feature), reason, "unsupported"))
     for flag in config.get("privateFlags", {}):
         if flag not in flags:
-            message = f"this interface has {', '.join(sorted(flags)) or 'no private flags'}"
+            message = f"{subject} has {', '.join(sorted(flags)) or 'no private flags'}"
             problems.append(Problem(below(below(path, "privateFlags"), flag), message, "unsupported"))
     for ring, size in config.get("rings", {}).items():
         at = below(below(path, "rings"), ring)
         if ring not in max_sizes:
-            problems.append(Problem(at, "this interface has no such ring whose size can be set", "unsupported"))
+            problems.append(Problem(at, f"{subject} has no such ring whose size can be set", "unsupported"))
         elif size > max_sizes[ring]:
             problems.append(Problem(at, f"this interface supports up to {max_sizes[ring]}", "bad-value"))
+
+
+def _unchangeable_on_child(wanted: t.Mapping[str, bool], states: t.Mapping[str, Feature]) -> dict[str, str]:
+    """Why a future child of an interface will not have the wanted features, by their names; `states` are those of the
+    interface. Without features for which only the existing child can tell."""
+    on = {name: state._replace(available=name in _CHILD_FEATURES) for name, state in states.items()}
+    off = {name: state._replace(active=state.active and name in _INHERITED_FEATURES) for name, state in on.items()}
+    return {
+        **resolve({name: True for name, value in wanted.items() if value}, on)[1],
+        **resolve({name: False for name, value in wanted.items() if not value}, off)[1],
+    }
 
 
 def _check_ipv6(config: ObjectView, path: str, problems: list[Problem]) -> None:

@@ -267,6 +267,18 @@ def test_a_refused_renewal_says_so(reply: bytes, reason: str) -> None:
 
 @on_a_node
 @pytest.mark.parametrize("rebind", [False, True], ids=["renew", "rebind"])
+def test_a_lease_that_the_server_has_lost_is_requested_again(rebind: bool) -> None:
+    granted = association(assigned(1, 100, 1000))
+    running = start_server(granted, granted, association(dhcpv6.option(13, b"\0\3")), granted)
+    lease = dhcp.acquire(NODE_NETNS, "one", "ipv6", 3)
+    assert dhcp.renew(NODE_NETNS, lease, rebind, 3)["address"] == lease["address"]
+    requests = [(kind, duid) for kind, _elapsed, _ia, duid in running.ipv6_requests]
+    assert requests[2:] == [(6, b"") if rebind else (5, b"x"), (3, b"x")]
+    assert running.ipv6_requests[3][2] == running.ipv6_requests[2][2]  # the same address
+
+
+@on_a_node
+@pytest.mark.parametrize("rebind", [False, True], ids=["renew", "rebind"])
 def test_a_renewal_is_repeated_after_an_unspecified_failure(rebind: bool) -> None:
     granted = association(assigned(1, 100, 1000))
     failed = association(dhcpv6.option(13, b"\0\1busy"))

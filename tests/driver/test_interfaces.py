@@ -23,7 +23,7 @@ from lanewise_driver.base.errors import KernelError, Refused
 from lanewise_driver.interface import interfaces
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel import links
-from lanewise_driver.kernel.ethtool import Ethtool, Feature, resolve
+from lanewise_driver.kernel.ethtool import Ethtool
 from lanewise_driver.kernel.netlink import Netlink
 
 
@@ -270,75 +270,6 @@ def test_values_that_the_kernel_refuses_are_found_before_attach() -> None:
             assert [problem.path for problem in found] == [f"config.{path}" for path in paths], (config, found)
             assert all("the kernel refuses it: " in problem.message for problem in found)
     assert interfaces.snapshot(nodes.ONE) == host
-
-
-@nodes.on_a_node
-def test_a_feature_whose_fixed_state_is_the_requested_one_is_accepted() -> None:
-    """veth has no large receive offload: switching it off is accepted, and switching it on is refused."""
-    host = nodes.node()
-    config = {
-        "name": "net1",
-        "ethtool": {"features": {"large-receive-offload": False, "rx-ntuple-filter": False, "tso": False}},
-    }
-    assert interfaces.check(nodes.ONE, config) == []
-    with nodes.Pod() as pod:
-        interfaces.attach(nodes.ONE, host, config, pod.pin)
-        with Ethtool(pod.pin) as ethtool:
-            assert not ethtool.features("net1")["tx-tcp-segmentation"]
-            assert not ethtool.feature_states("net1")["rx-lro"].active
-        assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
-    assert interfaces.snapshot(nodes.ONE) == host
-    for feature in ("lro", "large-receive-offload", "rx-lro"):
-        (problem,) = interfaces.check(nodes.ONE, {"ethtool": {"features": {feature: True}}})
-        assert problem.path.startswith("ethtool.features") and feature in problem.path
-
-
-@nodes.on_a_node
-def test_refused_features_keep_their_state() -> None:
-    """Without checksums or scatter-gather the kernel turns TSO off, but keeps the request, so that TSO would start
-    with them."""
-    nodes.node()
-    with Ethtool() as tool:
-        tool.set_features("one", {"tso": False, "gro": False})
-        before = tool.feature_states("one")
-        with pytest.raises(OSError, match="tx-tcp-segmentation of one is still off: its driver refuses"):
-            tool.set_features("one", {"tx-checksum-ip-generic": False, "tx-tcp-segmentation": True, "gro": True})
-        assert tool.feature_states("one") == before
-        with pytest.raises(OSError, match="tx-tcp-segmentation of one is still off, .*: its driver refuses"):
-            tool.set_features("one", {"sg": False, "tso": True})
-        assert tool.feature_states("one") == before
-        with pytest.raises(OSError, match=r"^\[Errno 95\] no-such: this interface has no such feature"):
-            tool.set_features("one", {"gro": True, "no-such": True})
-        assert tool.feature_states("one") == before
-        tool.set_features("one", {"tso": True})
-        assert tool.feature_states("one")["tx-tcp-segmentation"].active
-
-
-@pytest.mark.parametrize(
-    ("wanted", "resolved", "unchangeable"),
-    [
-        ({"tx": True}, {"tx-checksum-ip-generic": True}, {}),
-        ({"tx": False}, {}, {"tx": "this interface cannot turn off tx-checksum-sctp"}),
-        ({"tx-checksum-ip-generic": False}, {"tx-checksum-ip-generic": False}, {}),
-        ({"rxhash": True}, {}, {}),
-        ({"rxhash": False}, {}, {"rxhash": "this interface cannot turn off rx-hashing"}),
-        ({"rx-lro": False, "lro": False}, {}, {}),
-        ({"lro": True}, {}, {"lro": "this interface cannot turn it on"}),
-        ({"vlan-challenged": False}, {}, {"vlan-challenged": "this interface cannot turn off vlan-challenged"}),
-        ({"nope": False}, {}, {"nope": "this interface has no such feature"}),
-    ],
-)
-def test_features_in_a_fixed_state_are_reported_unless_it_is_the_wanted_one(
-    wanted: dict[str, bool], resolved: dict[str, bool], unchangeable: dict[str, str]
-) -> None:
-    states = {
-        "tx-checksum-ip-generic": Feature(3, available=True, requested=True, active=True, never_changed=False),
-        "tx-checksum-sctp": Feature(4, available=False, requested=True, active=True, never_changed=False),
-        "rx-hashing": Feature(5, available=False, requested=False, active=True, never_changed=False),
-        "rx-lro": Feature(6, available=False, requested=False, active=False, never_changed=False),
-        "vlan-challenged": Feature(7, available=True, requested=True, active=True, never_changed=True),
-    }
-    assert resolve(wanted, states) == (resolved, unchangeable)
 
 
 @nodes.on_a_node

@@ -10,16 +10,10 @@ output of iproute2 and /proc.
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import fcntl
 import os
-import struct
 import time
 import typing as t
-from unittest import mock
 
-import pytest
 from ansible_collections.lanewise.dra.tests.driver.nodes import (
     Pod,
     on_a_node,
@@ -32,7 +26,7 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import (
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.errors import KernelError
-from lanewise_driver.interface import host_state, interfaces, take_back
+from lanewise_driver.interface import host_state, interfaces
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel import ethtool, routes
 from lanewise_driver.kernel.netlink import Netlink
@@ -362,125 +356,6 @@ def return_like_hardware(pod: Pod, name: str, returns: str) -> None:
     pod.end()
 
 
-class FlowTable:
-    """The flow rules of a device, as net/ethtool/ioctl.c and a driver with RSS contexts handle them. Replaces the
-    module fcntl: all other requests reach the kernel."""
-
-    flow_rss = 0x20000000
-    contexts = (1, 2)
-
-    def __init__(self, rules: dict[int, tuple[bytes, int]]) -> None:
-        self.rules = rules
-
-    def ioctl(self, descriptor: t.Any, request: int, argument: bytes) -> object:
-        (pointer,) = struct.unpack_from("=Q", argument, 16)
-        command = ctypes.c_uint32.from_address(pointer).value
-        if not 0x2E <= command <= 0x32:
-            return fcntl.ioctl(descriptor, request, argument)
-        (location,) = struct.unpack("=I", ctypes.string_at(pointer + 176, 4))
-        (context,) = struct.unpack("=I", ctypes.string_at(pointer + 184, 4))
-        if command == 0x2E:  # ETHTOOL_GRXCLSRLCNT
-            ctypes.memmove(pointer + 184, struct.pack("=I", len(self.rules)), 4)
-        elif command == 0x30:  # ETHTOOL_GRXCLSRLALL
-            if context < len(self.rules):
-                raise OSError(errno.EMSGSIZE, "rule_cnt is too small")
-            locations = struct.pack(f"={len(self.rules)}I", *self.rules)
-            ctypes.memmove(pointer + 184, struct.pack("=I", len(self.rules)) + locations, 4 + len(locations))
-        elif command == 0x32:  # ETHTOOL_SRXCLSRLINS
-            self._insert(location, ctypes.string_at(pointer + 16, 168), context)
-        elif location not in self.rules:
-            raise OSError(errno.ENOENT, "there is no such rule")
-        elif command == 0x31:  # ETHTOOL_SRXCLSRLDEL
-            del self.rules[location]
-        else:
-            rule, context = self.rules[location]
-            ctypes.memmove(pointer + 16, rule + struct.pack("=I", context), 172)
-        return argument
-
-    def _insert(self, location: int, rule: bytes, context: int) -> None:
-        spreads = struct.unpack_from("=I", rule)[0] & self.flow_rss
-        if spreads and context not in self.contexts:
-            raise OSError(errno.EINVAL, "there is no such RSS context")
-        self.rules[location] = (rule, context if spreads else 0)
-
-
-def flow_rule(location: int, flow_type: int, queue: int = 0) -> bytes:
-    """A struct ethtool_rx_flow_spec."""
-    return struct.pack("=I148xQI4x", flow_type, queue, location)
-
-
-@pytest.mark.parametrize("change", ["none", "delete", "context", "more"])
-def test_flow_rules_are_restored_with_their_rss_contexts(change: str) -> None:
-    @on_a_node
-    def test() -> None:
-        without_dad()
-        pair("one")
-        wait_for_ipv6()
-        spreading = flow_rule(7, 1 | FlowTable.flow_rss)
-        rules = {3: (flow_rule(3, 1, queue=4), 0), 7: (spreading, 2)}
-        table = FlowTable(dict(rules))
-        with mock.patch.object(ethtool, "fcntl", table), Pod() as pod:
-            host = interfaces.snapshot(ONE)
-            interfaces.attach(ONE, host, {}, pod.pin)
-            if change == "delete":
-                table.rules.clear()
-            elif change == "context":
-                table.rules[7] = (spreading, 1)
-            elif change == "more":
-                table.rules[8] = (flow_rule(8, 1 | FlowTable.flow_rss), 1)
-            assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
-            assert table.rules == rules
-            assert interfaces.snapshot(ONE) == host
-
-    test()
-
-
-@on_a_node
-def test_a_flow_rule_without_its_rss_context_does_not_keep_others_from_being_restored() -> None:
-    """A pod deleted an RSS context and all rules. The driver cannot create the context again."""
-    without_dad()
-    pair("one")
-    wait_for_ipv6()
-    spreading = flow_rule(3, 1 | FlowTable.flow_rss)
-    rules = {3: (spreading, 2), 7: (flow_rule(7, 1, queue=4), 0)}
-    table = FlowTable(dict(rules))
-    with mock.patch.object(ethtool, "fcntl", table), Pod() as pod:
-        host = interfaces.snapshot(ONE)
-        interfaces.attach(ONE, host, {}, pod.pin)
-        table.rules.clear()
-        table.contexts = (1,)
-        outcome = take_back.take_back(ONE, host, pod.pin, {})
-        assert table.rules == {7: rules[7]}
-        refused = "add rule 3, whose RSS context 2 may no longer exist: there is no such RSS context"
-        assert outcome.notes == [f"ethtool flowRules: {refused}"]
-        texts = [reason.text for reason in outcome.reasons]
-        assert texts == [
-            "one: ethtool: flowRuleContexts is None, was {'3': 2}",
-            f"one: ethtool: flowRules: 3 is None, was {spreading.hex()}",
-        ]
-
-
-@on_a_node
-def test_a_note_names_the_features_that_are_no_longer_active() -> None:
-    """Without scatter-gather the kernel turns TSO off, but keeps the request."""
-    without_dad()
-    pair("one")
-    wait_for_ipv6()
-    with ethtool.Ethtool() as tool:
-        tool.set_features("one", {"sg": False})
-        host = interfaces.snapshot(ONE)
-        assert "tx-tcp-segmentation" in host["ethtool"]["inactiveFeatures"]
-        with Pod() as pod:
-            interfaces.attach(ONE, host, {"ethtool": {"features": {"tso": False}}}, pod.pin)
-            assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()  # it was inactive before, too
-        assert interfaces.snapshot(ONE) == host
-        with Pod() as pod:
-            interfaces.attach(ONE, host, {}, pod.pin)
-            del host["ethtool"]["inactiveFeatures"]
-            (note,) = take_back.take_back(ONE, host, pod.pin, {}).notes
-        assert note.startswith("ethtool features: ") and "tx-tcp-segmentation is off" in note
-
-
 @on_a_node
 def test_an_address_that_is_preferred_for_a_limited_time_is_no_difference() -> None:
     """The address never expires, so it is restored and compared. Its preferred lifetime ends while a pod has the
@@ -498,23 +373,6 @@ def test_an_address_that_is_preferred_for_a_limited_time_is_no_difference() -> N
         time.sleep(1.2)
         assert interfaces.detach(ONE, host, pod.pin, {}) == []
     assert "deprecated" in run("ip addr show to fd00::5") and "preferred_lft 4" in run("ip addr show to fd00::6")
-
-
-@on_a_node
-def test_a_flow_rule_of_an_old_record_keeps_its_rss_context() -> None:
-    """Records of old releases do not contain the context."""
-    without_dad()
-    pair("one")
-    wait_for_ipv6()
-    rules = {7: (flow_rule(7, 1 | FlowTable.flow_rss), 2)}
-    table = FlowTable(dict(rules))
-    with mock.patch.object(ethtool, "fcntl", table), Pod() as pod:
-        host = interfaces.snapshot(ONE)
-        del host["ethtool"]["flowRuleContexts"]
-        interfaces.attach(ONE, host, {}, pod.pin)
-        table.rules[8] = (flow_rule(8, 1), 0)
-        assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
-        assert table.rules == rules
 
 
 def test_a_permanent_mac_that_follows_the_one_set_by_the_pf_is_no_difference() -> None:
