@@ -15,6 +15,7 @@ lanewise-driver withdraw    delete this node's ResourceSlices, when the driver i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import http.client
@@ -126,8 +127,11 @@ def _not_ready_reasons(settings: Settings) -> list[str]:
 def _records(paths: Paths) -> tuple[list[Record], list[str]]:
     """The readable records of claims, and an error for each unreadable one. Raises DriverError."""
     folder = paths.state_dir
-    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
-        raise DriverError(f"no permission to read {folder}: run this as root")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.listdir(folder)
+    except PermissionError as error:
+        raise DriverError(f"no permission to read {folder}: run this as root") from error
     records, unreadable = Store(folder).all()
     return records, [error.message for error in unreadable]
 
@@ -207,7 +211,12 @@ def _inventory(paths: Paths, settings: Settings, options: argparse.Namespace) ->
 
 def _doctor(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
     """Check everything that pods need to get their devices; exit status 1 if something is wrong."""
-    findings = [{"check": name, "wrong": wrong} for name, wrong in _checks(paths, settings, options.root)]
+    findings: list[dict[str, t.Any]] = []
+    try:
+        for name, problems in _checks(paths, settings, options.root):
+            findings.append({"check": name, "wrong": problems})
+    except (DriverError, OSError) as error:
+        findings.append({"check": "the other checks can be made", "wrong": [str(error)]})
     wrong = [entry for entry in findings if entry["wrong"]]
     if options.json:
         _print_json(findings)
@@ -258,6 +267,7 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     from .dra.config.interface_config import DRIVER
 
     yield "the command runs as root", [] if os.geteuid() == 0 else ["moving interfaces needs root: use sudo"]
+    records, broken = _records(paths)  # raises an error without root, before the checks that would misreport that
     folder = paths.registry_dir
     problems = [] if folder.is_dir() else [f"{folder} does not exist: check that kubelet runs on this machine"]
     yield f"kubelet looks for drivers in {folder}", problems
@@ -279,7 +289,6 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
         f"the node has {len(publication.devices)} devices to publish",
         [] if publication.devices else ["see 'lanewise-driver inventory' for what is withheld and why"],
     )
-    records, broken = _records(paths)
     yield "the records of claims can be read", broken
     yield "containers have started with their prepared devices", _not_started(paths, records)
     lost = [

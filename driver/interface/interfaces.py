@@ -107,7 +107,7 @@ def health_problem(identity: Identity, host: HostState, config: ObjectView, netn
     else:
         location = locate(identity, netns, host)
     if location.side == "missing":
-        return "its interface is gone"
+        return "its interface is no longer in the pod's network namespace"
     if location.side == "host":
         return "its interface is on the node, not in the pod"
     if not location.up:

@@ -495,7 +495,7 @@ def test_a_link_that_goes_down_in_a_pod_is_reported(node: ClaimsNode, sandbox: S
     claims_node.ip("link", "set", "net1", "up", netns=sandbox.pid)
     wait_until("", "Attached")
     claims_node.ip("link", "set", "net1", "netns", str(other.pid), netns=sandbox.pid)
-    wait_until("its interface is gone", "Unhealthy")
+    wait_until("its interface is no longer in the pod's network namespace", "Unhealthy")
     claims_node.ip("link", "set", "net1", "netns", str(sandbox.pid), netns=other.pid)
     claims_node.ip("link", "set", "net1", "up", netns=sandbox.pid)
     wait_until("", "Attached")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,24 @@ def test_the_error_about_a_kubeconfig_names_what_is_missing(tmp_path: Path, cont
     with pytest.raises(AccessError) as caught:
         from_kubeconfig(path)
     assert caught.value.message == f"{path} is not a valid kubeconfig: it has no {missing}"
+
+
+def test_commands_of_other_users_than_root_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "plugin").mkdir(mode=0o700)
+    (tmp_path / "plugin" / "state").mkdir()
+    folders = [
+        "--settings=/nonexistent",
+        f"--plugin-dir={tmp_path}/plugin",
+        f"--run-dir={tmp_path}",
+        "--root=/nonexistent",
+    ]
+    refused = f"no permission to read {tmp_path}/plugin/state: run this as root\n"
+    os.seteuid(65534)
+    try:
+        assert [cli.main([*folders, command]) for command in ("status", "doctor")] == [1, 1]
+    finally:
+        os.seteuid(0)
+    printed = capsys.readouterr()
+    assert printed.err == f"lanewise-driver: {refused}"
+    assert printed.out.startswith("wrong  the command runs as root\n         moving interfaces needs root: use sudo\n")
+    assert printed.out.endswith(f"wrong  the other checks can be made\n         {refused}")

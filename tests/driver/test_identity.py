@@ -143,7 +143,8 @@ def test_a_health_problem_names_its_cause() -> None:
     pod.run("ip link set net1 down; ip link set net1 name other")
     assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "other was set down in the pod"
     pod.run("ip link del other")
-    assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == "its interface is gone"
+    missing = "its interface is no longer in the pod's network namespace"
+    assert interfaces.health_problem(ONE, host, {"name": "net1"}, pod.pin) == missing
     nodes.pair("two")
     two = Identity(None, None, "two")
     assert interfaces.health_problem(two, host, {}, pod.pin).startswith("its interface is on the node")
@@ -155,6 +156,6 @@ def test_a_health_problem_names_its_cause() -> None:
     until(lambda: interfaces.health_problem(two, host, child, pod.pin))  # the kernel reports it a moment later
     assert interfaces.health_problem(two, host, child, pod.pin) == "the link of mac0 is down"
     pod.run("ip link del mac0")
-    assert interfaces.health_problem(two, host, child, pod.pin) == "its interface is gone"
+    assert interfaces.health_problem(two, host, child, pod.pin) == missing
     pod.end()
     assert "namespace is gone" in interfaces.health_problem(two, host, child, pod.pin)
