@@ -64,8 +64,8 @@ def send_repeatedly(send: t.Callable[[float], object], deadline: float, pauses: 
 
 
 def is_usable(address: bytes) -> bool:
-    """Whether a server may assign this address to an interface: it is not multicast, loopback,
-    broadcast or all zeros."""
+    """Whether a server may assign this address to an interface: it is not multicast, loopback, broadcast
+    or all zeros."""
     ip = ipaddress.ip_address(address)
     return not (ip.is_unspecified or ip.is_loopback or ip.is_multicast or address == b"\xff" * 4)
 
