@@ -157,9 +157,11 @@ class ActionModule(SiteCompiler, ControllerAction):
             return None, f"{where} has no {_CONFIG_KEY}, so nothing could be compared"
         try:
             running = yaml.load(text, Loader=LOADER)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError for a date that does not exist
             return None, f"{_CONFIG_KEY} is not YAML: {str(error).splitlines()[0]}"
-        return (running if isinstance(running, dict) else {}), ""
+        if running is not None and not isinstance(running, dict):
+            return None, f"{_CONFIG_KEY} is not a mapping, so nothing could be compared"
+        return running or {}, ""
 
     def _write(self, compiled: Compiled, options: Variables, variables: Variables) -> Result:
         """Write the files. Raises AnsibleActionFail if Kueue could not start with the configuration in them, and

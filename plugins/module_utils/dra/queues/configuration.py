@@ -27,6 +27,8 @@ CAPACITY_GATE = "KueueDRAIntegrationConsumableCapacity"
 COUNTER_GATE = "KueueDRAIntegrationPartitionableDevices"
 _GATES = {"KueueDRAIntegration": True, COUNTER_GATE: True, CAPACITY_GATE: False}  # their defaults in 0.19
 _STRATEGIES = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
+#: The values of fairSharing.preemptionStrategies that Kueue accepts. None is a default.
+_ACCEPTED_STRATEGIES = (_STRATEGIES[:1], _STRATEGIES[1:], _STRATEGIES)
 
 
 def fragment(queues: Queues) -> Object:
@@ -69,18 +71,21 @@ def selector_error(resource: Resource, kueue_cel: Engine) -> str:
 
 
 def merged(base: ObjectView, part: ObjectView) -> Object:
-    """A complete Configuration: `base` merged with the fragment.
+    """A complete Configuration: `base`, which has no `conflicts`, merged with the fragment.
 
     Gates, fields of fairSharing and prefixes are added to those of `base`; a mapping replaces the one with the same
-    name. In v1beta1, fairSharing is also enabled. Prefixes are not added if `base` has the strategy IgnoreUndeclared,
-    which already leaves these resources out.
+    name. Preemption strategies of `base` are kept. In v1beta1, fairSharing is also enabled. Prefixes are not added if
+    `base` has the strategy IgnoreUndeclared, which already leaves these resources out.
     """
     configuration: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
-    for key in ("featureGates", "fairSharing"):
-        if key in part:
-            configuration[key] = {**(base.get(key) or {}), **part[key]}
-    if "fairSharing" in part and _version(base) == _V1BETA1:
-        configuration["fairSharing"]["enable"] = True
+    if "featureGates" in part:
+        configuration["featureGates"] = {**(base.get("featureGates") or {}), **part["featureGates"]}
+    if "fairSharing" in part:
+        configuration["fairSharing"] = {**(base.get("fairSharing") or {})}
+        if not configuration["fairSharing"].get("preemptionStrategies"):
+            configuration["fairSharing"].update(part["fairSharing"])
+        if _version(base) == _V1BETA1:
+            configuration["fairSharing"]["enable"] = True
     if "resources" in part:
         resources = dict(base.get("resources") or {})
         required = part["resources"]
@@ -97,24 +102,11 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
 
 def differences(part: ObjectView, running: ObjectView) -> list[str]:
     """The fields of the fragment that are missing from a running Configuration or differ there, one line each."""
-    lines = []
-    resources = _as_dict(running.get("resources"))
-    mappings = {str(mapping.get("name")): mapping for mapping in _as_dicts(resources.get("deviceClassMappings"))}
-    required = (part.get("resources") or {}).get("deviceClassMappings") or ()
-    for mapping in required:
-        name, path = mapping["name"], f"resources.deviceClassMappings[{mapping['name']}]"
-        current = mappings.get(name)
-        if current is None:
-            lines.append(f"{path} is missing")
-            continue
-        if sorted(map(str, current.get("deviceClassNames") or ())) != sorted(mapping["deviceClassNames"]):
-            lines.append(
-                f"{path}.deviceClassNames is {current.get('deviceClassNames')}, not {mapping['deviceClassNames']}"
-            )
-        if (current.get("sources") or []) != (mapping.get("sources") or []):
-            lines.append(f"{path}.sources differs")
-    lines += conflicts(part, running)
-    prefixes = resources.get("excludeResourcePrefixes") or []
+    malformed = _malformed_fields(running)
+    if malformed:
+        return malformed
+    lines = [*_mapping_differences(part, running), *conflicts(part, running)]
+    prefixes = _as_dict(running.get("resources")).get("excludeResourcePrefixes") or []
     for prefix in (part.get("resources") or {}).get("excludeResourcePrefixes") or ():
         if prefix not in prefixes and not _ignores_undeclared(running):
             lines.append(f"resources.excludeResourcePrefixes lacks {prefix}: pods that request it are not admitted")
@@ -133,32 +125,82 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
     return lines
 
 
+def _mapping_differences(part: ObjectView, running: ObjectView) -> t.Iterator[str]:
+    """The device class mappings of the fragment that are missing from a running Configuration or differ there."""
+    resources = _as_dict(running.get("resources"))
+    mappings = {str(mapping.get("name")): mapping for mapping in _as_dicts(resources.get("deviceClassMappings"))}
+    for mapping in (part.get("resources") or {}).get("deviceClassMappings") or ():
+        path = f"resources.deviceClassMappings[{mapping['name']}]"
+        current = mappings.get(mapping["name"])
+        if current is None:
+            yield f"{path} is missing"
+            continue
+        if sorted(current.get("deviceClassNames") or ()) != sorted(mapping["deviceClassNames"]):
+            yield f"{path}.deviceClassNames is {current.get('deviceClassNames')}, not {mapping['deviceClassNames']}"
+        if (current.get("sources") or []) != (mapping.get("sources") or []):
+            yield f"{path}.sources differs"
+
+
 def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
     """Why Kueue would not start with a running Configuration that the fragment is merged into, one line each.
 
     Source: pkg/config/validation.go of Kueue 0.19.2.
     """
+    malformed = _malformed_fields(running)
+    if malformed:
+        return malformed
     required = (part.get("resources") or {}).get("deviceClassMappings") or ()
     others = _other_mappings(running, required)
-    found = _version_conflicts(required, running)
+    lines = _version_conflicts(required, running)
     for mapping in others:
         common = sorted({name for other in required for name in _shared_classes(mapping, other)})
         if common:
             name = mapping.get("name")
-            found.append(
+            lines.append(
                 f"resources.deviceClassMappings[{name}] also has class {common[0]}: Kueue does not start with both"
             )
     if len(others) + len(required) > MAX_MAPPINGS:
-        found.append(
+        lines.append(
             f"resources.deviceClassMappings has {len(others)} other mappings, and the queues need {len(required)}: "
             f"Kueue accepts at most {MAX_MAPPINGS}"
         )
     if _ignores_undeclared(running) and _as_dict(running.get("resources")).get("excludeResourcePrefixes"):
-        found.append(
+        lines.append(
             "resources.excludeResourcePrefixes is set together with quotaCheckStrategy IgnoreUndeclared: "
             "Kueue does not start with both"
         )
-    return found
+    strategies = _as_dict(running.get("fairSharing")).get("preemptionStrategies")
+    if "fairSharing" in part and strategies and list(strategies) not in _ACCEPTED_STRATEGIES:
+        lines.append(
+            f"fairSharing.preemptionStrategies is {', '.join(strategies)}: Kueue accepts {_STRATEGIES[0]}, "
+            f"{_STRATEGIES[1]}, or both in this order"
+        )
+    return lines
+
+
+def _malformed_fields(running: ObjectView) -> list[str]:
+    """The fields of a Configuration that this module reads and that have another type, one line each."""
+    lines = [
+        f"{name} is not a mapping"
+        for name in ("resources", "featureGates", "fairSharing")
+        if not isinstance(running.get(name), (dict, type(None)))
+    ]
+    resources = _as_dict(running.get("resources"))
+    mappings = resources.get("deviceClassMappings")
+    if mappings is not None and _as_dicts(mappings) != mappings:
+        lines.append("resources.deviceClassMappings is not a list of mappings")
+    texts = {
+        f"resources.deviceClassMappings[{mapping.get('name')}].deviceClassNames": mapping.get("deviceClassNames")
+        for mapping in _as_dicts(mappings)
+    }
+    texts["resources.excludeResourcePrefixes"] = resources.get("excludeResourcePrefixes")
+    texts["fairSharing.preemptionStrategies"] = _as_dict(running.get("fairSharing")).get("preemptionStrategies")
+    lines += [f"{path} is not a list of strings" for path, value in texts.items() if not _is_text_list(value)]
+    return [f"{line}: Kueue does not start with it" for line in lines]
+
+
+def _is_text_list(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(entry, str) for entry in value))
 
 
 def _version_conflicts(required: t.Sequence[ObjectView], running: ObjectView) -> list[str]:

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compiling quotas of teams: errors and their paths, guarantees compared with the fleet, loans, variants of templates
-and the configuration of Kueue."""
+"""Compiling quotas of teams: errors and their paths, guarantees compared with the fleet, loans and variants of
+templates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler i
     Compiled,
     CompileInput,
     compile_queues,
-)
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import (
-    conflicts,
-    differences,
-    merged,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import PublishedNode
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
@@ -346,122 +341,6 @@ def test_a_class_with_a_selector_that_kueue_cannot_evaluate_is_refused() -> None
     claims["dra_claims_templates"] = []
     problems = _problems(_bandwidth(), objects=compile_site(claims).objects)
     assert problems["queues_resources[0].classes[0]"].startswith("unread-selector: Kueue cannot evaluate the selector")
-
-
-def test_differences_from_the_running_configuration_are_reported() -> None:
-    required = _compile(QUEUES).configuration
-    assert differences(required, merged({}, required)) == []
-    assert differences(required, {}) == [
-        "resources.deviceClassMappings[lanewise.dev/gpus] is missing",
-        "resources.deviceClassMappings[lanewise.dev/nics] is missing",
-        *(
-            f"resources.excludeResourcePrefixes lacks {name}: pods that request it are not admitted"
-            for name in ("cpu", "memory", "ephemeral-storage")
-        ),
-        "fairSharing is missing: the weights of teams have no effect",
-    ]
-    other = {"name": "example.com/gpus", "deviceClassNames": ["gpu"]}
-    running = merged(
-        {"resources": {"deviceClassMappings": [other]}, "featureGates": {"KueueDRAIntegration": False}}, {}
-    )
-    found = differences(
-        required, merged(running, {"resources": {"deviceClassMappings": required["resources"]["deviceClassMappings"]}})
-    )
-    assert "resources.deviceClassMappings[example.com/gpus] also has class gpu: Kueue does not start with both" in found
-    assert any(line.startswith("featureGates.KueueDRAIntegration is not true") for line in found)
-    for invalid in ({"resources": []}, {"resources": {"deviceClassMappings": [1, None]}}, {"featureGates": "x"}):
-        assert differences(required, invalid)
-
-
-def _mapping(name: str, counter: str = "", *classes: str) -> Object:
-    mapping: Object = {"name": name, "deviceClassNames": list(classes or ("gpu-partition",))}
-    if counter:
-        selector = {"cel": {"expression": "true"}}
-        mapping["sources"] = [{"counter": {"name": counter, "driver": "gpu.nvidia.com", "deviceSelector": selector}}]
-    return mapping
-
-
-def _mapped(*mappings: Object, **fields: t.Any) -> Object:
-    """A Configuration with device class mappings and other fields of `resources`."""
-    return {"resources": {"deviceClassMappings": list(mappings), **fields}}
-
-
-def test_mappings_with_different_counters_can_share_a_class() -> None:
-    ours = _mapped(_mapping("lanewise.dev/memory", "memory"), _mapping("lanewise.dev/gpus", "", "gpu"))
-    assert conflicts(ours, _mapped(_mapping("example.com/engines", "copy-engines"))) == []
-    for counter in ("memory", ""):
-        assert conflicts(ours, _mapped(_mapping("example.com/gpus", counter))) == [
-            "resources.deviceClassMappings[example.com/gpus] also has class gpu-partition: "
-            "Kueue does not start with both"
-        ]
-    assert conflicts(ours, _mapped(_mapping("example.com/gpus", "copy-engines", "gpu-partition", "gpu")))
-    assert conflicts(_mapped(_mapping("lanewise.dev/memory")), _mapped(_mapping("example.com/gpus", "memory")))
-    assert conflicts(ours, _mapped(_mapping("lanewise.dev/memory"))) == []  # replaced by ours
-
-
-def test_more_mappings_than_kueue_accepts_are_a_conflict() -> None:
-    ours = _mapped(_mapping("lanewise.dev/gpus", "", "gpu"), _mapping("lanewise.dev/nics", "", "rdma"))
-    others = [_mapping(f"example.com/{number}", "", f"class-{number}") for number in range(15)]
-    replaced = _mapping("lanewise.dev/nics", "", "old")
-    assert conflicts(ours, _mapped(*others[:14], replaced)) == []
-    assert conflicts(ours, _mapped(*others, replaced)) == [
-        "resources.deviceClassMappings has 15 other mappings, and the queues need 2: Kueue accepts at most 16"
-    ]
-
-
-def test_the_version_of_the_running_configuration_is_respected() -> None:
-    old: Object = {"apiVersion": "config.kueue.x-k8s.io/v1beta1"}
-    required = _compile(QUEUES).configuration
-    assert conflicts(required, old) == []
-    (line,) = conflicts(_mapped(_mapping("lanewise.dev/memory", "memory")), old)
-    assert line.startswith("apiVersion config.kueue.x-k8s.io/v1beta1 has no sources of device class mappings")
-    (line,) = conflicts(required, {"apiVersion": "config.kueue.x-k8s.io/v1alpha1"})
-    assert line.startswith("apiVersion config.kueue.x-k8s.io/v1alpha1 is unknown to Kueue 0.19")
-    whole = merged({**old, "fairSharing": {"enable": False}}, required)
-    assert whole["fairSharing"]["enable"] is True and differences(required, whole) == []
-
-
-@pytest.mark.parametrize("disabled", [{"enable": False}, {"preemptionStrategies": ["LessThanInitialShare"]}])
-def test_disabled_fair_sharing_is_a_difference(disabled: Object) -> None:
-    required = _compile(QUEUES).configuration
-    running = merged({"apiVersion": "config.kueue.x-k8s.io/v1beta1"}, required)
-    assert differences(required, {**running, "fairSharing": disabled}) == [
-        "fairSharing.enable is not true: the weights of teams have no effect"
-    ]
-
-
-def test_a_field_of_v1beta1_in_a_configuration_of_v1beta2_is_a_conflict() -> None:
-    required = _compile(QUEUES).configuration
-    assert conflicts(required, {"fairSharing": {"enable": False}}) == [
-        "fairSharing.enable does not exist in config.kueue.x-k8s.io/v1beta2: remove it"
-    ]
-
-
-def test_no_prefixes_are_added_if_undeclared_resources_are_ignored() -> None:
-    required = _compile(QUEUES).configuration
-    running: Object = {"resources": {"quotaCheckStrategy": "IgnoreUndeclared"}}
-    whole = merged(running, required)
-    assert "excludeResourcePrefixes" not in whole["resources"] and whole["resources"]["deviceClassMappings"]
-    assert differences(required, whole) == [] and conflicts(required, running) == []
-    running["resources"]["excludeResourcePrefixes"] = ["cpu"]
-    (line,) = conflicts(required, running)
-    assert line.startswith("resources.excludeResourcePrefixes is set together with quotaCheckStrategy")
-    running["featureGates"] = {"QuotaCheckStrategy": False}  # Kueue does not use the strategy
-    assert conflicts(required, running) == []
-    assert merged(running, required)["resources"]["excludeResourcePrefixes"] == ["cpu", "memory", "ephemeral-storage"]
-
-
-def test_other_parts_of_the_base_configuration_are_kept() -> None:
-    required = _compile(QUEUES).configuration
-    base = {
-        "webhook": {"port": 9443},
-        "featureGates": {"Other": True},
-        "resources": {"deviceClassMappings": [{"name": "old", "deviceClassNames": ["old"]}], "transformations": [1]},
-    }
-    whole = merged(base, required)
-    assert whole["webhook"] == {"port": 9443} and whole["featureGates"] == {"Other": True, "KueueDRAIntegration": True}
-    assert [mapping["name"] for mapping in whole["resources"]["deviceClassMappings"]][0] == "old"
-    assert whole["resources"]["transformations"] == [1] and merged(whole, required) == whole
 
 
 def test_cpu_and_memory_can_be_counted() -> None:
