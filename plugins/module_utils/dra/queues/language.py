@@ -88,6 +88,9 @@ class _Parser:
         names = [team.name for team in teams]
         loans = self._read("loans", lambda item, path: self._loan(item, path, names))
         choices = self._read("templates", self._choice)
+        self._unique(
+            [(choice.path, f"{choice.namespace}/{choice.template}") for choice in choices], "template", "template"
+        )
         pool: Amounts = self._amounts(values["pool"], PREFIX + "pool", "") if values.get("pool") is not None else {}
         cohort = reader.name(values.get("cohort") or site, PREFIX + "cohort", limits.dns_subdomain) or site
         flavor = reader.name(values.get("flavor") or f"{site}-devices", PREFIX + "flavor", limits.dns_subdomain)
@@ -107,13 +110,16 @@ class _Parser:
         entries = [read(item, path) for item, path in self._list(variable)]
         return [entry for entry in entries if entry is not None]
 
-    def _unique(self, named: list[tuple[str, str]], kind: str) -> None:
-        """Report names that several entries of a kind have. `named` has the path and the name of each entry."""
+    def _unique(self, named: list[tuple[str, str]], kind: str, key: str = "name") -> None:
+        """Report names that several entries of a kind have.
+
+        `named` has the path and the name of each entry, and `key` is the entry's key of the name.
+        """
         first: dict[str, str] = {}
         for path, name in named:
             if name and name in first:
                 message = f"{kind} {name!r} is already defined by {first[name]}"
-                self.reader.problem(child(path, "name"), message, "duplicate-name")
+                self.reader.problem(child(path, key), message, "duplicate-name")
             first.setdefault(name, path)
 
     # resources
@@ -220,7 +226,7 @@ class _Parser:
             if self._full_name(name) in self.known:
                 self.reader.problem(item_path, f"{name!r} is already the name of a resource", "duplicate-name")
                 continue
-            self.bundles[name] = self._amounts(parts, item_path, None)
+            self.bundles[name] = self._amounts(parts, item_path, None, bundles=False)
 
     def _uncounted(self, resources: list[Resource]) -> list[str]:
         value = self.values.get("uncounted")
@@ -228,29 +234,30 @@ class _Parser:
         if value is None:
             return [name for name in POD_RESOURCES if name not in counted and name != "pods"]
         path = PREFIX + "uncounted"
-        found = []
+        prefixes = []
         for number, name in enumerate(self.reader.strings(value, path)):
             matching = next((full_name for full_name in sorted(counted) if full_name.startswith(name)), None)
             if matching:
                 message = f"{name!r} also leaves out {matching}, which is in {PREFIX}resources"
                 self.reader.problem(child(path, number), message, "contradiction")
             else:
-                found.append(name)
-        return found
+                prefixes.append(name)
+        return prefixes
 
     # amounts
 
     def _amounts(self, value: object, path: str, owner: str | None, bundles: bool = True) -> Amounts:
-        """The amounts by resource; bundles are expanded.
+        """The amounts by resource. With `bundles`, those of bundles are expanded.
 
-        `owner` is the team or loan that the amounts belong to, empty for the pool, and None for limits.
+        `owner` is the team or loan that the amounts belong to, empty for the pool, and None for limits and bundles.
         """
         amounts: Amounts = {}
         for name, number in self.reader.any_mapping(value, path).items():
             item_path = child(path, name)
-            if bundles and name in self.bundles and owner is not None:
-                times = self.reader.integer(number, item_path, 0, _INT32)
-                parts = {part: each * times for part, each in self.bundles[name].items()} if times is not None else {}
+            if bundles and name in self.bundles:
+                count = self.reader.integer(number, item_path, 0, _INT32)
+                bundle = self.bundles[name]
+                parts = {part: amount * count for part, amount in bundle.items()} if count is not None else {}
             else:
                 resource = self.known.get(self._full_name(name))
                 if resource is None:

@@ -68,12 +68,12 @@ def variant(
     unknown = sorted(set(take) - {str(request["name"]) for request in requests if request.get("firstAvailable")})
     if unknown:
         raise TemplateError(f"{unknown[0]!r} is not one of its requests with alternatives")
-    _check_requests(requests)
     chosen = {
         str(request["name"]): _chosen_alternative(request, take)
         for request in requests
         if request.get("firstAvailable")
     }
+    _check_requests([_exact_request(request, chosen) for request in requests])
     if not chosen:
         return dict(template), []
     if NEAREST_ANNOTATION in (template["metadata"].get("annotations") or {}):
@@ -106,17 +106,15 @@ def variant(
 
 
 def _check_requests(requests: t.Sequence[ObjectView]) -> None:
-    """Raises TemplateError for requests that Kueue refuses whichever alternative is chosen."""
+    """Raises TemplateError for requests without alternatives that Kueue refuses."""
     for request in requests:
-        body = request.get("exactly") or {}
-        name = request["name"]
+        body, name = request["exactly"], request["name"]
         if body.get("adminAccess"):
             raise TemplateError(f"request {name} has admin access, which takes no device: run it outside of queues")
-        for alternative in [body, *(request.get("firstAvailable") or ())]:
-            if alternative.get("allocationMode") == "All":
-                raise TemplateError(
-                    f"request {name} is for all devices of a node, whose number Kueue does not know: give a count"
-                )
+        if body.get("allocationMode") == "All":
+            raise TemplateError(
+                f"request {name} is for all devices of a node, whose number Kueue does not know: give a count"
+            )
 
 
 def _chosen_alternative(request: ObjectView, take: t.Mapping[str, str]) -> str:
@@ -180,7 +178,7 @@ class ChargeCalculator:
     def charges(self, template: ObjectView, notes: list[str]) -> Amounts:
         """The amounts that one claim of a v1 template without alternatives is charged. Raises TemplateError."""
         amounts: Amounts = {}
-        for request in template["spec"]["spec"]["devices"].get("requests") or ():
+        for request in (template["spec"]["spec"].get("devices") or {}).get("requests") or ():
             body = request["exactly"]
             name = str(body["deviceClassName"])
             if name not in self.by_class:

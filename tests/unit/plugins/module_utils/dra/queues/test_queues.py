@@ -267,6 +267,46 @@ def test_templates_with_alternatives_get_variants_that_kueue_can_count() -> None
     assert "give a count" in _problems({**QUEUES, "queues_templates": [all_gpus]})["queues_templates[0].template"]
 
 
+def test_only_the_alternative_that_a_variant_requests_must_have_a_count() -> None:
+    """An alternative for all devices of a node is left out like any other."""
+    site = compile_site(
+        {**CLAIMS, "dra_claims_classes": [], "dra_claims_templates": [CLAIMS["dra_claims_templates"][1]]}
+    )
+    (template,) = (obj for obj in site.objects if obj["kind"] == "ResourceClaimTemplate")
+    requests = template["spec"]["spec"]["devices"]["requests"]
+    last = next(request["firstAvailable"][-1] for request in requests if "firstAvailable" in request)
+    last["allocationMode"] = "All"
+    objects = [obj for obj in SITE if obj["kind"] == "DeviceClass"] + [template]
+    (near,) = _compile(QUEUES, objects=objects).templates
+    assert near.use == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
+    choice = {"template": "near", "namespace": "red", "take": {"nic": "any"}}
+    problem = _problems({**QUEUES, "queues_templates": [choice]}, objects=objects)["queues_templates[0].template"]
+    assert "request nic is for all devices of a node" in problem
+
+
+def test_two_choices_for_a_template_are_refused() -> None:
+    choice = {"template": "near", "namespace": "red", "take": {"nic": "any"}}
+    assert _problems({**QUEUES, "queues_templates": [choice, {**choice, "take": {"nic": "numa-node"}}]}) == {
+        "queues_templates[1].template": "duplicate-name: template 'red/near' is already defined by queues_templates[0]"
+    }
+
+
+def test_a_template_without_devices_is_charged_nothing() -> None:
+    template = next(obj for obj in SITE if obj["metadata"]["name"] == "pair" and obj["metadata"]["namespace"] == "red")
+    empty = {**template, "spec": {"spec": {}}}
+    (usable,) = _compile(QUEUES, objects=[obj for obj in SITE if obj["kind"] == "DeviceClass"] + [empty]).templates
+    assert usable.use == "pair" and usable.charges == {}
+
+
+def test_a_bundle_cannot_contain_another_one() -> None:
+    bundles = {"pairs": {"gpus": 1, "nics": 1}, "boards": {"pairs": 8}}
+    with pytest.raises(Problems) as raised:
+        _compile({**QUEUES, "queues_bundles": bundles})
+    (problem,) = raised.value.problems
+    assert problem.path == "queues_bundles.boards.pairs"
+    assert problem.message == "there is no resource 'pairs'" and problem.fix == "known: gpus, nics"
+
+
 def test_a_variant_with_the_name_of_another_template_is_refused() -> None:
     objects = [*SITE, *(obj for obj in _compile(QUEUES).objects if obj["kind"] == "ResourceClaimTemplate")]
     problem = _problems(QUEUES, objects=objects)["queues_templates"]
