@@ -352,7 +352,7 @@ def _load(source: str, text: str, what: str, *, named: bool = True) -> list[Obje
     """
     try:
         documents = [item for item in yaml.load_all(text, Loader=LOADER) if item is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError for a date that does not exist
         raise AnsibleActionFail(f"The template {source} renders invalid YAML for {what}: {error}") from None
     for item in documents:
         missing = _missing_field(item, named)

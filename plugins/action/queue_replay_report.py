@@ -55,9 +55,9 @@ def _stored(path: pathlib.Path) -> list[Json]:
         return []
     try:
         results = FORMS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
-        if any(name not in result for result in results for name in _FIELDS):
+        if any(name not in dict(result) for result in results for name in _FIELDS):
             raise ValueError("a result lacks a field")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AnsibleActionFail(
             f"{path} was not written by lanewise.dra.queue_replay_report: {error}. Nothing was changed. "
             "Move the file away, or set another dest"

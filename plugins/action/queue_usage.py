@@ -44,16 +44,16 @@ class ActionModule(ReportAction):
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
         folders = self._templates(options["template_dir"], "queues", "topology")
         with self._reporting_faults():
-            texts, samples = _stored(dest / SAMPLES)
+            lines, samples = _stored(dest / SAMPLES)
             if options["objects"] is not None:
                 new = _sample(options["objects"], options["metrics"])
                 samples.append(new)
-                texts.append(json.dumps(FORMS.write(new.as_dict()), sort_keys=True))
+                lines.append(json.dumps(FORMS.write(new.as_dict()), sort_keys=True).encode())
             samples.sort(key=lambda sample: sample.time)
             totals = usage.totals(samples, options["gap"])
             page = usage_page(folders, options["title"], totals, samples, options["gap"])
-            lines = {SAMPLES: "".join(f"{line}\n" for line in texts).encode()}
-            result.update(self._write_report(dest, "usage", FORMS.write(totals.as_dict()), page, lines))
+            files = {SAMPLES: b"".join(line + b"\n" for line in lines)}
+            result.update(self._write_report(dest, "usage", FORMS.write(totals.as_dict()), page, files))
         loans = samples[-1].loans if samples else []
         result.update(usage=totals.as_dict(), lines=usage.lines(totals, loans))
         return result
@@ -71,17 +71,17 @@ def _sample(objects: Json, metrics: str) -> usage.Sample:
         raise AnsibleActionFail(f"objects are not those of lanewise.dra.dra_objects_info: {error!r}") from error
 
 
-def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:
+def _stored(path: pathlib.Path) -> tuple[list[bytes], list[usage.Sample]]:
     """The lines of a file of samples, and the samples. Raises AnsibleActionFail for a line that is not a sample."""
-    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = path.read_bytes().splitlines() if path.exists() else []
     samples = []
-    for number, line in enumerate(texts, 1):
+    for number, line in enumerate(lines, 1):
         try:
             samples.append(usage.sample_from_dict(FORMS.read(json.loads(line))))
         except NewerForm as error:
             raise AnsibleActionFail(f"{path}:{number}: {error}. Nothing was written") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AnsibleActionFail(
                 f"{path}:{number} is not a sample: {error}. Nothing was written. Move the file away, or remove the line"
             ) from None
-    return texts, samples
+    return lines, samples

@@ -87,7 +87,7 @@ class ManifestFolder:
 
     def _replace(self, path: str, text: str) -> None:
         target = self._dest / path
-        before = target.read_text(encoding="utf-8") if target.exists() else None
+        before = _content(target) if target.exists() else None
         if before == text:
             return
         self.written.append(path)
@@ -111,7 +111,7 @@ class ManifestFolder:
     def _remove(self, path: str) -> None:
         target = self._dest / path
         self.removed.append(path)
-        self._note(path, target.read_text(encoding="utf-8"), "")
+        self._note(path, _content(target), "")
         if self._dry:
             return
         target.unlink()
@@ -123,6 +123,11 @@ class ManifestFolder:
         if _has_secret(before) or _has_secret(after):
             before, after = _masked(before, after)
         self.diff.append({"before_header": header, "after_header": header, "before": before, "after": after})
+
+
+def _content(path: pathlib.Path) -> str:
+    """The text of a file; U+FFFD replaces what is not UTF-8, which somebody has added."""
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _has_secret(text: str) -> bool:

@@ -158,7 +158,7 @@ def _objects_of(path: str) -> list[Object]:
     try:
         with open(path, encoding="utf-8") as stream:
             documents = [item for item in yaml.load_all(stream, Loader=LOADER) if item is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError for a date that does not exist
         raise AnsibleActionFail(f"Cannot read the slices (dra_claims_slices): {error}") from None
     flat: list[Object] = []
     for item in documents:

@@ -156,6 +156,7 @@ def test_slices_in_a_file_replace_probed_nodes(folder: Folder) -> None:
     ("variables", "text", "message"),
     [
         (FROM_SLICES, None, "Cannot read the slices (dra_claims_slices): "),
+        (FROM_SLICES, "a: 2026-13-45", "Cannot read the slices (dra_claims_slices): "),
         (FROM_SLICES, "[]", "there is no ResourceSlice among the objects"),
         (FROM_SLICES, "[3]", "has something that is not a Kubernetes object: 3"),
         (FROM_SLICES, '[{"kind": "ResourceSlice"}]', "cannot be read from the slices of published.json"),
@@ -253,6 +254,7 @@ _WITH = "{{{{ {{'kind': 'DeviceClass', 'apiVersion': '{}', 'metadata': object.me
     [
         ("manifests/DeviceClass.yaml.j2", "a: 1\n{{ object | combin({}) }}", "DeviceClass.yaml.j2, line 2, failed: "),
         ("manifests/DeviceClass.yaml.j2", "kind: [", "renders invalid YAML for DeviceClass/gpu"),
+        ("manifests/DeviceClass.yaml.j2", "a: 2026-13-45", "renders invalid YAML for DeviceClass/gpu"),
         ("manifests/DeviceClass.yaml.j2", _WITH.format("v9", "{}"), "apiVersion: 'v9' has no DeviceClass"),
         (
             "manifests/DeviceClass.yaml.j2",

@@ -46,6 +46,18 @@ def test_other_files_are_never_changed(tmp_path):
     assert "changed" not in (tmp_path / "a.yaml").read_text()  # refused before the first file was written
 
 
+def test_files_that_are_not_utf_8_are_replaced_and_removed(tmp_path):
+    files = {"x.yaml": "x\n", "y.yaml": "y\n"}
+    write(tmp_path, files)
+    for name in files:
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes() + b"# \xe9\n")
+    folder, _stale = write(tmp_path, {"x.yaml": "x\n"})
+    assert (folder.written, folder.removed) == (["x.yaml"], ["y.yaml"])
+    assert folder.diff[0]["before"].endswith("# \ufffd\n")
+    assert (tmp_path / "x.yaml").read_text().endswith("\nx\n") and not (tmp_path / "y.yaml").exists()
+
+
 def test_without_prune_stale_files_are_reported(tmp_path):
     write(tmp_path, {"x.yaml": "x\n", "y.yaml": "y\n"})
     folder, stale = write(tmp_path, {"x.yaml": "x\n"}, prune=False)

@@ -6,6 +6,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import typing as t
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,9 +20,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import Job
 from ansible_collections.lanewise.dra.plugins.plugin_utils import kueue_metrics, queue_pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.plots import Curve, plot
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 from .chromium import CONTRAST, OVERFLOWING_BOXES, Browser
 
+ANSIBLE = str(Path(sys.executable).with_name("ansible"))
 ROLES = Path(queue_pages.__file__).parents[2] / "roles"
 FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("queues", "topology")]
 EVIL = "</title><script>window.pwned = 1</script>\u202e<img src=x onerror=pwned=2>"
@@ -103,6 +109,17 @@ def test_the_pages_say_how_many_curves_the_plots_do_not_show() -> None:
     samples = [Sample(start + timedelta(minutes=minute), {"gpus": shares}, {}, {}, []) for minute in (0, 10)]
     text = queue_pages.usage_page(FOLDERS, "t", totals(samples), samples, 900).decode()
     assert "The plot does not show 1 more team, the table does." in text
+
+
+@pytest.mark.parametrize("content", [b"\xff\n", b"[" * 100_000 + b"\n", b"{}\n"])
+def test_a_line_that_is_not_a_sample_is_reported(tmp_path: Path, content: bytes) -> None:
+    samples = tmp_path / "usage-samples.jsonl"
+    samples.write_bytes(content)
+    command = [ANSIBLE, "localhost", "-m", "lanewise.dra.queue_usage", "-a", json.dumps({"dest": str(tmp_path)})]
+    variables = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(tmp_path / "home")}
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    assert f"{samples}:1 is not a sample: " in answer.stdout + answer.stderr
+    assert samples.read_bytes() == content and not (tmp_path / "usage.json").exists()
 
 
 def test_hostile_names_are_escaped() -> None:

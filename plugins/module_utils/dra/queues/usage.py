@@ -72,17 +72,23 @@ class Sample:
 
 
 def sample_from_dict(value: ObjectView) -> Sample:
-    """A sample that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+    """A sample that `as_dict` wrote. Raises KeyError, TypeError, ValueError or AttributeError for anything else."""
     shares = {
-        str(name): {
-            str(team): Share(float(share["quota"]), float(share["charged"]), share["lends"])
-            for team, share in by_team.items()
-        }
+        str(name): {str(team): _share_from_dict(share) for team, share in by_team.items()}
         for name, by_team in value["shares"].items()
     }
     pool = {str(name): float(amount) for name, amount in value["pool"].items()}
-    allocated = {str(team): dict(by_driver) for team, by_driver in value["allocated"].items()}
-    return Sample(parse_time(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
+    allocated = {
+        str(team): {str(driver): int(count) for driver, count in by_driver.items()}
+        for team, by_driver in value["allocated"].items()
+    }
+    loans = [str(loan) for loan in value["loans"]]
+    return Sample(parse_time(value["time"]), shares, pool, allocated, loans, str(value["source"]))
+
+
+def _share_from_dict(share: ObjectView) -> Share:
+    lends = share["lends"]
+    return Share(float(share["quota"]), float(share["charged"]), None if lends is None else float(lends))
 
 
 def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | None = None) -> Sample:

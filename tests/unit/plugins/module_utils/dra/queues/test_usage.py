@@ -69,6 +69,22 @@ def test_a_sample_is_taken_from_objects_or_metrics() -> None:
     assert measured.source == "metrics"
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"shares": []},
+        {"shares": {"x/gpus": {"red": {"quota": 1, "charged": 0, "lends": "all"}}}},
+        {"allocated": {"red": {"gpu.nvidia.com": "many"}}},
+        {"allocated": {"red": None}},
+        {"loans": None},
+        {"pool": {"x/gpus": None}},
+    ],
+)
+def test_a_damaged_sample_is_an_error(damage: Object) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+        usage.sample_from_dict({**sample(0).as_dict(), **damage})
+
+
 def sample(minutes: float, **charged: float) -> Sample:
     """A sample in which red and blue have four GPUs each, green has two and lends at most one, and the pool has one.
     `charged` has the GPUs that each team uses."""
