@@ -43,24 +43,32 @@ class Changes:
 def changes_to_make(desired: Hold, existing: t.Iterable[ObjectView], api_version: str) -> Changes:
     """The changes that make the `desired` hold. `existing` are the rules of all holds.
 
-    Raises Refused if the hold belongs to another owner or has another purpose, or if another hold has a device.
+    Raises Refused if the hold belongs to another owner or has another purpose, if another hold has a device, or if a
+    rule has the name of a rule of the hold but another taint.
     """
     by_name = {str(device_rule["metadata"]["name"]): device_rule for device_rule in existing}
     for old in holds(device_rule for device_rule in by_name.values() if _hold_name(device_rule) == desired.name):
         check_owner(old, desired.owner)
         if old.purpose != desired.purpose:
             raise Refused(f"{old.title()} has the purpose {old.purpose}: choose another name, or release it first")
-    create, replaced, kept = [], [], set()
+    create, replaced, rule_names = [], [], set()
     conflicts = []
     for device in dict.fromkeys(desired.devices):
         new = rule(desired, device, api_version)
-        old_rule = by_name.get(new["metadata"]["name"])
+        name = new["metadata"]["name"]
+        old_rule = by_name.get(name)
         if old_rule is None:
             create.append(new)
+        elif _hold_name(old_rule) is None:
+            key = printable(((old_rule.get("spec") or {}).get("taint") or {}).get("key"))
+            raise Refused(
+                f"DeviceTaintRule {name} of {'/'.join(device)} has the taint {key}, so it holds nothing: delete it, "
+                "and run this again"
+            )
         elif _hold_name(old_rule) != desired.name:
             conflicts.append(f"{'/'.join(device)} belongs to {holds([old_rule])[0].title()}")
         else:
-            kept.add(new["metadata"]["name"])
+            rule_names.add(name)
             if _differs(old_rule, new):
                 new["metadata"]["resourceVersion"] = old_rule["metadata"].get("resourceVersion")
                 replaced.append(new)
@@ -69,7 +77,7 @@ def changes_to_make(desired: Hold, existing: t.Iterable[ObjectView], api_version
     delete = [
         device_rule
         for name, device_rule in by_name.items()
-        if _hold_name(device_rule) == desired.name and name not in kept
+        if _hold_name(device_rule) == desired.name and name not in rule_names
     ]
     return Changes(tuple(create), tuple(replaced), tuple(delete))
 

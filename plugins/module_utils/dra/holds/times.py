@@ -27,17 +27,17 @@ def parse_user_time(value: object) -> datetime:
         return datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
     for form in _TIMES:
         try:
-            found = datetime.strptime(str(value), form)
+            time = datetime.strptime(str(value), form)
         except ValueError:
             continue
-        return _utc(found)
+        return _utc(time)
     return _utc(datetime.strptime(str(value), _DATE))
 
 
-def _utc(found: datetime) -> datetime:
+def _utc(time: datetime) -> datetime:
     """A time in UTC. A time without a time zone is taken as UTC. Raises ValueError."""
     try:
-        return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found.astimezone(timezone.utc)
+        return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
     except OverflowError as error:
         raise ValueError(str(error)) from error
 

@@ -128,6 +128,18 @@ def test_a_device_cannot_have_two_holds() -> None:
     assert forms.rule_name(GPU_0) != forms.rule_name(GPU_1)
 
 
+def test_a_rule_with_the_name_of_a_hold_but_another_taint_is_refused() -> None:
+    (edited, _other) = _rules()
+    edited["spec"]["taint"]["key"] = "example.com/broken"
+    with pytest.raises(changes.Refused) as caught:
+        changes.changes_to_make(HOLD, [edited], V1)
+    name = edited["metadata"]["name"]
+    assert str(caught.value).startswith(
+        f"DeviceTaintRule {name} of {'/'.join(GPU_0)} has the taint example.com/broken, so it holds nothing: delete it"
+    )
+    assert not changes.changes_to_release(HOLD.name, "", [edited])
+
+
 def test_the_hold_of_another_owner_or_purpose_is_refused() -> None:
     with pytest.raises(changes.Refused, match=r"hold demo of team a.*does not belong to team b"):
         changes.changes_to_make(replace(HOLD, owner="team b"), _rules(), V1)
