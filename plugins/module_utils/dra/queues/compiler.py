@@ -10,6 +10,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 from datetime import datetime
+from fractions import Fraction
 
 from ..cel.engine import Engine
 from ..claims.inventory import OWN_LABELS
@@ -141,7 +142,7 @@ class _Compiler:
         guaranteed = dict(self.queues.pool)
         for team in self.queues.teams:
             for name, amount in team.guaranteed.items():
-                guaranteed[name] = guaranteed.get(name, amount - amount) + amount
+                guaranteed[name] = guaranteed.get(name, Fraction()) + amount
         if any(supply.unclear for supply in supplies.values()):
             return  # there may be more devices
         for resource, message in overcommitted(self.queues.resources, supplies, guaranteed):

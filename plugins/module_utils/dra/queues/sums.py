@@ -54,29 +54,29 @@ def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
     for loan in loans:
         for name in loan.devices:
             _check_loan(loan, name, teams, lent_amounts, borrowed_amounts, queues, reader)
-    found: Quotas = {}
+    team_quotas: Quotas = {}
     for team in queues.teams:
         for resource in queues.resources:
             key = (team.name, resource.name)
             lent, borrowed = lent_amounts.get(key, _ZERO), borrowed_amounts.get(key, _ZERO)
             nominal = team.guaranteed.get(resource.name, _ZERO) - lent + borrowed
             lend, borrow = team.lend.get(resource.name), team.borrow.get(resource.name)
-            found[key] = Quota(
+            team_quotas[key] = Quota(
                 max(nominal, _ZERO),
                 None if borrow is None else max(borrow - borrowed, _ZERO),
                 None if lend is None else max(lend - lent, _ZERO),
             )
-    return found
+    return team_quotas
 
 
 def _loaned_amounts(loans: t.Sequence[Loan], side: str) -> dict[tuple[str, str], Fraction]:
     """The sums of loans by team and resource; `side` is `lender` or `borrower`."""
-    found: dict[tuple[str, str], Fraction] = {}
+    sums: dict[tuple[str, str], Fraction] = {}
     for loan in loans:
         for name, amount in loan.devices.items():
             key = (getattr(loan, side), name)
-            found[key] = found.get(key, _ZERO) + amount
-    return found
+            sums[key] = sums.get(key, _ZERO) + amount
+    return sums
 
 
 def _check_loan(

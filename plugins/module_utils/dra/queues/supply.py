@@ -102,12 +102,12 @@ class Fleet:
 
     def unclear_for(self, texts: t.Sequence[str]) -> dict[str, str]:
         """The nodes on which a driver may have further devices that the selectors match, and the reason."""
-        found = {}
+        reason_by_node = {}
         for node, reasons in self.unclear.items():
             for driver, reason in reasons.items():
                 if not driver or self._may_match(texts, driver):
-                    found[node] = reason
-        return found
+                    reason_by_node[node] = reason
+        return reason_by_node
 
     def _may_match(self, texts: t.Sequence[str], driver: str) -> bool:
         """Whether some device of a driver can match, if nothing else is known about it."""
@@ -131,17 +131,17 @@ class SupplyCounter:
 
     def supplies(self, resources: t.Sequence[Resource]) -> dict[str, Supply]:
         """The supply of each resource with classes. Reports classes whose devices Kueue would count wrongly."""
-        found = {}
+        supplies = {}
         for resource in resources:
             if resource.broken or not resource.classes:
                 continue
-            found[resource.name] = supply = self._supply(resource)
+            supplies[resource.name] = supply = self._supply(resource)
             self._check_sharing(resource, supply)
             self._check_drivers(resource, supply)
             if resource.capacity:
                 self._check_request_policies(resource, supply)
-        self._check_counted_twice(resources, found)
-        return found
+        self._check_counted_twice(resources, supplies)
+        return supplies
 
     def _supply(self, resource: Resource) -> Supply:
         supply = Supply()
@@ -289,12 +289,12 @@ def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) ->
 
 @dataclass
 class _Demand:
-    """The minimum number of devices that a resource's guarantees need. `each` is the minimum that one device uses of
-    each counter."""
+    """The minimum number of devices that a resource's guarantees need. `per_device` is the minimum that one device uses
+    of each counter."""
 
     resource: Resource
     devices: int
-    each: dict[str, Fraction]
+    per_device: dict[str, Fraction]
 
 
 def overcommitted(
@@ -326,7 +326,7 @@ def overcommitted(
             for name, counter in entry["counters"].items():
                 totals[name] = totals.get(name, _ZERO) + quantity.parse(counter["value"])
         for name in sorted(totals):
-            taken = [demand.devices * demand.each.get(name, _ZERO) for demand in demands]
+            taken = [demand.devices * demand.per_device.get(name, _ZERO) for demand in demands]
             if sum(taken, _ZERO) > totals[name] and sum(1 for amount in taken if amount) > 1:
                 parts = " and ".join(f"{demand.devices} device(s) of {demand.resource.short}" for demand in demands)
                 message = f"at least {parts} are guaranteed, but share counter {name}: the fleet cannot provide all"

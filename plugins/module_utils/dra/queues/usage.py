@@ -116,8 +116,8 @@ def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | No
         team = owners.get(str(item["metadata"].get("namespace")))
         results = (((item.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
         for result in results if team else ():
-            of_team = state.allocated.setdefault(str(team), {})
-            of_team[str(result["driver"])] = of_team.get(str(result["driver"]), 0) + 1
+            counts = state.allocated.setdefault(str(team), {})
+            counts[str(result["driver"])] = counts.get(str(result["driver"]), 0) + 1
     return state
 
 
@@ -143,12 +143,12 @@ def _quotas(item: ObjectView) -> t.Iterator[tuple[str, float | None, float]]:
 
 def _charges_of_status(queue: ObjectView) -> dict[tuple[str, str], float]:
     """The charges in the status of a ClusterQueue, by queue and resource."""
-    found: dict[tuple[str, str], float] = {}
+    charged: dict[tuple[str, str], float] = {}
     for flavor in (queue.get("status") or {}).get("flavorsReservation") or ():
         for entry in flavor.get("resources") or ():
             key = (str(queue["metadata"]["name"]), str(entry["name"]))
-            found[key] = found.get(key, 0.0) + float(quantity.parse(entry.get("total", "0")))
-    return found
+            charged[key] = charged.get(key, 0.0) + float(quantity.parse(entry.get("total", "0")))
+    return charged
 
 
 def _namespaces(queue: ObjectView) -> list[str]:
@@ -176,10 +176,10 @@ class Usage:
     gaps: list[tuple[datetime, datetime]] = field(default_factory=list)
 
     def as_dict(self) -> Object:
-        found = asdict(self)
-        found["begin"], found["end"] = (time and format_time(time) for time in (self.begin, self.end))
-        found["gaps"] = [[format_time(start), format_time(end)] for start, end in self.gaps]
-        return found
+        fields = asdict(self)
+        fields["begin"], fields["end"] = (time and format_time(time) for time in (self.begin, self.end))
+        fields["gaps"] = [[format_time(start), format_time(end)] for start, end in self.gaps]
+        return fields
 
 
 def totals(samples: t.Iterable[Sample], gap: float = GAP_SECONDS) -> Usage:
@@ -202,8 +202,8 @@ def totals(samples: t.Iterable[Sample], gap: float = GAP_SECONDS) -> Usage:
             _add_interval(usage, resource, teams, current.pool.get(resource, 0.0), seconds / 3600)
         for team, drivers in current.allocated.items():
             for driver, count in drivers.items():
-                of_team = usage.allocated.setdefault(team, {})
-                of_team[driver] = of_team.get(driver, 0.0) + count * seconds / 3600
+                hours = usage.allocated.setdefault(team, {})
+                hours[driver] = hours.get(driver, 0.0) + count * seconds / 3600
     return usage
 
 
