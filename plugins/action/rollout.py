@@ -85,7 +85,7 @@ class ActionModule(ControllerAction):
     def _drift(self, variables: Variables, nodes: list[Node]) -> Result:
         """The result for `show: drift`."""
         queues = variables.get("queues_rendered")
-        state, lines = combined(
+        states = [
             claims_state(variables.get("dra_claims_applied"), variables.get("site_claims_problem")),
             holds_state(variables.get("site_holds")),
             queues_state(
@@ -93,9 +93,11 @@ class ActionModule(ControllerAction):
                 queues,
                 variables.get("site_queues_problem"),
             ),
-        )
+        ]
+        state, lines = combined(states)
         result = drift(nodes, {"state": state, "lines": lines})
-        problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if state == UNKNOWN]
+        unchecked = [line for verdict, lines_of_state in states if verdict == UNKNOWN for line in lines_of_state]
+        problems = problem_lines(nodes) + [f"claims: {line}" for line in unchecked]
         return {"summary": drift_lines(result), "drift": result, "problems": problems}
 
     def _state(self, variables: Variables, names: t.Sequence[str], alive: set[str], percentage: float) -> Result:

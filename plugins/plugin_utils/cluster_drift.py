@@ -7,17 +7,19 @@
 
 from __future__ import annotations
 
+import typing as t
+
 from .rollout import DRIFTED, NO_DRIFT, NOT_COMPARED, UNKNOWN
 
 #: A verdict (NO_DRIFT, DRIFTED, UNKNOWN or NOT_COMPARED), and lines of text that explain it.
 State = tuple[str, list[str]]
 
 
-def combined(*states: State) -> State:
+def combined(states: t.Sequence[State]) -> State:
     """The worst verdict of all states, with the lines of all."""
     verdicts = [verdict for verdict, _lines in states]
     worst = next((verdict for verdict in (UNKNOWN, DRIFTED, NO_DRIFT) if verdict in verdicts), NOT_COMPARED)
-    return worst, [line for _state, lines in states for line in lines]
+    return worst, [line for _verdict, lines in states for line in lines]
 
 
 def claims_state(applied: object, problem: object) -> State:
@@ -36,12 +38,12 @@ def claims_state(applied: object, problem: object) -> State:
     return DRIFTED, lines + [f"{title} is no longer in the inventory" for title in applied.get("pruned") or ()]
 
 
-def holds_state(held: object) -> State:
+def holds_state(holds: object) -> State:
     """Overdue holds, from the result of `dra_holds_info`.
 
     NOT_COMPARED without overdue holds, because this does not show that anything agrees with the inventory.
     """
-    lines = [str(line) for line in held.get("overdue") or ()] if isinstance(held, dict) else []
+    lines = [str(line) for line in holds.get("overdue") or ()] if isinstance(holds, dict) else []
     return (DRIFTED if lines else NOT_COMPARED), lines
 
 

@@ -303,6 +303,15 @@ def test_an_overdue_hold_is_drift(tmp_path):
         assert "lanewise.dra.reserve" not in reported
 
 
+def test_only_what_could_not_be_checked_is_reported_as_such(tmp_path):
+    """Known drift beside it, such as an overdue hold, is in the summary alone."""
+    claims = CLAIMS.replace("report.drift.verdict", "report.problems | join('|') }} <- {{ report.drift.verdict")
+    (tmp_path / "claims.yml").write_text(claims, encoding="utf-8")
+    hosts = {"a": {"site_holds": {"overdue": ["late"]}, "site_claims_problem": "no route to the cluster"}}
+    output = " ".join(play(tmp_path, hosts, playbook=str(tmp_path / "claims")).split())
+    assert "claims: no route to the cluster <- unknown; unknown; " in output and "late" in output
+
+
 def test_drift_lists_templates_that_no_longer_fit_their_boards(tmp_path):
     names = ["ResourceClaimTemplate ml/pair", "DeviceClass gpu"]
     applied = {"changed": True, "differing": names, "replaced": names[:1], "pruned": []}
