@@ -89,14 +89,14 @@ class ActionModule(ClusterAction):
 
     def _applied(self, objects: list[Object]) -> Result:
         """Apply all objects, and retry those that wait for a quota. Returns `applied`, and a failure if any."""
-        done = self._apply(objects, check=False)
+        answer = self._apply(objects, check=False)
         for _retry in range(_RETRIES):
-            waiting = apply_set.waiting_for_changes(objects, done)
+            waiting = apply_set.waiting_for_changes(objects, answer)
             if not waiting:
                 break
             time.sleep(_RETRY_DELAY_SECONDS)
-            done = apply_set.completed(objects, done, waiting, self._apply(waiting, check=False))
-        verdict = apply_set.verdict_of(objects, done)
+            answer = apply_set.completed(objects, answer, waiting, self._apply(waiting, check=False))
+        verdict = apply_set.verdict_of(objects, answer)
         if not verdict["problems"]:
             return {"applied": verdict["accepted"]}
         refused, applied = "\n".join(verdict["problems"]), ", ".join(verdict["accepted"]) or "nothing"
@@ -133,9 +133,9 @@ class ActionModule(ClusterAction):
         return before
 
     def _write_parent(self, parent: Object) -> None:
-        done = self._apply([parent], check=False)
-        if done.get("error"):
-            raise AnsibleActionFail(f"Cannot write the ApplySet's parent: {done['error'].get('msg')}")
+        answer = self._apply([parent], check=False)
+        if answer.get("error"):
+            raise AnsibleActionFail(f"Cannot write the ApplySet's parent: {answer['error'].get('msg')}")
 
     def _prune(
         self,
@@ -171,9 +171,8 @@ class ActionModule(ClusterAction):
         """Whether the template on the cluster was rendered for boards."""
         metadata = item["metadata"]
         selection = {"name": metadata["name"], "namespace": metadata["namespace"]}
-        return any(
-            apply_set.is_for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **selection)
-        )
+        existing = self._info(item["apiVersion"], item["kind"], **selection)
+        return any(map(apply_set.is_for_boards, existing))
 
     def _remove(self, objects: list[Object], problem: str) -> None:
         """Delete objects. Raises AnsibleActionFail with `problem` and the reasons if some remain."""

@@ -82,12 +82,12 @@ class ActionModule(ControllerAction):
         check = _Check(host, options, facts, _stored_facts(stored, host), record)
         try:
             if options["phase"] == "before":
-                found = check.before(variables["hostvars"].raw_get(host))
+                outcome = check.before(variables["hostvars"].raw_get(host))
             else:
-                found = check.after() if options["phase"] == "after" else check.done()
+                outcome = check.after() if options["phase"] == "after" else check.done()
         except NoUniqueCard as error:
-            found = {"problems": [str(error)], "summary": []}
-        result.update(found, path=str(path), changed=False)
+            outcome = {"problems": [str(error)], "summary": []}
+        result.update(outcome, path=str(path), changed=False)
         return result
 
 

@@ -176,14 +176,14 @@ _IPV6 = re.compile(
 
 def _is_secret(name: str) -> bool:
     """Whether the value of this name is secret."""
-    found = _KEY.search(name)
-    return found is not None and not _REFERENCE.search(found[1])
+    match = _KEY.search(name)
+    return match is not None and not _REFERENCE.search(match[1])
 
 
 def _refers(name: str) -> bool:
     """Whether a name refers to a secret, but its value is not secret, such as `secretName`."""
-    found = _KEY.search(name)
-    return found is not None and _REFERENCE.search(found[1]) is not None
+    match = _KEY.search(name)
+    return match is not None and _REFERENCE.search(match[1]) is not None
 
 
 def _is_number(value: object) -> bool:
@@ -195,21 +195,21 @@ def _redact_json(value: object, redact_all: bool = False) -> object:
     if isinstance(value, str):
         return (value and REDACTED) if redact_all else _without_secrets(value)
     if isinstance(value, list):
-        kept_items, after_option = [], False
+        items, after_option = [], False
         for item in value:
             is_value = after_option and isinstance(item, str) and not item.startswith("--")
-            kept_items.append(_redact_json(item, redact_all or is_value))
+            items.append(_redact_json(item, redact_all or is_value))
             after_option = isinstance(item, str) and bool(_OPTION.fullmatch(item)) and _is_secret(item)
-        return kept_items
+        return items
     if isinstance(value, dict):
         named = value.get("name", value.get("key"))
         pair = isinstance(named, str) and _is_secret(named)
-        kept = {key: member for key, member in value.items() if not _is_secret_data(value, key)}
+        public = {key: member for key, member in value.items() if not _is_secret_data(value, key)}
         parts = {
             _without_secrets(key): _redact_named(key, member, redact_all, pair and key == "value")
-            for key, member in kept.items()
+            for key, member in public.items()
         }
-        parts.update({key: _redact_values(member) for key, member in value.items() if key not in kept})
+        parts.update({key: _redact_values(member) for key, member in value.items() if key not in public})
         return {key: parts[key] for key in map(_without_secrets, value)}
     return value
 
@@ -233,7 +233,7 @@ def _redact_values(value: object) -> object:
 
 def _without_secret_objects(text: str) -> str:
     """A YAML text without the data of Secrets."""
-    text = _ESCAPED.sub(lambda found: f"\0{found[0]}\n", text.replace("\0", "\ufffd"))
+    text = _ESCAPED.sub(lambda match: f"\0{match[0]}\n", text.replace("\0", "\ufffd"))
     parts, at = [], 0
     for end in [*(separator.start() for separator in _DOCUMENT.finditer(text)), len(text)]:
         part, at = text[at:end], end
@@ -307,7 +307,7 @@ def _redact_quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
 def _redact_bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch per kind of token
     """The bracketed text that begins at `at`, with its values replaced, and where it ends."""
     parts: list[str] = []
-    depth, kept = 0, False
+    depth, is_public = 0, False
     while piece := _PIECE.match(text, at):
         start, at = at, piece.end()
         shown = piece[0]
@@ -322,8 +322,8 @@ def _redact_bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a
                 return "".join(parts) + opening[0] + REDACTED, line
             if _COLON.match(text, at):
                 shown = text[start:at]
-                kept = _refers(shown.strip("\\\"'"))
-            elif kept:
+                is_public = _refers(shown.strip("\\\"'"))
+            elif is_public:
                 shown = text[start:at]
         elif shown[0] == "\\" and len(shown) > 1 and shown[-1] in "nrt":
             pass  # an escaped newline
@@ -332,8 +332,8 @@ def _redact_bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a
                 return "".join(parts) + shown, at  # the bracket is never closed
         elif shown not in ":=":
             if text[at : at + 1] == ":" and text[at + 1 : at + 2].isspace():
-                kept = _refers(shown)
-            elif not (kept or _NOT_SECRET.match(text, start) or _NUMBER.match(text, start)):
+                is_public = _refers(shown)
+            elif not (is_public or _NOT_SECRET.match(text, start) or _NUMBER.match(text, start)):
                 shown = REDACTED
         parts.append(shown)
         if not depth:
@@ -353,8 +353,13 @@ def _redact_block(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
         below = len(indent) > len(lead[1]) or (len(indent) == len(lead[1]) and key.startswith("- ") and not end[1])
         if not below and key + rest:
             break
-        kept = not end[1] and (_refers(key.strip(" :-\"'")) or _NOT_SECRET.fullmatch(rest) or _NUMBER.fullmatch(rest))
-        block += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + REDACTED + newline
+        is_public = not end[1] and (
+            _refers(key.strip(" :-\"'")) or _NOT_SECRET.fullmatch(rest) or _NUMBER.fullmatch(rest)
+        )
+        if is_public or (not rest and not end[1]):
+            block += row[0]
+        else:
+            block += indent + ("" if end[1] else key) + REDACTED + newline
         at = row.end()
     return block, at
 
@@ -396,7 +401,7 @@ def _without_secrets(text: str) -> str:
         return redacted_json
     text = _without_secret_objects(_BLOCK.sub(REDACTED, text))
     text = _PREFIXED.sub(REDACTED, _JWT.sub(REDACTED, text))
-    text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{REDACTED}", text)
+    text = _HEADER.sub(lambda match: f"{match[1]}{match[2]}{match[3] or ''}{REDACTED}", text)
     text = _LOGIN_DATA.sub(rf"\1{REDACTED}", _BEARER.sub(rf"\1\2{REDACTED}", text))
     return _LOGIN.sub(f"{REDACTED}@", _without_named_values(text))
 
@@ -408,8 +413,8 @@ def redact(text: str, salt: str) -> str:
         digest = hashlib.blake2b(value.lower().encode(), key=hashlib.sha256(salt.encode()).digest(), digest_size=4)
         return f"<{kind}-{digest.hexdigest()}>"
 
-    def address(found: re.Match[str]) -> str:
-        original = found[0]
+    def address(match: re.Match[str]) -> str:
+        original = match[0]
         if _OCTETS.fullmatch(original):  # a GUID
             return original
         for end in ("", ":"):  # a colon may follow, as in "ADDRESS: unreachable"
@@ -422,22 +427,22 @@ def redact(text: str, salt: str) -> str:
             return placeholder("ip", str(parsed)) + end
         return original
 
-    def octets(found: re.Match[str]) -> str:
-        digits = found[0].replace(found[1], "")
+    def octets(match: re.Match[str]) -> str:
+        digits = match[0].replace(match[1], "")
         return placeholder("guid", digits) if len(digits) == 16 else mac(digits)
 
     def mac(digits: str) -> str:
         return placeholder("mac", ":".join(re.findall("..", digits)))
 
     text = _without_secrets(str(text))
-    text = _SERIAL.sub(lambda found: (found[1] or found[3]) + placeholder("serial", found[2] or found[4]), text)
-    text = _GPU.sub(lambda found: placeholder(found[1].lower(), found[0]), text)
-    text = _UUID.sub(lambda found: found[1] + placeholder("uuid", found[2]), text)
-    text = _SWITCH.sub(lambda found: found[1] + placeholder("id", found[2]), text)
-    text = _INTERFACE.sub(lambda found: found[1] + mac(found[2]), text)
+    text = _SERIAL.sub(lambda match: (match[1] or match[3]) + placeholder("serial", match[2] or match[4]), text)
+    text = _GPU.sub(lambda match: placeholder(match[1].lower(), match[0]), text)
+    text = _UUID.sub(lambda match: match[1] + placeholder("uuid", match[2]), text)
+    text = _SWITCH.sub(lambda match: match[1] + placeholder("id", match[2]), text)
+    text = _INTERFACE.sub(lambda match: match[1] + mac(match[2]), text)
     text = _IPV6.sub(address, _IPV4.sub(address, text))
     text = _OCTETS.sub(octets, text)
-    return _GUID.sub(lambda found: placeholder("guid", re.sub("[:x]", "", found[0])[-16:]), text)
+    return _GUID.sub(lambda match: placeholder("guid", re.sub("[:x]", "", match[0])[-16:]), text)
 
 
 class FilterModule:

@@ -67,10 +67,10 @@ class LookupModule(LookupBase):
         hosts: list[str] = lookup.run(pattern, variables=task_vars)
         is_left_out = needs_no_change if self.get_option("but") == "unchanged" else _probed
         left_out = [host for host in hosts if is_left_out(probe_of(task_vars, host))]
-        kept = [host for host in hosts if host not in {*left_out[1:]}]
         if not left_out:
             return pattern
-        return kept if len(kept) > 1 else []
+        remaining = [host for host in hosts if host not in {*left_out[1:]}]
+        return remaining if len(remaining) > 1 else []
 
 
 def _probed(probe: t.Mapping[str, t.Any]) -> bool:

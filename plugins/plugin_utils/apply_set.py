@@ -332,12 +332,12 @@ def searches(
     They find the set's objects, unless the set belongs to the `other` site, and with `site` the objects of this site
     that are in no set.
     """
-    found = []
+    kinds_and_labels = []
     if not other:
-        found.append((served_kinds(set_parent, apis), set_selectors(**applyset)))
+        kinds_and_labels.append((served_kinds(set_parent, apis), set_selectors(**applyset)))
     if site:
-        found.append((served_kinds(set_parent, apis, WRITTEN), selectors_without_set(site)))
-    return found
+        kinds_and_labels.append((served_kinds(set_parent, apis, WRITTEN), selectors_without_set(site)))
+    return kinds_and_labels
 
 
 def served_kinds(set_parent: Object, apis: Object, extra: Sequence[str] = ()) -> list[dict[str, str]]:
@@ -356,17 +356,17 @@ def served_kinds(set_parent: Object, apis: Object, extra: Sequence[str] = ()) ->
     return kinds
 
 
-def stale(found: Sequence[Object], objects: Sequence[Object], site: str = "") -> Stale:
+def stale(existing: Sequence[Object], objects: Sequence[Object], site: str = "") -> Stale:
     """The set's objects in the cluster that are no longer rendered.
 
-    `found` are all objects with the label of the set or of the site. With `site`, objects of other sites, which a set
-    without a parent may contain, are ignored. Claims that pods use are kept until the pods have ended. Objects with an
-    owner, such as a pod's claim from a template, are ignored, as they are deleted with the owner.
+    `existing` are all objects with the label of the set or of the site. With `site`, objects of other sites, which a
+    set without a parent may contain, are ignored. Claims that pods use are kept until the pods have ended. Objects with
+    an owner, such as a pod's claim from a template, are ignored, as they are deleted with the owner.
     """
     rendered = {(group_kind(item), item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects}
     delete: list[Object] = []
     in_use: list[str] = []
-    for item in found:
+    for item in existing:
         metadata = item["metadata"]
         if (group_kind(item), metadata.get("namespace"), metadata["name"]) in rendered:
             continue

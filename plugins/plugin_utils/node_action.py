@@ -85,39 +85,41 @@ def checked_result(answer: dict[str, t.Any], form: t.Any, host: str) -> dict[str
 
 def _common(answer: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a rule per key
     """The keys that any module may return. Raises Refused."""
-    kept: dict[str, t.Any] = {}
+    common: dict[str, t.Any] = {}
     for name in ("changed", "failed"):
         if name in answer:
             if not isinstance(answer[name], bool):
                 raise Refused(f"{name} is neither true nor false: {clipped(answer[name])}")
-            kept[name] = bool(answer[name])
+            common[name] = bool(answer[name])
     if "msg" in answer:
         text = answer["msg"] if isinstance(answer["msg"], str) else clipped(answer["msg"])
-        kept["msg"] = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+        common["msg"] = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
     for name in ("module_stdout", "module_stderr"):
         if isinstance(answer.get(name), str):
-            kept[name] = answer[name][:_MAX_OUTPUT]
+            common[name] = answer[name][:_MAX_OUTPUT]
     for name in ("warnings", "deprecations"):
         if isinstance(answer.get(name), list):
             warnings = answer[name][:_MAX_WARNINGS]
-            kept[name] = [warning if not isinstance(warning, str) else warning[:_MAX_OUTPUT] for warning in warnings]
+            common[name] = [warning if not isinstance(warning, str) else warning[:_MAX_OUTPUT] for warning in warnings]
     if "exception" in answer:  # an object of Ansible, or a text
         trace = answer["exception"]
-        kept["exception"] = trace[:MAX_TEXT] if isinstance(trace, str) else trace
+        common["exception"] = trace[:MAX_TEXT] if isinstance(trace, str) else trace
     if "invocation" in answer and not fault(answer["invocation"], dict[str, t.Any]):
-        kept["invocation"] = answer["invocation"]
+        common["invocation"] = answer["invocation"]
     diff = answer.get("diff")
     if isinstance(diff, dict):
-        kept["diff"] = {key: text[:_MAX_DIFF] for key, text in diff.items() if key in _SIDES and isinstance(text, str)}
+        common["diff"] = {
+            key: text[:_MAX_DIFF] for key, text in diff.items() if key in _SIDES and isinstance(text, str)
+        }
     facts = answer.get("ansible_facts")
     if isinstance(facts, dict):
         interpreters = {
             str(key): value for key, value in facts.items() if str(key).startswith("discovered_interpreter_")
         }
         if interpreters and not fault(interpreters, dict[str, str]):
-            kept["ansible_facts"] = interpreters
-    kept.update({key: value for key, value in answer.items() if key.startswith("_ansible_")})
-    return kept
+            common["ansible_facts"] = interpreters
+    common.update({key: value for key, value in answer.items() if key.startswith("_ansible_")})
+    return common
 
 
 _SIDES = ("before", "after", "before_header", "after_header", "prepared")

@@ -51,12 +51,12 @@ def with_planned_vfs(facts: Json, rules: t.Sequence[Variables]) -> Json:
     A rule with errors adds no VFs; the error is reported when the node is configured. VFs have the locality of their
     PF. Their addresses follow from its VF offset and stride if the kernel reports these.
     """
-    wanted = {pf: count for pf, count in _configured_counts(facts, rules).items() if count > _vf_count(facts, pf)}
-    if not wanted:
+    counts = {pf: count for pf, count in _configured_counts(facts, rules).items() if count > _vf_count(facts, pf)}
+    if not counts:
         return facts
     lists = {name: list(facts[name]) for name in ("nics", "interfaces", "rdma_devices")}
     functions: dict[str, Json] = dict(facts["functions"])
-    for address, count in wanted.items():
+    for address, count in counts.items():
         pf = next(nic for nic in facts["nics"] if nic["address"] == address)
         for number in range(_vf_count(facts, address), count):
             _add_vf(lists, functions, pf, number)

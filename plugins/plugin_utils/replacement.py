@@ -154,18 +154,18 @@ def _identifiers(card: Card) -> dict[str, _Identifiers]:
         "serial number": [serial] if is_unique_serial(serial) else [],
         "PCI address": sorted(function_addresses(card)),
     }
-    found = {}
+    searches = {}
     for kind, values in hexadecimal.items():
         digits = [value for value in (re.sub("[^0-9a-f]", "", value.lower()) for value in values) if value]
         patterns = ["[:.-]?".join(re.findall("..?", value)) for value in digits]
         texts = [*values, *digits, *(f"0x{value}" for value in digits)] if digits else []
-        found[kind] = (rf"(?<![0-9a-f])(?:{'|'.join(patterns)})(?![0-9a-f])", texts)
+        searches[kind] = (rf"(?<![0-9a-f])(?:{'|'.join(patterns)})(?![0-9a-f])", texts)
     serials, addresses = ("|".join(map(re.escape, values)) for values in plain.values())
-    found["serial number"] = (rf"\b(?:{serials})\b", plain["serial number"])
-    found["PCI address"] = (rf"(?<![0-9a-f])(?:{addresses})(?![0-9a-f])", plain["PCI address"])
+    searches["serial number"] = (rf"\b(?:{serials})\b", plain["serial number"])
+    searches["PCI address"] = (rf"(?<![0-9a-f])(?:{addresses})(?![0-9a-f])", plain["PCI address"])
     return {
         kind: _Identifiers(re.compile(pattern, re.IGNORECASE), frozenset(_numbers(texts)))
-        for kind, (pattern, texts) in found.items()
+        for kind, (pattern, texts) in searches.items()
         if texts
     }
 

@@ -135,10 +135,10 @@ class Site:
             self.diff.append("~ pages written again; the facts are the same")
         summary = self._summary(nodes, counts)
         if request.prune:
-            kept = [host for host in merged.missing if host not in merged.dropped]
+            of_others = [host for host in merged.missing if host not in merged.dropped]
             for label, hosts in (
                 ("dropped, not in this inventory", merged.dropped),
-                ("kept, of other inventories", kept),
+                ("kept, of other inventories", of_others),
             ):
                 if hosts:
                     summary.insert(-1, f"{label}: {_some_hosts(hosts)}")
