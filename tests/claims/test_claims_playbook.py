@@ -208,6 +208,16 @@ def test_strings_stay_strings_for_kubectl(folder: Folder) -> None:
         assert not re.search(r"[:-] (?:\de2|0x1f|0o17|Y|n|08)$", text, re.MULTILINE), f"{path}:\n{text}"
 
 
+def test_a_workload_may_set_the_other_kind_of_a_claim_to_null(folder: Folder) -> None:
+    """As with a default in the inventory that a workload replaces."""
+    pair = {**SITE_VARIABLES["dra_claims_templates"][0], "name": "shared"}
+    claims = [{"name": "devices", "template": None, "claim": "shared"}]
+    workload = {"name": "app", "namespace": "training", "template": "pod", "image": "example.com/app", "claims": claims}
+    folder.run(dra_claims_templates=[], dra_claims_claims=[pair], dra_claims_workloads=[workload])
+    (pod,) = yaml.safe_load_all((folder.path / "kubernetes/workloads/training/app.yaml").read_text())
+    assert pod["spec"]["resourceClaims"] == [{"name": "devices", "resourceClaimName": "shared"}]
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
