@@ -14,7 +14,8 @@ author:
 description:
   - Like Ansible's own output, but without a line for each host that is unchanged or skipped. Warnings, changes, diffs
     and failures are shown as usual.
-  - Messages of C(ansible.builtin.debug) are shown as plain lines below the name of their task.
+  - Messages of C(ansible.builtin.debug) are shown as plain lines below the name of their task. Characters that could
+    control the terminal are replaced.
   - The recap only counts hosts without changes and failures.
   - With C(-v) the output is Ansible's default.
 extends_documentation_fragment:
@@ -29,6 +30,7 @@ import typing as t
 from ansible import constants
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.utils.color import colorize, hostcolor
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import clean
 
 if t.TYPE_CHECKING:
     from ansible.executor.stats import AggregateStats
@@ -47,6 +49,8 @@ _COLORS = {
     "rescued": constants.COLOR_OK,
     "ignored": constants.COLOR_WARN,
 }
+#: The maximum length of a line of a message, in characters.
+_MAX_LINE = 100_000
 #: Counters of the recap. A host has its own line only if one of them is not 0.
 _NOTABLE = ("changed", "unreachable", "failures", "rescued", "ignored")
 
@@ -118,7 +122,10 @@ class CallbackModule(Default):
         self._display.display("")
 
     def _show(self, result: CallbackTaskResult, show_default: t.Callable[[CallbackTaskResult], None]) -> None:
-        """Show the message of a task, with the host's name unless the task has `run_once`."""
+        """Show the message of a task, with the host's name unless the task has `run_once`.
+
+        A message may contain text of a node, which is not trusted.
+        """
         if "msg" not in result.result:  # the value of a variable
             self._shows_value = True
             try:
@@ -130,7 +137,7 @@ class CallbackModule(Default):
         if self._last_task_banner != result.task._uuid:
             self._print_task_banner(result.task)
         message = result.result["msg"]
-        lines = [str(line) for line in message] if isinstance(message, list) else str(message).splitlines()
+        texts = message if isinstance(message, list) else str(message).splitlines()
         host = "" if result.task.run_once else f"{result.host.get_name()}: "
-        for line in lines:
-            self._display.display(f"{host}{line}")
+        for line in (line for text in texts for line in str(text).splitlines() or [""]):
+            self._display.display(f"{host}{clean(line, _MAX_LINE)}")

@@ -70,6 +70,9 @@ OUTPUT_PLAY = """
     - name: Print a list once
       ansible.builtin.debug: {msg: [one line, another]}
       run_once: true
+    - name: Print text that a node has sent
+      ansible.builtin.debug: {msg: ["\\e[31mred\\u202e", "two\\nlines"]}
+      run_once: true
     - name: Show a variable
       ansible.builtin.debug: {var: site_become}
     - name: Show variables
@@ -90,6 +93,7 @@ def test_output_of_the_sites_own_plays_is_shown(tmp_path):
     reported = run_playbook(tmp_path, {"a": {}, "b": {}}, str(tmp_path / "play"), **QUIET)
     for line in ("a: first of a", "b: second of b", "one line", "another", "a: 4711", "b: 4711"):
         assert f"\n{line}\n" in reported
+    assert "\n\ufffd[31mred\ufffd\ntwo\nlines\n" in reported  # a node cannot control the terminal
     assert reported.count("one line") == 1 and "site_become: false" in reported and "x2" in reported
     assert "never" not in reported and "Print nothing" not in reported and "All items" not in reported
     assert "2 hosts: nothing changed, nothing failed" in reported
