@@ -75,7 +75,10 @@ def state(text: str | None, this: Owner) -> str:
         return OURS
     if (owner.controller, owner.space) != (this.controller, this.space):
         return UNKNOWN
-    return RUNS if _started(owner.process) == owner.started else ENDED
+    started = _started(owner.process)
+    if started is None and _exists(owner.process):
+        return UNKNOWN
+    return RUNS if started == owner.started else ENDED
 
 
 def parse(text: str) -> Owner | None:
@@ -113,17 +116,34 @@ def _space() -> str:
         return ""
 
 
+def _exists(process: int) -> bool:
+    """Whether there is such a process, even one that /proc hides from this user (the mount option hidepid)."""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _started(process: int) -> str | None:
-    """The start time of a process in the notation of the operating system; None if there is no such process."""
+    """The start time of a process in the notation of the operating system; None if no such process is visible."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]
     except OSError:
         if os.path.exists("/proc/self/stat"):
             return None
+    return _start_by_ps(process)
+
+
+def _start_by_ps(process: int) -> str | None:
+    """As `_started`, from ps. Users may have other languages and time zones, so both are set."""
+    argv = ["ps", "-o", "lstart=", "-p", str(process)]
+    variables = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
     try:
-        argv = ["ps", "-o", "lstart=", "-p", str(process)]
-        answer = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10)
+        answer = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=10, env=variables)
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip() or None

@@ -7,13 +7,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from dataclasses import replace
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.filter.rollout_owner import rollout_owner
+from ansible_collections.lanewise.dra.plugins.plugin_utils import rollout_owner as owners
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import (
     ENDED,
     NOBODY,
     OURS,
+    RUNS,
     UNKNOWN,
     Owner,
     parse,
@@ -46,6 +51,31 @@ def test_a_run_of_a_newer_release_is_not_taken_for_one_that_ended() -> None:
     assert (answer["state"], answer["name"]) == (UNKNOWN, "of a newer release of lanewise.dra")
     # an annotation that allows older readers is read
     assert parse(json.dumps({**json.loads(OTHER.text), "format": 2, "readable_by": 1})) == OTHER
+
+
+def test_a_process_is_recognised_by_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = this_run()
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        started = owners._started(other.pid) or ""
+        owner = replace(run, process=other.pid, started=started)
+        assert state(owner.text, run) == RUNS
+        assert state(replace(owner, started="earlier").text, run) == ENDED
+        monkeypatch.setattr(owners, "_started", lambda process: None)  # hidden from this user
+        assert state(owner.text, run) == UNKNOWN
+    finally:
+        other.kill()
+        other.wait()
+    assert state(owner.text, run) == ENDED
+
+
+def test_the_start_of_a_process_does_not_depend_on_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc, it is the text of ps."""
+    starts = set()
+    for zone in ("UTC", "Asia/Tokyo"):
+        monkeypatch.setenv("TZ", zone)
+        starts.add(owners._start_by_ps(os.getpid()))
+    assert len(starts) == 1 and starts != {None}
 
 
 @pytest.mark.parametrize(
