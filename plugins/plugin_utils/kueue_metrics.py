@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ansible.module_utils.basic import missing_required_lib
 
 CHARGED = "kueue_cluster_queue_resource_reservation"
@@ -31,7 +33,11 @@ def charges(text: str) -> dict[tuple[str, str], float]:
         for family in text_string_to_metric_families(text):
             for sample in family.samples if family.name == CHARGED else ():
                 key = (sample.labels["cluster_queue"], sample.labels["resource"])
+                if not math.isfinite(sample.value):
+                    raise Unreadable(f"the charge of {key[1]} in {key[0]} is not a finite number: {sample.value}")
                 charged[key] = charged.get(key, 0.0) + sample.value
+    except Unreadable:
+        raise
     except KeyError as error:
         raise Unreadable(f"{CHARGED} has no label {error}") from error
     except ValueError as error:

@@ -72,6 +72,7 @@ kueue_cluster_queue_resource_usage{cluster_queue="red",cohort="",flavor="g",reso
         ("process_cpu_seconds_total 3\n", "metrics.enableClusterQueueResources"),
         ('kueue_cluster_queue_resource_reservation{resource="x"} 3\n', "no label 'cluster_queue'"),
         ('kueue_cluster_queue_resource_reservation{cluster_queue="a",resource="x"} many\n', "text format"),
+        ('kueue_cluster_queue_resource_reservation{cluster_queue="a",resource="x"} NaN\n', "not a finite number"),
     ):
         with pytest.raises(kueue_metrics.Unreadable, match=reported):
             kueue_metrics.charges(text)
