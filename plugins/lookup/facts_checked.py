@@ -16,8 +16,9 @@ description:
     the controller uses.
   - As a condition of a task or block, this fails for a host with such facts. The roles of this collection use it
     on every task that uses a variable of the host on the controller.
-  - Variables with the prefix C(ansible_) and what Ansible's own modules return (C(packages), C(services), C(facter_*))
-    may come from facts; all other variables may not. If C(inject_facts_as_vars) is off, no fact becomes a variable.
+  - Variables with the prefix C(ansible_) and what Ansible's own modules return, such as C(packages), C(services) and
+    C(getent_*), may come from facts; all other variables may not. If C(inject_facts_as_vars) is off, no fact becomes a
+    variable.
 options:
   _terms:
     description: Takes no terms.

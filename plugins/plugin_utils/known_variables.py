@@ -23,21 +23,8 @@ _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "queues_", "topology_")
 #: A site may have its own variables with these prefixes. Only a name that resembles a known variable is an error.
 NEAR_PREFIXES = (
-    *(
-        "addresses_",
-        "claims_",
-        "defragment_",
-        "driver_",
-        "plan_",
-        "probe_",
-        "queue_usage_",
-        "queue_replay_",
-        "remove_",
-        "replace_nic_",
-        "reserve_",
-        "site_",
-    ),
-    *("support_", "swap_", "switch_driver_", "verify_"),
+    *("addresses_", "claims_", "defragment_", "driver_", "plan_", "probe_", "queue_usage_", "queue_replay_"),
+    *("remove_", "replace_nic_", "reserve_", "site_", "support_", "swap_", "switch_driver_", "verify_"),
 )
 #: The variable in which a site lists its own variables with one of these prefixes.
 OWN = "site_own_variables"
@@ -72,17 +59,8 @@ PLAYBOOK_VARIABLES = (
 )
 #: Variables that plays set for hosts. They are known in a later play, too.
 PLAY_VARIABLES = (
-    *(
-        "site_parts",
-        "site_begun",
-        "site_claims_problem",
-        "site_queues_problem",
-        "site_drift",
-        "site_checked",
-        "site_plan",
-        "site_problems",
-    ),
-    *("site_batch_state", "site_holds", "site_state", "replace_nic_result"),
+    *("site_parts", "site_begun", "site_claims_problem", "site_queues_problem", "site_drift", "site_checked"),
+    *("site_plan", "site_problems", "site_batch_state", "site_holds", "site_state", "replace_nic_result"),
     *("topology_facts", "topology_probe"),  # which a site may also set for a node that it cannot probe
 )
 #: The minimum similarity, from 0 to 1, at which a name with one of NEAR_PREFIXES counts as misspelt.

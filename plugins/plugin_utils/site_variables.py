@@ -21,13 +21,18 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variabl
 
 #: Patterns of the variables that facts may set, as Ansible's own modules return them. All others belong to the site.
 FROM_FACTS = (
+    "_ansible_facts_gathered",
+    "aggregate_mounts",
     "ansible_*",
     "discovered_interpreter_*",
     "facter_*",
     "gather_subset",
+    "getent_*",
     "module_setup",
+    "mount_points",
     "ohai_*",
     "packages",
+    "pkg_mgr",
     "services",
 )
 #: Of these, those that only command-line options set.

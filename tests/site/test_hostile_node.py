@@ -119,10 +119,24 @@ COLLECTED = """
 
 
 def test_facts_that_ansible_itself_returns_are_accepted(tmp_path, defaults):
-    facts = {"ansible_distribution": "Debian", "packages": {}, "facter_os": "Debian"}
+    facts = {"ansible_distribution": "Debian", "packages": {}, "facter_os": "Debian", "pkg_mgr": "dnf5"}
+    facts.update(mount_points={}, aggregate_mounts=[])
     # without the prefix ansible_, the fact has the name of a variable of the site
     hosts = {"one": {"distribution": "the site's", **hostile(tmp_path, ansible_facts=facts)}}
     assert '"msg": "all passed"' in play(tmp_path, COLLECTED, hosts, 0, **defaults)
+
+
+GATHERED = """
+- hosts: all
+  tasks:
+    - ansible.builtin.getent: {database: passwd, key: root}
+    - ansible.builtin.debug: {msg: passed}
+      when: lookup('lanewise.dra.facts_checked')
+"""
+
+
+def test_facts_that_ansible_gathers_by_default_are_accepted(tmp_path, defaults):
+    assert '"msg": "passed"' in play(tmp_path, GATHERED, {"one": {}}, 0, **defaults)
 
 
 @pytest.mark.parametrize("name", ["anything", "ansible_limit", "dra_driver_token"])
