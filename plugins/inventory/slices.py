@@ -16,6 +16,8 @@ description:
   - Each of C(dra_devices) has its claims, as C(NAMESPACE/NAME), in C(claims), because some devices can be shared.
     C(claim) is the first of them, or null.
   - The name of the inventory file must end in C(slices.yml) or C(slices.yaml).
+  - A node with the name C(localhost) or C(127.0.0.1) is left out with a warning, because Ansible would run the tasks of
+    the controller on it.
   - Reads only Nodes, ResourceSlices and ResourceClaims, and needs the right to list them.
   - The cache has a separate entry for each inventory file, list of drivers, context, and path and content of a
     kubeconfig.
@@ -85,7 +87,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import JsonError
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions import PREFERENCE
-from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
+from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe, has_name_of_controller
 
 _GROUP = "resource.k8s.io"
 _TIMEOUT_SECONDS = 60
@@ -109,7 +111,9 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         if self.get_option("cache"):
             self._cache[key] = nodes
         for name, node in sorted(nodes.items()):
-            if node["devices"] or node["drivers"] or self.get_option("all_nodes"):
+            if has_name_of_controller(name):
+                self.display.warning(f"node {name} is left out, because Ansible would take it for the controller")
+            elif node["devices"] or node["drivers"] or self.get_option("all_nodes"):
                 self._add(name, node)
 
     def _add(self, name: str, node: Object) -> None:

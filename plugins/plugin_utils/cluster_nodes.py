@@ -10,6 +10,7 @@ import ipaddress
 import re
 import typing as t
 
+from ansible import constants
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, Scalar
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
 
@@ -85,6 +86,11 @@ def _node(node: Object) -> Object:
         "devices": [],
         "findings": [] if usable else [f"its address {str(address)[:80]!r} cannot be the address of another machine"],
     }
+
+
+def has_name_of_controller(node: str) -> bool:
+    """Whether Ansible would run the tasks of the controller (`delegate_to: localhost`) on a host with a node's name."""
+    return node in constants.LOCALHOST
 
 
 def _is_safe_for_ssh(address: str) -> bool:

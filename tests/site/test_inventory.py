@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
+from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe, has_name_of_controller
 
 
 def node(name: str) -> Object:
@@ -92,6 +92,11 @@ def test_an_address_that_two_nodes_state_is_used_for_neither(spelt: str) -> None
     found = describe([node_with(name, ("InternalIP", address)) for name, address in stated], [], [])
     assert [found[name]["address"] for name, _address in stated] == [None, None, "10.0.0.8"]
     assert found["good"]["findings"] == ["its address 10.0.0.7 is also that of bad, so it is not used"]
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "gpu-01", "localhost-2"])
+def test_a_node_with_the_name_of_the_controller_is_recognised(name: str) -> None:
+    assert has_name_of_controller(name) == (name in ("localhost", "127.0.0.1"))
 
 
 def test_a_pool_may_have_slices_of_several_nodes() -> None:
