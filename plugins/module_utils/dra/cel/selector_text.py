@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import re
+import typing as t
 from functools import lru_cache
 
 
@@ -27,50 +28,69 @@ def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
 
 def conjuncts(expression: str) -> list[str]:
     """The operands of `&&` at the top level of an expression, including those in parentheses; the whole expression if
-    it has no such operands."""
-    parts, depth, start, position = [], 0, 0, 0
+    it has no such operands, a comment or unbalanced brackets."""
+    ends = _ends_of_groups(expression)
+    if ends is None:
+        return [expression]
+    operands: list[str] = []
+    pending = [(0, len(expression))]
+    while pending:
+        outer = _without_spaces(expression, *pending.pop())
+        start, end = outer
+        parts = _split(expression, start, end, ends)
+        while len(parts) == 1 and expression.startswith("(", start) and ends[start] == end:
+            start, end = _without_spaces(expression, start + 1, end - 1)
+            parts = _split(expression, start, end, ends)
+        if len(parts) == 1:
+            operands.append(expression[slice(*outer)])
+        pending += reversed(parts if len(parts) > 1 else ())
+    return operands
+
+
+def _split(expression: str, start: int, end: int, ends: t.Mapping[int, int]) -> list[tuple[int, int]]:
+    """The positions of the operands of `&&` between `start` and `end`; a single one if another operator decides."""
+    parts, first, position = [], start, start
+    while position < end:
+        if position in ends:
+            position = ends[position]
+        elif expression[position] in "?|":
+            return [(start, end)]  # `?:` or `||`: no single operand decides
+        elif expression.startswith("&&", position):
+            parts.append((first, position))
+            first = position = position + 2
+        else:
+            position += 1
+    return [*parts, (first, end)]
+
+
+def _without_spaces(expression: str, start: int, end: int) -> tuple[int, int]:
+    """The positions of a part of an expression without the spaces around it."""
+    text = expression[start:end]
+    return end - len(text.lstrip()), start + len(text.rstrip())
+
+
+def _ends_of_groups(expression: str) -> dict[int, int] | None:
+    """The position after each string literal and after each pair of brackets, by the position where it begins.
+
+    None for an expression with a comment or with unbalanced brackets.
+    """
+    ends: dict[int, int] = {}
+    opened: list[int] = []
+    position = 0
     while position < len(expression):
         character = expression[position]
+        start, position = position, position + 1
         if character in "\"'":
-            position = _past_string(expression, position)
-            continue
-        if character in "([{":
-            depth += 1
+            ends[start] = position = _past_string(expression, start)
+        elif expression.startswith("//", start):
+            return None
+        elif character in "([{":
+            opened.append(start)
         elif character in ")]}":
-            depth -= 1
-        elif depth == 0 and character in "?|":
-            return [expression]  # `?:` or `||` at the top level: no single operand decides
-        elif depth == 0 and expression.startswith("&&", position):
-            parts.append(expression[start:position].strip())
-            position += 2
-            start = position
-            continue
-        position += 1
-    parts.append(expression[start:].strip())
-    if any(part.startswith("(") and part.endswith(")") and len(conjuncts(part[1:-1])) > 1 for part in parts):
-        return [inner for part in parts for inner in _unwrapped(part)]
-    return parts
-
-
-def _unwrapped(part: str) -> list[str]:
-    """The operands of a part in parentheses; the part itself if it has no parentheses."""
-    if part.startswith("(") and part.endswith(")") and _closing_bracket(part) == len(part) - 1:
-        return conjuncts(part[1:-1])
-    return [part]
-
-
-def _closing_bracket(text: str) -> int:
-    """The position of the bracket that matches the one at the start of `text`; -1 if there is none."""
-    depth, position = 0, 0
-    while position < len(text):
-        if text[position] in "\"'":
-            position = _past_string(text, position)
-            continue
-        depth += (text[position] in "([{") - (text[position] in ")]}")
-        if depth == 0:
-            return position
-        position += 1
-    return -1
+            if not opened:
+                return None
+            ends[opened.pop()] = position
+    return None if opened else ends
 
 
 def _past_string(text: str, position: int) -> int:

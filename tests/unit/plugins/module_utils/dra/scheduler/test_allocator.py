@@ -416,6 +416,10 @@ def test_requests_for_devices_of_uncertain_drivers_are_unknown(engine: Engine) -
         ("(a && b) && c", ["a", "b", "c"]),
         ("(a) && (b && c) == d", ["(a)", "(b && c) == d"]),
         (r"""'it\'s && so' == a && b""", [r"""'it\'s && so' == a""", "b"]),
+        ("(" * 3000 + "a && b" + ")" * 3000, ["a", "b"]),  # as nested as a claim of any user can make it
+        ("a // not b && false", ["a // not b && false"]),
+        ("'https://a' == a && b", ["'https://a' == a", "b"]),
+        ("a && b)", ["a && b)"]),
     ],
 )
 def test_selectors_are_split_at_conjunctions(expression: str, parts: list[str]) -> None:
