@@ -67,18 +67,20 @@ def nics_of(nodes: Nodes) -> SiteNics:
             continue
         try:
             nics, reasons = divided_nics(node, node_data)
+            unknown = any(nic.get("elsewhere") for nic in node_data["nics"])
         except (KeyError, TypeError, AttributeError, ValueError):
             site.unsure.append(node)
             continue
         site.nics += nics
         site.reasons += [f"{node}: {reason}" for reason in reasons]
-        site.unsure += [node] if any(nic.get("elsewhere") for nic in node_data["nics"]) else []
+        site.unsure += [node] if unknown else []
     return site
 
 
 def without_unreadable_shares(nodes: Nodes, reader: Reader) -> Nodes:
     """The nodes, with invalid settings of shares removed. The errors of these settings are recorded in `reader`."""
-    facts = {name: data for name, data in nodes.items() if not isinstance(data, PublishedNode)}
+    # `reach` reports facts that are not a mapping
+    facts = {name: data for name, data in nodes.items() if isinstance(data, dict)}
     problems, unreadable = setting_problems(facts)
     reader.problems += problems
     plain = {name: t.cast(NodeFacts, with_setting(facts[name], None)) for name in unreadable}

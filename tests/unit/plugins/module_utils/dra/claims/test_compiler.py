@@ -632,8 +632,10 @@ def test_reach_depends_on_the_fields_that_a_release_keeps() -> None:
     assert found.nodes == ["n"]
 
 
-def test_facts_of_another_schema_are_reported() -> None:
-    assert problems_of(site({"devices": [GPU]}), nodes={"n": {"a": 1}})[0].path == "topology_facts of n"
+@pytest.mark.parametrize("facts", [{"a": 1}, {"nics": None}, {"nics": ["x"]}, "x", None])
+@pytest.mark.parametrize("device", [GPU, {**NIC, "share": {"bandwidth": "10G"}}], ids=["device", "share"])
+def test_facts_of_another_schema_are_reported(device: Values, facts: t.Any) -> None:
+    assert problems_of(site({"devices": [device]}), nodes={"n": facts})[0].path == "topology_facts of n"
 
 
 @pytest.mark.parametrize(("field", "value"), [("model", "\ud800"), ("address", ["x"])])
