@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from .values import (
     as_amount,
+    as_float,
     as_fraction,
     as_integer,
     compare,
@@ -43,7 +44,7 @@ FUNCTIONS = (
     Function("quantity", False, (("string_to_quantity", "s", "Q"),), lambda text: quantity_value(read_quantity(text))),
     Function("isQuantity", False, (("is_quantity_string", "s", "b"),), reads_without_error(read_quantity)),
     Function("sign", False, (("quantity_sign", "Q", "i"),), lambda value: compare(value, quantity_value(Fraction(0)))),
-    Function("asApproximateFloat", True, (("quantity_get_float", "Q", "d"),), lambda value: float(as_fraction(value))),
+    Function("asApproximateFloat", True, (("quantity_get_float", "Q", "d"),), as_float),
     Function("asInteger", True, (("quantity_get_int", "Q", "i"),), as_integer),
     Function("isInteger", True, (("quantity_is_integer", "Q", "b"),), is_integer),
     Function(

@@ -10,6 +10,7 @@ Each is passed to the engine as a map with one entry. Two maps are equal if the 
 
 from __future__ import annotations
 
+import math
 import re
 import typing as t
 from fractions import Fraction
@@ -57,11 +58,14 @@ def version_value(text: str, tolerant: bool = False) -> Tagged:
     if tolerant:
         text = _normalized(text)
     match = _SEMVER.fullmatch(text)
-    if not match or any(int(number) >= 2**64 for number in match.groups()[:3]):
+    if not match:
         raise ValueError(f"{text!r} is not a semantic version")
     prerelease = match[4]
-    if prerelease and any(part.isdigit() and (len(part) > 1 and part[0] == "0") for part in prerelease.split(".")):
+    prerelease_numbers = [part for part in (prerelease or "").split(".") if part.isdigit()]
+    if any(len(number) > 1 and number[0] == "0" for number in prerelease_numbers):
         raise ValueError(f"{text!r} has a number with a leading zero")
+    if any(len(number) > 20 or int(number) >= 2**64 for number in [*match.groups()[:3], *prerelease_numbers]):
+        raise ValueError(f"{text!r} has a number of more than 64 bits")
     return {VERSION: ".".join(match.groups()[:3]) + (f"-{prerelease}" if prerelease else "")}
 
 
@@ -121,6 +125,15 @@ def compare(left: object, right: object) -> int:
         return int(left_value > right_value) - int(left_value < right_value)
     left_key, right_key = (_precedence(_text_of(value, VERSION)) for value in (left, right))
     return int(left_key > right_key) - int(left_key < right_key)
+
+
+def as_float(value: object) -> float:
+    """The nearest float to a quantity, infinite if it is too large for one. Raises ValueError."""
+    number = as_fraction(value)
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def as_amount(value: object) -> Fraction:

@@ -110,6 +110,11 @@ def test_expressions_that_only_a_server_can_check_are_not_errors(expression):
         (f'{ATTRIBUTES}.v.isGreaterThan(semver("1.2.3-rc.1"))', True),
         ('device.capacity["d.io"].memory == quantity("85899345920")', True),
         ("device.allowMultipleAllocations", False),
+        ('isSemver("1.0.0-18446744073709551615")', True),
+        ('isSemver("1.0.0-18446744073709551616") || isSemver("18446744073709551616.0.0")', False),
+        (f'isSemver("1.0.0-{"9" * 5000}") || isSemver("{"9" * 5000}.0.0")', False),
+        ('quantity("1e400").asApproximateFloat() > 1e308', True),
+        ('quantity("-1e400").asApproximateFloat() < -1e308', True),
     ],
 )
 def test_expressions_are_evaluated_on_a_device(expression, result):
