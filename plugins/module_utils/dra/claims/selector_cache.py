@@ -48,7 +48,7 @@ class SelectorCache:
                 answer = error
             self.known[key] = answer
         if isinstance(answer, Exception):
-            raise answer
+            raise answer.with_traceback(None)  # otherwise each raise would add to the traceback, which keeps all frames
         return answer
 
     def reuse_results(self, offered: t.Iterable[Offer], known: t.Iterable[Offer]) -> None:

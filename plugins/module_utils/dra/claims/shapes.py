@@ -23,7 +23,8 @@ from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
 
-_MACRO = re.compile(r"\.(?:exists|exists_one|all|map|filter|transform\w+)\s*\(")
+#: Macros and `size`: a selector with one of them may depend on attributes that it does not name.
+_DEPENDS_ON_ANY = re.compile(r"\.(?:exists|existsOne|exists_one|all|map|filter|transform\w+)\s*\(|\bsize\s*\(")
 
 
 class NodeShape(t.NamedTuple):
@@ -79,7 +80,7 @@ def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Ob
         for constraint in claim_devices.get("constraints", ())
     }
     everything = "\n".join(texts)
-    return Fingerprinter(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
+    return Fingerprinter(set(re.findall(r"\w+", everything)), matched, bool(_DEPENDS_ON_ANY.search(everything)))
 
 
 def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> t.Iterator[Object]:

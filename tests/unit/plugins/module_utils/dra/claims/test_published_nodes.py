@@ -11,7 +11,10 @@ import json
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EvaluationError
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.selector_cache import SelectorCache
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import (
@@ -98,6 +101,33 @@ def test_claims_are_checked_on_a_fleet_that_was_never_probed() -> None:
     )
     assert reach["any"][0] == ["aks-gb300", "eks-p4d", "oke-gb200"]
     assert reach["own-pcie-root"][0] == ["eks-p4d"]
+
+
+@pytest.mark.parametrize("test", ['{}.existsOne(k, v, k.startsWith("product"))', "size({}) > 8", "{}.size() > 8"])
+def test_a_selector_that_names_no_attribute_may_depend_on_any(test: str) -> None:
+    objects = recorded("eks-p4d")
+    for item in copy.deepcopy(objects):
+        item["spec"]["nodeName"] = item["spec"]["pool"]["name"] = "other"
+        item["metadata"]["name"] += "-other"
+        for device in item["spec"]["devices"]:
+            device["attributes"].pop("productName", None)
+        objects.append(item)
+    selector = test.format('device.attributes["gpu.nvidia.com"]')
+    classes = [{"name": "any", "cel": ["device.driver == 'gpu.nvidia.com'", selector]}]
+    claims = {"gpu": {"devices": [{"name": "gpu", "class": "any"}]}}
+    satisfying, refused, unknown = reach_by_claim(site(objects, claims, dra_claims_classes=classes))["gpu"]
+    assert (satisfying, list(refused), unknown) == (["eks-p4d"], ["other"], {})
+
+
+def test_a_cached_error_keeps_no_frames_of_earlier_calls() -> None:
+    cache = SelectorCache(Engine())
+    device: Object = {"attributes": {}}
+    depths = set()
+    for _time in range(3):
+        with pytest.raises(EvaluationError) as error:
+            cache.matches('device.attributes["a"].missing == 1', device, "a")
+        depths.add(len(error.traceback))
+    assert len(depths) == 1
 
 
 def test_omitted_attributes_of_a_device_in_use_are_unknown() -> None:
