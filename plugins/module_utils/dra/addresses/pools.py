@@ -77,10 +77,11 @@ def read_pools(reader: Reader, value: object, path: str) -> tuple[Pool, ...]:
     plan = reader.mapping(value, path, _KEYS, "an address plan")
     if plan is None:
         return ()
-    if not plan.get("rails"):
+    rails = plan.get("rails", [])
+    if rails == []:
         reader.problem(child(path, "rails"), "is missing or empty", "missing", "list a pool for each rail")
     pools: list[Pool] = []
-    for item, item_path in reader.items(plan.get("rails", []), child(path, "rails")):
+    for item, item_path in reader.items(rails, child(path, "rails")):
         pool = _pool(reader, item, item_path, plan)
         if pool is None:
             continue
@@ -159,7 +160,7 @@ def _gateway(reader: Reader, value: object, path: str) -> Address | str | None:
     if text is None:
         return None
     try:
-        return ipaddress.ip_address(text)
+        return rail_range.parse_address(text)
     except ValueError:
         reader.problem(path, f"{text[:64]!r} is not an IP address, {FIRST} or {LAST}", "bad-value")
         return None

@@ -164,7 +164,9 @@ def read_network(reader: Reader, value: object, path: str) -> Network | None:
     try:
         if "/" not in text:
             raise ValueError("the prefix length is missing")
-        return ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
+        parse_address(str(network.network_address))
+        return network
     except ValueError as error:
         fix = "such as 10.100.0.0/16 or fd00:100::/64"
         reader.problem(path, f"is not a network without host bits: {error}", "bad-value", fix)
@@ -176,10 +178,20 @@ def read_address(reader: Reader, value: object, path: str) -> Address | None:
     if text is None:
         return None
     try:
-        return ipaddress.ip_address(text)
+        return parse_address(text)
     except ValueError:
         reader.problem(path, f"{text[:64]!r} is not an IP address", "bad-value")
         return None
+
+
+def parse_address(text: str) -> Address:
+    """An IP address. Raises ValueError for other text, and for an address with a zone or an IPv4-mapped one."""
+    address = ipaddress.ip_address(text)
+    if "%" in text:
+        raise ValueError("a zone is not allowed")
+    if getattr(address, "ipv4_mapped", None):
+        raise ValueError("IPv4-mapped addresses are not allowed")
+    return address
 
 
 def read_prefix(reader: Reader, value: object, pool: Network, longest: int, path: str) -> int | None:

@@ -113,6 +113,15 @@ def test_every_address_has_its_own_routing_table() -> None:
         ([node("a", "0" * 20 + "5")], "must be from 0 to"),
         ([node("a", 0, {"per_node": 60, "rails": PLAN["rails"]})], "must be a power of two, not 60 (use 32 or 64"),
         ([node("a", 0, {"rails": []})], "dra_driver_rail_addresses.rails: is missing"),
+        ([node("a", 0, {"rails": ""})], "dra_driver_rail_addresses.rails: must be a list, not the string ''"),
+        *(
+            ([node("a", 0, {"rails": [{"rail": 0, "pool": "fd00::/64", "prefix": 128, **fields}]})], words)
+            for fields, words in (
+                ({"gateway": "fe80::1%eth0"}, "'fe80::1%eth0' is not an IP address"),
+                ({"pool": "fe80::%eth0/64"}, "a zone is not allowed"),
+                ({"pool": "::ffff:10.0.0.0/112"}, "IPv4-mapped addresses are not allowed"),
+            )
+        ),
         ([node("a", 0, {"rail": []})], "did you mean 'rails'?"),
         (
             [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16"}, {"rail": 1, "pool": "10.0.128.0/17"}]})],
