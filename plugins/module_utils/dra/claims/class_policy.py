@@ -58,10 +58,10 @@ def check(objects: t.Sequence[Object]) -> list[list[Problem]]:
     A claim without such errors is checked against those of its classes that are among the objects.
     """
     problems = [_config_problems(item) for item in objects]
-    classes = {}
+    classes: dict[str, ClassTerms] = {}
     for item, errors in zip(objects, problems):
-        if item["kind"] == "DeviceClass" and not errors:
-            name = item["metadata"]["name"]
+        name = item["metadata"].get("name")  # absent if the server generates it
+        if item["kind"] == "DeviceClass" and name and not errors:
             classes[name] = terms(name, [entry["opaque"] for entry, _path in _entries(item)])
     for number, item in enumerate(objects):
         if item["kind"] in _DEVICES and not problems[number]:

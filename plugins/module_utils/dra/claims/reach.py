@@ -92,7 +92,7 @@ def reach(
     found = []
     for claim, compiled in claims:
         requested: Object = {
-            key: compiled.devices[key] for key in ("requests", "constraints") if key in compiled.devices
+            key: compiled.devices[key] for key in ("requests", "constraints") if compiled.devices.get(key)
         }
         key = json.dumps(requested, sort_keys=True)
         result, refusals = _result(claim, compiled, trials.answers(key, requested), node_shapes)
@@ -278,7 +278,7 @@ def reach_of(
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         name = str(metadata.get("name") or f"{metadata.get('generateName')}*")
         if item["kind"] == "DeviceClass":
-            classes[name] = item
+            classes[name] = {**item, "spec": spec}
         elif item["kind"] in ("ResourceClaim", "ResourceClaimTemplate"):
             devices = (spec.get("spec") or {} if item["kind"] == "ResourceClaimTemplate" else spec).get("devices") or {}
             if devices.get("requests"):

@@ -77,7 +77,7 @@ def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Ob
     matched = {
         str(constraint.get("matchAttribute") or constraint.get("distinctAttribute"))
         for claim_devices in devices
-        for constraint in claim_devices.get("constraints", ())
+        for constraint in claim_devices.get("constraints") or ()
     }
     everything = "\n".join(texts)
     return Fingerprinter(set(re.findall(r"\w+", everything)), matched, bool(_DEPENDS_ON_ANY.search(everything)))

@@ -14,6 +14,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import class_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import reach_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
@@ -612,6 +613,17 @@ def test_no_node_satisfies_a_class_whose_selector_is_not_cel() -> None:
     nodes = {"n": relevant_facts("hgx-h100")}
     reason = refusal_reason([class_manifest({"rego": {"code": "x"}}), claim_manifest()], nodes)
     assert reason == "class c: the scheduler only supports selectors of kind cel, and this one contains rego"
+
+
+def test_empty_fields_of_valid_manifests_are_read_like_absent_ones() -> None:
+    device_class = {**class_manifest(), "spec": None}
+    claim = {**claim_manifest(constraints=None, config=None), "metadata": {"name": "x", "namespace": "ml"}}
+    generated = {**device_class, "metadata": {"generateName": "c-"}}
+    manifests = [device_class, claim, generated]
+    assert [validate.validate(item, "1.37", {}, Engine()) for item in manifests] == [[], [], []]
+    assert class_policy.check(manifests) == [[], [], []]
+    (found,) = reach_of(manifests, {"n": relevant_facts("hgx-h100")}, {"lanewise.dev": {}}, Engine())
+    assert found.nodes == ["n"]
 
 
 def test_reach_depends_on_the_fields_that_a_release_keeps() -> None:
