@@ -26,7 +26,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 def rows(site: Site) -> list[Object]:
     """A row for each range, sorted by rail, family, pool and index."""
-    found = []
+    entries = []
     for name, ranges in site.ranges.items():
         for node_range in ranges:
             row: Object = {
@@ -43,8 +43,8 @@ def rows(site: Site) -> list[Object]:
                 "reach": node_range.reach,
                 "pool": str(node_range.pool),
             }
-            found.append(row)
-    return sorted(found, key=lambda row: (row["rail"], row["family"], row["pool"], row["index"]))
+            entries.append(row)
+    return sorted(entries, key=lambda row: (row["rail"], row["family"], row["pool"], row["index"]))
 
 
 def pool_rows(site: Site) -> list[Object]:
@@ -68,11 +68,11 @@ def pool_rows(site: Site) -> list[Object]:
 
 def lines(site: Site) -> list[str]:
     """Lines for a terminal: a table of nodes for each pool."""
-    found: list[str] = []
+    text_lines: list[str] = []
     ranges = rows(site)
     for pool in pool_rows(site):
         pool_ranges = [row for row in ranges if row["pool"] == pool["pool"]]
-        found.append(
+        text_lines.append(
             f"rail {pool['rail']}, {pool['pool']}: {pool['per_node']} addresses per node, {pool['nodes']} nodes, "
             f"room for {pool['room']}; prefix length {pool['prefix']}; addresses reach "
             + ("only this rail" if pool["reach"] == "rail" else "all destinations")
@@ -81,8 +81,8 @@ def lines(site: Site) -> list[str]:
         table += [tuple("-" if row[key] is None else str(row[key]) for key in _TABLE_COLUMNS) for row in pool_ranges]
         widths = [max(len(row[column]) for row in table) for column in range(len(_TABLE_COLUMNS))]
         for row in table:
-            found.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
-    return found
+            text_lines.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+    return text_lines
 
 
 def as_csv(site: Site) -> str:

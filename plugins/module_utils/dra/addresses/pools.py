@@ -144,6 +144,7 @@ def _with_valid_gateway(reader: Reader, pool: Pool, path: str) -> Pool | None:
 
 
 def _per_node(reader: Reader, value: object, path: str) -> int | None:
+    """A power of two, or None for any other value, which is recorded in `reader`."""
     number = reader.integer(value, path, 1, MAX_ADDRESSES)
     if number is not None and number & (number - 1):
         next_power = 1 << number.bit_length()
@@ -154,6 +155,7 @@ def _per_node(reader: Reader, value: object, path: str) -> int | None:
 
 
 def _gateway(reader: Reader, value: object, path: str) -> Address | str | None:
+    """The gateway of a pool as in `Pool`, or None if it is not set or invalid, which is recorded in `reader`."""
     if value is None or value in (FIRST, LAST):
         return value
     text = reader.string(value, path)

@@ -50,8 +50,8 @@ def ranges_of(plan: object, index: object) -> list[dict[str, t.Any]]:
     """The ranges of one node, as the setting `rail_addresses` of its driver. Raises Problems for errors."""
     reader = Reader()
     pools = read_pools(reader, plan, PLAN)
-    number = _index(reader, index)
-    ranges = _ranges(reader, pools, number) if number is not None else ()
+    node_index = _index(reader, index)
+    ranges = _ranges(reader, pools, node_index) if node_index is not None else ()
     if reader.problems:
         raise Problems(reader.problems)
     return [node_range.setting() for node_range in ranges]
@@ -87,17 +87,17 @@ def _canonical(plan: object) -> t.Hashable:
 def _add_ranges(site: Site, pools: tuple[Pool, ...], members: t.Sequence[NodeInput]) -> list[Problem]:
     """Add the ranges of nodes with the same plan to `site`. Returns the problems of these nodes."""
     problems: list[Problem] = []
-    taken: dict[int, str] = {}
+    node_by_index: dict[int, str] = {}
     for node in members:
         reader = Reader()
-        number = _index(reader, node.index)
-        if number is not None:
-            if number in taken:
-                message = f"{number} is already the index of {taken[number]}"
+        node_index = _index(reader, node.index)
+        if node_index is not None:
+            if node_index in node_by_index:
+                message = f"{node_index} is already the index of {node_by_index[node_index]}"
                 reader.problem(INDEX, message, "duplicate", "give each node its own index, and never change it")
-            taken.setdefault(number, node.name)
-            site.ranges[node.name] = _ranges(reader, pools, number)
-            site.indexes[node.name] = number
+            node_by_index.setdefault(node_index, node.name)
+            site.ranges[node.name] = _ranges(reader, pools, node_index)
+            site.indexes[node.name] = node_index
         problems += [_for_nodes([node.name], problem) for problem in reader.problems]
     return problems
 

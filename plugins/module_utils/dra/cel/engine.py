@@ -41,8 +41,8 @@ class Program:
 
 def possible_domains(root: Node) -> set[str]:
     """Every string that could be the domain of an attribute or capacity."""
-    found = {node.value for node in root.walk() if node.kind == "literal" and node.literal == "string"}
-    return found | {node.name for node in root.walk() if node.kind == "select"}
+    literals = {node.value for node in root.walk() if node.kind == "literal" and node.literal == "string"}
+    return literals | {node.name for node in root.walk() if node.kind == "select"}
 
 
 class Engine:

@@ -118,11 +118,11 @@ class Boards:
         return self._known[key]
 
     def _shapes(self, gpu: RequestSelectors, nics: t.Sequence[RequestSelectors], at_least: str) -> list[Shape]:
-        found: dict[t.Hashable, Shape] = {}
+        shapes: dict[t.Hashable, Shape] = {}
         for node, board, offered, physical in self._nodes:
             places = set(board.gpus)
-            parts = [device for device in self._matching(gpu, offered, {}) if device.place in places]
-            gpus = {device.place: device for device in parts}
+            gpu_devices = [device for device in self._matching(gpu, offered, {}) if device.place in places]
+            gpus = {device.place: device for device in gpu_devices}
             rows = [_by_place(self._matching(nic, offered, physical), board) for nic in nics]
             if not gpus or not all(rows):
                 continue
@@ -131,15 +131,15 @@ class Boards:
                 _key(gpus.values()),
                 *(_key(device for devices in row.values() for device in devices) for row in rows),
             )
-            if key in found:
-                found[key].nodes.append(node)
+            if key in shapes:
+                shapes[key].nodes.append(node)
             else:
                 ordered = {address: gpus[address] for address in board.gpus if address in gpus}
                 allowed = [_allowed(board, ordered, row, at_least) for row in rows]
-                gpu_parts = {address: sum(device.place == address for device in parts) for address in ordered}
-                found[key] = Shape(board, [node], ordered, rows, len(offered), gpu_parts, allowed)
+                gpu_parts = {address: sum(device.place == address for device in gpu_devices) for address in ordered}
+                shapes[key] = Shape(board, [node], ordered, rows, len(offered), gpu_parts, allowed)
         by_map: dict[str, list[Shape]] = {}
-        for shape in found.values():
+        for shape in shapes.values():
             by_map.setdefault(shape.board.shape, []).append(shape)
         merged = [_merged(same_map) for same_map in by_map.values()]
         return sorted(merged, key=lambda shape: (-len(shape.nodes), shape.board.shape))
@@ -148,14 +148,14 @@ class Boards:
         self, request: RequestSelectors, offered: t.Sequence[Offer], physical: t.Mapping[str, str]
     ) -> list[MatchingDevice]:
         """The devices of a node that match a request, or may match it. `physical` maps VFs to their PFs."""
-        found = []
+        devices = []
         for offer in offered:
             if offer.driver != request.driver:
                 continue
             if all(self.selection.judge(text, offer) in (YES, MAYBE) for text in request.texts):
                 values = {name: value for name in _COMPARED for value in _values(offer, name)}
-                found.append(MatchingDevice(offer.address, physical.get(offer.address, offer.address), values))
-        return found
+                devices.append(MatchingDevice(offer.address, physical.get(offer.address, offer.address), values))
+        return devices
 
 
 def selectors_of(driver: DriverKnowledge, body: Object, classes: t.Mapping[str, Object]) -> RequestSelectors:
@@ -180,21 +180,21 @@ def _key(devices: t.Iterable[MatchingDevice]) -> t.Hashable:
 
 def _by_place(devices: t.Iterable[MatchingDevice], board: Board) -> dict[str, list[MatchingDevice]]:
     """Devices by their place on the board, in the order of the map. Devices that are not on the map are left out."""
-    found: dict[str, list[MatchingDevice]] = {nic: [] for nic in board.nics}
+    by_place: dict[str, list[MatchingDevice]] = {nic: [] for nic in board.nics}
     for device in devices:
-        if device.place in found:
-            found[device.place].append(device)
-    return {place: entries for place, entries in found.items() if entries}
+        if device.place in by_place:
+            by_place[device.place].append(device)
+    return {place: entries for place, entries in by_place.items() if entries}
 
 
 def _allowed(board: Board, gpus: t.Iterable[str], nics: t.Iterable[str], at_least: str) -> dict[str, frozenset[str]]:
     """For each GPU, the NICs at its nearest level; an empty set if that level is farther than `at_least`."""
     places = list(nics)
-    found = {}
+    allowed = {}
     for gpu in gpus:
         level, best = nearest({nic: board.level(gpu, nic) for nic in places})
-        found[gpu] = frozenset(best) if RANK[level] <= RANK[at_least] else frozenset()
-    return found
+        allowed[gpu] = frozenset(best) if RANK[level] <= RANK[at_least] else frozenset()
+    return allowed
 
 
 def _merged(shapes: list[Shape]) -> Shape:
@@ -234,7 +234,7 @@ def _merged(shapes: list[Shape]) -> Shape:
 
 
 def _without_duplicates(rows: t.Iterable[t.Sequence[MatchingDevice]]) -> list[MatchingDevice]:
-    found: list[MatchingDevice] = []
+    different: list[MatchingDevice] = []
     for devices in rows:
-        found += [device for device in devices if device not in found]
-    return found
+        different += [device for device in devices if device not in different]
+    return different

@@ -232,7 +232,8 @@ class ClassCompiler:
     def _class_for(self, device: Device, driver: DriverKnowledge) -> str:
         """The name of the class for a device without a class.
 
-        It is a class of the inventory that selects exactly the devices of this kind, or else a new one.
+        It is a class of the inventory for this kind: one with the name that a new class would get, whatever else it
+        sets, or one without filters, expressions, configurations and an extended resource. Otherwise it is a new one.
         """
         terms_of_kind = driver.terms(device.kind, device.filter_names())
         special = next(

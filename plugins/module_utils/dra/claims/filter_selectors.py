@@ -17,11 +17,11 @@ from . import selectors
 
 def kind_selectors(driver: DriverKnowledge, terms: t.Iterable[Term], path: str) -> list[tuple[selectors.Selector, str]]:
     """The selectors of a driver's devices that meet all terms, each with `path`."""
-    found = [(selectors.driver_is(driver.name), path)]
+    parts = [(selectors.driver_is(driver.name), path)]
     for term in terms:
         part = selectors.equals(term.name, term.value)
-        found.append((selectors.negate(part) if term.compare == "not_equals" else part, path))
-    return found
+        parts.append((selectors.negate(part) if term.compare == "not_equals" else part, path))
+    return parts
 
 
 def raw_selectors(expressions: list[str], path: str) -> list[tuple[selectors.Selector, str]]:

@@ -43,15 +43,13 @@ def _variables() -> list[dict[str, str]]:
         configs = f"object.kind == {literal(kind)} ? (has({parent}.config) ? {parent}.config : []) : {configs}"
     is_lanewise = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
     is_policy = f"type(p) == map && 'kind' in p && p.kind == {literal(tenancy.POLICY_KIND)}"
-    policies = f"object.kind == 'DeviceClass' ? variables.given.filter(p, {is_policy}) : []"
+    policies = f"object.kind == 'DeviceClass' ? variables.parameters.filter(p, {is_policy}) : []"
+    others = f"object.kind == 'DeviceClass' ? variables.parameters.filter(p, !({is_policy})) : variables.parameters"
     return [
         {"name": "configs", "expression": configs},
-        {"name": "given", "expression": f"variables.configs.filter(c, {is_lanewise}).map(c, c.opaque.parameters)"},
+        {"name": "parameters", "expression": f"variables.configs.filter(c, {is_lanewise}).map(c, c.opaque.parameters)"},
         {"name": "policies", "expression": policies},
-        {
-            "name": "ours",
-            "expression": f"object.kind == 'DeviceClass' ? variables.given.filter(p, !({is_policy})) : variables.given",
-        },
+        {"name": "interfaceConfigs", "expression": others},
     ]
 
 
@@ -87,7 +85,7 @@ def _of_policies() -> list[dict[str, str]]:
 
 
 def _validation(test: str, requirement: str) -> dict[str, str]:
-    return {"expression": f"variables.ours.all(p, {test})", "message": f"{KIND}: {requirement}"}
+    return {"expression": f"variables.interfaceConfigs.all(p, {test})", "message": f"{KIND}: {requirement}"}
 
 
 def expression(form: Field, value: str, depth: int = 0) -> str:

@@ -97,43 +97,43 @@ class _Parser(PartParser):
         quotas = [self._quota(item, path) for item, path in self._list("quotas")]
         taints = [self._taint(item, path) for item, path in self._list("taints")]
         raw = [(path, item) for item, path in self._list("raw") if self._raw(item, path)]
-        admin = []
+        admin_namespaces = []
         for item, path in self._list("admin_namespaces"):
             name = reader.name(item, path, limits.dns_label)
-            if name in admin:
+            if name in admin_namespaces:
                 reader.problem(path, f"namespace {name!r} is listed twice", "duplicate-name")
             elif name:
-                admin.append(name)
+                admin_namespaces.append(name)
         site = variables.get("site")
-        found = Inventory(
+        inventory = Inventory(
             site="default" if site is None else reader.name(site, PREFIX + "site", _site_name) or "default",
             drivers=drivers,
             classes=[item for item in classes if item],
             claims=[item for item in claims if item],
             quotas=[item for item in quotas if item],
-            admin_namespaces=admin,
+            admin_namespaces=admin_namespaces,
             taints=[item for item in taints if item],
             policy=self._flag("policy"),
             raw=raw,
             tenants=self._site_tenants(),
             allow_unreachable=self._flag("allow_unreachable"),
         )
-        self._check_unique([(item.path, item.name) for item in found.classes], "class")
+        self._check_unique([(item.path, item.name) for item in inventory.classes], "class")
         # if several classes have the same extended resource, Kubernetes uses only the newest class
-        named = [(item.path, item.extended_resource) for item in found.classes]
+        named = [(item.path, item.extended_resource) for item in inventory.classes]
         self._check_unique(named, "extended resource", "extended_resource")
-        self._check_unique([(item.path, item.name) for item in found.taints], "taint")
+        self._check_unique([(item.path, item.name) for item in inventory.taints], "taint")
         self._check_unique([(item.path, item.name) for item in tiers], "tier")
-        self._check_unique([(item.path, f"{item.namespace}/{item.name}") for item in found.quotas], "quota")
+        self._check_unique([(item.path, f"{item.namespace}/{item.name}") for item in inventory.quotas], "quota")
         for template, what in ((True, "template"), (False, "claim")):
             named = [
                 (item.path, f"{namespace}/{item.name}")
-                for item in found.claims
+                for item in inventory.claims
                 if item.template is template
                 for namespace in item.namespaces
             ]
             self._check_unique(named, what)
-        return found
+        return inventory
 
     def _list(self, variable: str) -> list[tuple[t.Any, str]]:
         value = self.variables.get(variable)
@@ -156,9 +156,9 @@ class _Parser(PartParser):
                 first[name] = path
 
     def _drivers(self, value: object) -> dict[str, Object]:
-        found: dict[str, Object] = {}
+        drivers: dict[str, Object] = {}
         if value is None:
-            return found
+            return drivers
         path = PREFIX + "drivers"
         for name, options in self.reader.any_mapping(value, path).items():
             place = f"{path}.{name}"
@@ -167,8 +167,8 @@ class _Parser(PartParser):
             if not isinstance(options, dict):
                 self.reader.wrong_type(options, place, "a mapping", "write {version: ...}")
                 continue
-            found[name] = options
-        return found
+            drivers[name] = options
+        return drivers
 
     def _class(self, value: object, path: str) -> Class | None:
         problems_before = len(self.reader.problems)
@@ -210,7 +210,7 @@ class _Parser(PartParser):
         if share and kind not in SHARED_NICS:
             fix = f"set kind {' or '.join(SHARED_NICS)}"
             self.reader.problem(child(path, "share"), "is only for classes of NICs", "contradiction", fix)
-        found = Class(
+        device_class = Class(
             path=path,
             name=name,
             kind=kind,
@@ -223,8 +223,8 @@ class _Parser(PartParser):
             annotations=self.labels(item, path, "annotations"),
             share=share,
         )
-        found.broken = len(self.reader.problems) > problems_before
-        return found
+        device_class.broken = len(self.reader.problems) > problems_before
+        return device_class
 
     def _tenants(self, item: Object, path: str) -> list[Object]:
         """The InterfacePolicy of a class, as a configuration; empty if the class has none."""
@@ -253,9 +253,9 @@ class _Parser(PartParser):
         devices: dict[str, int] = {}
         place = child(path, "devices")
         for name, number in reader.any_mapping(item["devices"], place).items() if "devices" in item else ():
-            read = reader.integer(number, child(place, name), 0, limits.INT64_MAX)
-            if read is not None:
-                devices[name] = read
+            limit = reader.integer(number, child(place, name), 0, limits.INT64_MAX)
+            if limit is not None:
+                devices[name] = limit
         claims = self.option(item, "claims", path, lambda v, p: reader.integer(v, p, 0, limits.INT64_MAX))
         if "namespace" not in item:
             reader.problem(child(path, "namespace"), "is missing", "missing")
@@ -263,9 +263,9 @@ class _Parser(PartParser):
             reader.problem(path, "limits nothing", "missing", "set devices or claims")
         namespace = self.option(item, "namespace", path, lambda v, p: reader.name(v, p, limits.dns_label))
         name = self.option(item, "name", path, lambda v, p: reader.name(v, p, limits.dns_subdomain))
-        found = Quota(path, name or "dra", namespace or "", devices, claims)
-        found.broken = len(reader.problems) > problems_before
-        return found
+        quota = Quota(path, name or "dra", namespace or "", devices, claims)
+        quota.broken = len(reader.problems) > problems_before
+        return quota
 
     def _taint(self, value: object, path: str) -> Taint | None:
         problems_before = len(self.reader.problems)
@@ -277,9 +277,9 @@ class _Parser(PartParser):
         checks = {"driver": limits.driver_name, "pool": limits.pool_name, "device": limits.dns_label}
         selector = {}
         for key, check in checks.items():
-            read = reader.name(item[key], child(path, key), check) if key in item else None
-            if read:
-                selector[key] = read
+            selected = reader.name(item[key], child(path, key), check) if key in item else None
+            if selected:
+                selector[key] = selected
         if not any(key in item for key in checks):
             reader.problem(path, "would taint every device of the cluster", "missing", "set a driver, pool or device")
         taint = {
@@ -292,14 +292,14 @@ class _Parser(PartParser):
         for key in ("key", "effect"):
             if key not in item:
                 reader.problem(child(path, key), "is missing", "missing")
-        found = Taint(
+        taint_rule = Taint(
             path,
             self.name(item, path, limits.dns_subdomain),
             selector,
             {key: entry for key, entry in taint.items() if entry},
         )
-        found.broken = len(reader.problems) > problems_before
-        return found
+        taint_rule.broken = len(reader.problems) > problems_before
+        return taint_rule
 
     def _raw(self, value: object, path: str) -> bool:
         """Whether a raw object has its identifying fields. `compiler` checks the other fields."""

@@ -80,9 +80,9 @@ class ClaimParser(PartParser):
             )
         elif "groups" in item:
             for group, place in reader.items(item["groups"], child(path, "groups")):
-                read = self._group(group, place)
-                if read:
-                    groups.append(read)
+                parsed = self._group(group, place)
+                if parsed:
+                    groups.append(parsed)
         elif "devices" in item:
             # in the short form `devices`, align may be a preference list, as in a group
             groups.append(self._aligned(Group(path, "", 1, tuple(align), [], child(path, "align")), item))

@@ -18,12 +18,12 @@ from .inventory import FILTERS, LINK_LAYERS
 def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
     """The valid filters of a device of this kind. Errors are recorded in `reader`."""
     known = FILTERS[kind]
-    found: Object = {}
+    filters: Object = {}
     for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():
-        read = _filter(reader, known[name], item, child(path, name), name)
-        if read is not None:
-            found[name] = read
-    return found
+        filter_value = _filter(reader, known[name], item, child(path, name), name)
+        if filter_value is not None:
+            filters[name] = filter_value
+    return filters
 
 
 def _filter(reader: Reader, value_type: str, value: object, path: str, name: str) -> t.Any:

@@ -24,18 +24,21 @@ class PartParser:
         self.reader = reader
 
     def option(self, item: Object, key: str, path: str, read: t.Callable[[t.Any, str], t.Any]) -> t.Any:
+        """What `read` returns for the value of a key and its path; None if `item` does not have the key."""
         return read(item[key], child(path, key)) if key in item else None
 
     def name(self, item: Object, path: str, check: t.Callable[[str], str]) -> str:
+        """The name of an entry; empty after recording that it is missing or invalid."""
         if "name" not in item:
             self.reader.problem(child(path, "name"), "is missing", "missing")
             return ""
         return self.reader.name(item["name"], child(path, "name"), check) or ""
 
     def labels(self, item: Object, path: str, key: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+        """The valid entries of `labels` or `annotations`, which `key` names. Errors are recorded."""
+        labels: dict[str, str] = {}
         if key not in item:
-            return found
+            return labels
         place = child(path, key)
         for name, value in self.reader.any_mapping(item[key], place).items():
             # annotations may be empty or long; values of labels must be valid
@@ -49,13 +52,15 @@ class PartParser:
             elif name in OWN_LABELS:
                 self.reader.problem(child(place, name), "is set by the collection itself", "reserved")
             else:
-                found[name] = value
-        return found
+                labels[name] = value
+        return labels
 
     def cel(self, item: Object, path: str) -> list[str]:
+        """The CEL expressions of an entry, which are not checked here."""
         return self.option(item, "cel", path, self.reader.strings) or []
 
     def where(self, item: Object, path: str, kind: str) -> Object:
+        """The filters of an entry: the valid ones of its kind, or all if `kind` is empty."""
         if "where" not in item:
             return {}
         place = child(path, "where")
@@ -68,7 +73,7 @@ class PartParser:
 
     def configs(self, item: Object, path: str) -> list[Object]:
         """The opaque configurations, `{driver, parameters}`. The one for `interface` comes first."""
-        found = []
+        configs = []
         if "interface" in item:
             interface = item["interface"]
             if isinstance(interface, dict) and isinstance(interface.get("name"), str):
@@ -78,7 +83,7 @@ class PartParser:
             self.reader.problems += wrong
             if not wrong:
                 parameters: t.Any = interface_config.parameters(item["interface"])
-                found.append({"driver": interface_config.DRIVER, "parameters": parameters})
+                configs.append({"driver": interface_config.DRIVER, "parameters": parameters})
         place = child(path, "config")
         for value, entry in self.reader.items(item["config"], place) if "config" in item else []:
             config = self.reader.mapping(value, entry, ("driver", "parameters"), "a config")
@@ -102,5 +107,5 @@ class PartParser:
             elif driver == interface_config.DRIVER:
                 self.reader.problems += interface_config.validate(parameters, child(entry, "parameters"))
             if driver:
-                found.append({"driver": driver, "parameters": parameters})
-        return found
+                configs.append({"driver": driver, "parameters": parameters})
+        return configs

@@ -24,7 +24,7 @@ MAX_GRACE_SECONDS = 7 * 24 * 3600
 
 def read_tiers(reader: Reader, entries: t.Iterable[tuple[object, str]]) -> list[Tier]:
     """The entries of `dra_claims_tiers`, including those with errors."""
-    found = []
+    tiers = []
     for value, path in entries:
         item = reader.mapping(value, path, ("name", "grace"), "a tier")
         if item is None:
@@ -33,8 +33,8 @@ def read_tiers(reader: Reader, entries: t.Iterable[tuple[object, str]]) -> list[
             reader.problem(child(path, "name"), "is missing", "missing")
         name = reader.name(item["name"], child(path, "name"), limits.label_value) if "name" in item else None
         grace = reader.integer(item["grace"], child(path, "grace"), 0, MAX_GRACE_SECONDS) if "grace" in item else None
-        found.append(Tier(path, name or "", grace))
-    return found
+        tiers.append(Tier(path, name or "", grace))
+    return tiers
 
 
 def add_tolerations(reader: Reader, claims: t.Iterable[Claim], tiers: t.Iterable[Tier]) -> None:

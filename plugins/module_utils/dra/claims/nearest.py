@@ -133,19 +133,22 @@ class NearestPlanner:
                 f"run lanewise.dra.probe first, or set {PREFIX}report to its report",
             )
             return []
-        more = len(claim.groups) > 1
+        has_other_groups = len(claim.groups) > 1
         planned = [
-            _PlannedGroup(self, group, part, resolved, boards, more) for group, part in zip(groups, parts) if part
+            _PlannedGroup(self, group, part, resolved, boards, has_other_groups)
+            for group, part in zip(groups, parts)
+            if part
         ]
         served = [group.any_served() for group in planned]  # a list, so that each group records its problems
         if not all(served):
             return []
         packed = self._pack_boards(claim, planned)
-        for suffix, plans, keys in packed:
+        for suffix, plans, board_names in packed:
             self.uses += [
-                planned_group.use(claim, suffix, keys, plans[id(planned_group.group)]) for planned_group in planned
+                planned_group.use(claim, suffix, board_names, plans[id(planned_group.group)])
+                for planned_group in planned
             ]
-        return [(suffix, plans) for suffix, plans, _keys in packed]
+        return [(suffix, plans) for suffix, plans, _board_names in packed]
 
     def named(self, claim: Claim, suffix: str) -> Claim:
         """The claim with the name of one of its objects, and an annotation with the form and level of this object."""
@@ -200,23 +203,25 @@ class NearestPlanner:
 
         Each object has the suffix of its name, the plans of its groups and its boards. Empty after recording a problem.
         """
-        keys = [key for key in groups[0].keys() if all(key in group.keys() for group in groups[1:])]
+        board_names = [
+            name for name in groups[0].board_names() if all(name in group.board_names() for group in groups[1:])
+        ]
         bins: list[tuple[list[str], dict[int, Plan]]] = []
         try:
-            bins = [(keys, _plans(groups, keys))]
+            bins = [(board_names, _plans(groups, board_names))]
         except NoPairing as error:
             if not error.split:
                 return self._report(groups, error)
-            for key in keys:
-                for number, (bin_keys, _plans_before) in enumerate(bins):
+            for board_name in board_names:
+                for number, (bin_boards, _plans_before) in enumerate(bins):
                     try:
-                        bins[number] = ([*bin_keys, key], _plans(groups, [*bin_keys, key]))
+                        bins[number] = ([*bin_boards, board_name], _plans(groups, [*bin_boards, board_name]))
                         break
                     except NoPairing:
                         continue
                 else:
                     try:
-                        bins.append(([key], _plans(groups, [key])))
+                        bins.append(([board_name], _plans(groups, [board_name])))
                     except NoPairing as error_alone:
                         return self._report(groups, error_alone)
         if len(bins) > 1 and not claim.template:
@@ -235,7 +240,7 @@ class NearestPlanner:
 
 
 class _PlannedGroup:
-    """One group of a claim on the boards of the site. `more` says that the claim has other groups too."""
+    """One group of a claim on the boards of the site. `has_other_groups` says that the claim has other groups too."""
 
     def __init__(
         self,
@@ -244,11 +249,11 @@ class _PlannedGroup:
         parts: tuple[Device, list[Device]],
         resolved: t.Mapping[int, ResolvedDevice],
         boards: Boards,
-        more: bool,
+        has_other_groups: bool,
     ) -> None:
         self.reader, self.group = planner.reader, group
         self.gpu, self.nics = parts
-        self.more = more
+        self.has_other_groups = has_other_groups
         self.at_least = group.at_least or DEFAULT_AT_LEAST
         devices = [resolved[id(device)] for device in (self.gpu, *self.nics)]
         drivers = [(t.cast(DriverKnowledge, device.driver), device.kind) for device in devices]
@@ -269,13 +274,13 @@ class _PlannedGroup:
         self.plain = plain_level(self.shapes, self.at_least, common)
         self.planner = PairingPlanner(drivers[0], drivers[1:], others=len(group.align) > 1)
 
-    def keys(self) -> list[str]:
+    def board_names(self) -> list[str]:
         """The names of the boards on which some GPU has a nearest NIC for every NIC request."""
         return [shape.board.shape for shape in self.shapes if shape.served()]
 
     def any_served(self) -> bool:
         """Whether some board has a pair that is near enough. Records a problem if there is none."""
-        if self.keys():
+        if self.board_names():
             return True
         path = self.group.align_path
         if not self.shapes:
@@ -299,13 +304,13 @@ class _PlannedGroup:
         self.reader.problem(path, message, "unreachable", fix)
         return False
 
-    def plan(self, keys: t.Sequence[str]) -> Plan:
+    def plan(self, board_names: t.Sequence[str]) -> Plan:
         """What the group is compiled to for these boards. Raises NoPairing if that is not possible."""
         levels = self.group.align
         if self.plain:
             levels = tuple(dict.fromkeys(self.plain if level == NEAREST else level for level in levels))
             return Plan(levels, self.gpu, self.nics)
-        shapes = [shape for shape in self.shapes if shape.board.shape in keys]
+        shapes = [shape for shape in self.shapes if shape.board.shape in board_names]
         pairing = self.planner.pairing(shapes)
         plan = Plan(levels, self.gpu, self.nics, pairing)
         self._check_limits(plan, shapes)
@@ -358,12 +363,15 @@ class _PlannedGroup:
             graphs.append(graph)
         number = len(t.cast(Pairing, plan.pairing).alternatives) + len(plan.levels) - 1
         return worst_case_tries(
-            graphs, self.group.count, Size(number, shape.max_devices), more=self.more or other_levels
+            graphs,
+            self.group.count,
+            Size(number, shape.max_devices),
+            has_other_requests=self.has_other_groups or other_levels,
         )
 
-    def use(self, claim: Claim, suffix: str, keys: t.Sequence[str], plan: Plan) -> BoardUse:
+    def use(self, claim: Claim, suffix: str, board_names: t.Sequence[str], plan: Plan) -> BoardUse:
         """The object that the claim is compiled to for these boards."""
-        shapes = [shape for shape in self.shapes if shape.board.shape in keys]
+        shapes = [shape for shape in self.shapes if shape.board.shape in board_names]
         served = list(dict.fromkeys(gpu for shape in shapes for gpu in shape.served()))
         return BoardUse(
             claim=f"{','.join(claim.namespaces)}/{claim.name}",
@@ -386,8 +394,8 @@ class _PlannedGroup:
         )
 
 
-def _plans(groups: t.Sequence[_PlannedGroup], keys: t.Sequence[str]) -> dict[int, Plan]:
-    return {id(planned_group.group): planned_group.plan(keys) for planned_group in groups}
+def _plans(groups: t.Sequence[_PlannedGroup], board_names: t.Sequence[str]) -> dict[int, Plan]:
+    return {id(planned_group.group): planned_group.plan(board_names) for planned_group in groups}
 
 
 def _standard_first(name: str) -> tuple[bool, str]:

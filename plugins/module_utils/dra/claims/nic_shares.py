@@ -42,13 +42,13 @@ class SiteNics:
     """The NICs of a site that are divided into shares.
 
     `nodes` is the number of known nodes; if it is 0, nothing is certain. `reasons` say why other NICs are not divided.
-    `unsure` are the names of nodes that may have further divided NICs.
+    `uncertain` are the names of nodes that may have further divided NICs.
     """
 
     nodes: int = 0
     nics: list[DividedNic] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    unsure: list[str] = field(default_factory=list)
+    uncertain: list[str] = field(default_factory=list)
 
     @property
     def factors(self) -> list[str]:
@@ -63,17 +63,17 @@ def nics_of(nodes: Nodes) -> SiteNics:
         node_data = nodes[node]
         if isinstance(node_data, PublishedNode):
             site.nics += published_divided_nics(node, node_data.offers)
-            site.unsure += [node] if node_data.unclear else []
+            site.uncertain += [node] if node_data.unclear else []
             continue
         try:
             nics, reasons = divided_nics(node, node_data)
-            unknown = any(nic.get("elsewhere") for nic in node_data["nics"])
+            has_others = any(nic.get("elsewhere") for nic in node_data["nics"])
         except (KeyError, TypeError, AttributeError, ValueError):
-            site.unsure.append(node)
+            site.uncertain.append(node)
             continue
         site.nics += nics
         site.reasons += [f"{node}: {reason}" for reason in reasons]
-        site.unsure += [node] if unknown else []
+        site.uncertain += [node] if has_others else []
     return site
 
 
@@ -116,7 +116,7 @@ def nic_share(
         if config["driver"] == interface_config.DRIVER and "share" in config["parameters"]:
             config_path = child(child(device.path, "interface"), "share")
             reader.problem(config_path, "is set by the share of the device", "contradiction", "leave it out")
-    if site.nodes and not site.nics and not site.unsure and not unreachable:
+    if site.nodes and not site.nics and not site.uncertain and not unreachable:
         reasons = f": {'; '.join(site.reasons[:3])}" if site.reasons else ""
         message = f"no NIC of {site.nodes} node(s) is divided{reasons}"
         reader.problem(path, message, "unreachable", f"set {VARIABLE} for hosts whose NICs are to be divided")
@@ -131,7 +131,7 @@ def _factor(requested: Object, path: str, site: SiteNics, reader: Reader, unreac
     """The factor of the NICs that can provide the share; empty for any factor."""
     known = site.factors
     factor = str(requested.get("factor") or "")
-    if factor and known and factor not in known and not site.unsure:
+    if factor and known and factor not in known and not site.uncertain:
         message = f"no NIC is divided with a factor of {factor}; the factors of the site are {', '.join(known)}"
         reader.problem(child(path, "factor"), message, "unreachable", f"use one of them, or change {VARIABLE}")
     if factor or not requested.get("hard"):
@@ -143,7 +143,7 @@ def _factor(requested: Object, path: str, site: SiteNics, reader: Reader, unreac
         factors = ", ".join(known)
         message = f"the NICs of the site are divided with factors {factors}, but a hard share needs one of them"
         reader.problem(hard_path, message, "contradiction", f"set {child(path, 'factor')}")
-    elif not site.nodes or site.unsure or unreachable:
+    elif not site.nodes or site.uncertain or unreachable:
         message = "the capacity that a hard share consumes depends on the factor of the NICs, which is unknown"
         fix = f"probe the nodes, or set {child(path, 'factor')}"
         reader.problem(hard_path, message, "missing", fix)
@@ -155,7 +155,7 @@ def _check_burst(requested: Object, path: str, site: SiteNics, reader: Reader) -
     ceilings = [nic.ceiling for nic in site.nics]
     known = [ceiling for ceiling in ceilings if ceiling is not None]
     burst = requested.get("burst")
-    if burst and known and len(known) == len(ceilings) and not site.unsure and quantity.parse(burst) > max(known):
+    if burst and known and len(known) == len(ceilings) and not site.uncertain and quantity.parse(burst) > max(known):
         message = f"{burst}bit/s is more than one share may use of any NIC: {rate_text(max(known))}bit/s"
         reader.problem(child(path, "burst"), message, "out-of-range", f"lower it, or raise the ceiling in {VARIABLE}")
 
@@ -164,7 +164,7 @@ def _check_amount(requested: Object, path: str, site: SiteNics, reader: Reader) 
     """Record an amount above the rate of every NIC. With a factor above 1, the scheduler could still allocate it."""
     known = [nic.physical for nic in site.nics if nic.physical is not None]
     amount = requested.get("bandwidth", DEFAULT)
-    if amount == DEFAULT or not known or len(known) < len(site.nics) or site.unsure:
+    if amount == DEFAULT or not known or len(known) < len(site.nics) or site.uncertain:
         return
     promised = max(quantity.parse(nic.bandwidth["value"]) for nic in site.nics)
     if max(known) < quantity.parse(amount) <= promised:

@@ -314,9 +314,9 @@ def _gpus_by_nics(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
 def _differs(shape: Shape, alternatives: t.Sequence[Alternative], name: str, others: bool) -> bool:
     """Whether an attribute differs in every combination of a GPU with a NIC of another alternative."""
     for gpu in shape.gpus if others else shape.served():
-        of_gpu = next((alternative for alternative in alternatives if gpu in alternative.gpus), None)
+        own_alternative = next((alternative for alternative in alternatives if gpu in alternative.gpus), None)
         value = shape.gpus[gpu].values.get(name)
-        if value is None and of_gpu is None:
+        if value is None and own_alternative is None:
             continue  # a constraint that covers this GPU fails
         if value is None:
             return False
@@ -331,6 +331,6 @@ def _differs(shape: Shape, alternatives: t.Sequence[Alternative], name: str, oth
                 for place in near:
                     for device in nics.get(place, ()):
                         nic_value = device.values.get(name)
-                        if nic_value is None or (alternative is not of_gpu and nic_value == value):
+                        if nic_value is None or (alternative is not own_alternative and nic_value == value):
                             return False
     return True

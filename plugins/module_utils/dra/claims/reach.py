@@ -63,11 +63,11 @@ class Reach:
         """Lines of text: the number of nodes that can satisfy the claim, and each reason with the nodes that it is
         for."""
         total = len(self.nodes) + len(self.refused) + len(self.unknown)
-        found = [f"{self.claim}: {len(self.nodes)} of {total} node(s)"]
+        text_lines = [f"{self.claim}: {len(self.nodes)} of {total} node(s)"]
         for what, reasons in (("not", self.refused), ("unknown", self.unknown)):
             for reason, nodes in by_reason(reasons):
-                found.append(f"  {what} {shown(nodes)}: {reason}")
-        return found + unpaired_lines(self.unpaired)
+                text_lines.append(f"  {what} {shown(nodes)}: {reason}")
+        return text_lines + unpaired_lines(self.unpaired)
 
 
 def reach(
@@ -89,7 +89,7 @@ def reach(
     cache = SelectorCache(engine)
     trials = _Trials(classes, node_shapes, cache, (server or Server()).constraints)
     in_use = _NodesInUse(nodes, node_shapes, cache, server)
-    found = []
+    reaches = []
     for claim, compiled in claims:
         requested: Object = {
             key: compiled.devices[key] for key in ("requests", "constraints") if compiled.devices.get(key)
@@ -97,10 +97,10 @@ def reach(
         key = json.dumps(requested, sort_keys=True)
         result, refusals = _result(claim, compiled, trials.answers(key, requested), node_shapes)
         result.unpaired = in_use.unpaired(key, requested, classes, {*result.nodes, *result.unknown})
-        found.append(result)
+        reaches.append(result)
         if refusals and not result.nodes and not result.unknown and not allow_unreachable:
             problems.append(unreachable(claim, compiled, requested, refusals, node_shapes, classes, cache))
-    return found, problems
+    return reaches, problems
 
 
 def _result(
@@ -135,12 +135,12 @@ class _Trials:
         classes: t.Mapping[str, Object],
         node_shapes: t.Sequence[NodeShape],
         cache: SelectorCache,
-        kinds: t.Sequence[str],
+        constraint_kinds: t.Sequence[str],
     ) -> None:
         self._classes = classes
         self._shapes = node_shapes
         self._cache = cache
-        self._kinds = kinds
+        self._constraint_kinds = constraint_kinds
         self._answers: dict[str, list[_Answer]] = {}
         #: Answers, each with the selectors that its reason quotes.
         self._alike: dict[tuple[t.Hashable, ...], tuple[_Answer, set[str]]] = {}
@@ -169,20 +169,22 @@ class _Trials:
         different: t.Sequence[tuple[str, Texts]],
     ) -> _Answer:
         texts = {text for _name, selectors in different for text in selectors}
-        same: tuple[t.Hashable, ...]
+        equivalence: tuple[t.Hashable, ...]
         try:
             matching = (
                 _matching(name, selectors, self._classes, shape.offers, self._cache) for name, selectors in different
             )
-            same = (number, frame, *matching)
+            equivalence = (number, frame, *matching)
         except (EvaluationError, Uncheckable):
-            same = (number, key)  # a selector fails, so the answer holds only for equal claims
-        answer, quoted = self._alike.get(same, (None, set()))
+            equivalence = (number, key)  # a selector fails, so the answer holds only for equal claims
+        answer, quoted = self._alike.get(equivalence, (None, set()))
         # a reason that quotes a selector is valid only for claims that have this selector
         if answer is None or not quoted <= texts:
-            answer = _allocate(requested, self._classes, shape.offers, self._cache, shape.uncertain, self._kinds)
+            answer = _allocate(
+                requested, self._classes, shape.offers, self._cache, shape.uncertain, self._constraint_kinds
+            )
             reason = answer.reason if isinstance(answer, allocator.Refusal) else ""
-            self._alike[same] = (answer, {text for text in texts if text in reason})
+            self._alike[equivalence] = (answer, {text for text in texts if text in reason})
         return answer
 
 
@@ -214,7 +216,7 @@ class _NodesInUse:
                 for name, (offers, taken) in sorted(self._nodes.items())
                 if name in possible
             }
-            self._known[key] = {name: found for name, found in texts.items() if found}
+            self._known[key] = {name: sentences for name, sentences in texts.items() if sentences}
         return self._known[key]
 
 
@@ -273,8 +275,8 @@ def reach_of(
     rules = [item for item in objects if item["kind"] == "DeviceTaintRule"]
     server = Server(kubernetes, gates, rules)
     served = (versions.convert(item, _V1) for item in objects if (_V1, item["kind"]) in versions.SERVED)
-    kept = (server.without_dropped(item) for item in served)
-    for item in kept:
+    stored = (server.without_dropped(item) for item in served)
+    for item in stored:
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         name = str(metadata.get("name") or f"{metadata.get('generateName')}*")
         if item["kind"] == "DeviceClass":
@@ -284,10 +286,10 @@ def reach_of(
             if devices.get("requests"):
                 namespaces = [str(metadata.get("namespace") or "default")]
                 claims.append((Claim("", name, False, namespaces, {}, {}, [], "", []), Compiled(devices)))
-    found, problems = reach(drivers, claims, classes, nodes, engine, allow_unreachable=True, server=server)
+    reaches, problems = reach(drivers, claims, classes, nodes, engine, allow_unreachable=True, server=server)
     if problems:
         raise Problems(problems)
-    return found
+    return reaches
 
 
 def filters_by_expression(claim: Claim, compiled: Compiled) -> dict[str, str]:
@@ -327,14 +329,14 @@ def _allocate(
     offered: t.Sequence[Offer],
     engine: allocator.Engine,
     uncertain: t.Mapping[str, str],
-    kinds: t.Sequence[str],
+    constraint_kinds: t.Sequence[str],
 ) -> _Answer:
     for body in _request_bodies(requested):
         name = body["deviceClassName"]
         if name not in classes:
             return allocator.Refusal(f"class {name!r} does not belong to this site", "", "unknown")
     answer = allocator.allocate(
-        [{"devices": requested}], classes, offered, engine, uncertain=uncertain, constraints=kinds
+        [{"devices": requested}], classes, offered, engine, uncertain=uncertain, constraints=constraint_kinds
     )
     if isinstance(answer, allocator.Refusal) and answer.kind in _TOO_FEW:
         reason = pair_reason(requested, classes, offered, engine)

@@ -37,12 +37,12 @@ class Size:
     devices: int
 
 
-def worst_case_tries(graphs: t.Sequence[Partners], pairs: int, size: Size, more: bool = False) -> int:
+def worst_case_tries(graphs: t.Sequence[Partners], pairs: int, size: Size, has_other_requests: bool = False) -> int:
     """An upper bound of the scheduler's tries on one node for `pairs` repetitions of a GPU and its NICs.
 
     `graphs` contains, for each NIC of the group, the devices with which each GPU may be paired; VFs and partitions are
-    separate devices. With `more`, other requests of the claim come after these, and every complete choice is tried for
-    them.
+    separate devices. With `has_other_requests`, other requests of the claim come after these, and every complete choice
+    is tried for them.
     """
     gpus = max((len(graph) for graph in graphs), default=0)
     alike = all(graph == graphs[0] for graph in graphs)
@@ -52,13 +52,13 @@ def worst_case_tries(graphs: t.Sequence[Partners], pairs: int, size: Size, more:
         ways.append(ways[-1] * max(partners - number if alike else partners, 1))
     row = size.alternatives * size.devices  # the tries of one request
     total = 0
-    for done in range(pairs + (1 if more else 0)):
-        free = Fraction(perm(gpus, done) * ways[-1] ** done)
-        weight = None if more else _weight(graphs, pairs, alike)
+    for chosen in range(pairs + (1 if has_other_requests else 0)):
+        choices = Fraction(perm(gpus, chosen) * ways[-1] ** chosen)
+        weight = None if has_other_requests else _weight(graphs, pairs, alike)
         if weight is not None:
-            free = min(free, perm(pairs - 1, done) * weight**done)
+            choices = min(choices, perm(pairs - 1, chosen) * weight**chosen)
         # each GPU that can be chosen next costs the tries of its first NIC, each of those the tries of the second ...
-        total += int(free * row * (1 + max(gpus - done, 0) * sum(ways[:-1]))) + 1
+        total += int(choices * row * (1 + max(gpus - chosen, 0) * sum(ways[:-1]))) + 1
     return total
 
 
@@ -73,12 +73,14 @@ def _weight(graphs: t.Sequence[Partners], pairs: int, alike: bool) -> Fraction |
         clusters[nics] = clusters.get(nics, 0) + 1
     if sum(map(len, clusters)) != len(frozenset().union(*clusters)):
         return None
-    each = len(graphs)
+    nics_per_gpu = len(graphs)
     weights = [Fraction(1)]
     for nics, gpus in clusters.items():
-        weights.append(Fraction(perm(len(nics), each)))  # GPUs are short
+        weights.append(Fraction(perm(len(nics), nics_per_gpu)))  # GPUs are short
         for free in range(1, min(gpus, pairs - 1) + 1):  # NICs are short
-            weights.append(Fraction(gpus * perm(min(len(nics), each * free + each - 1), each), free))
+            weights.append(
+                Fraction(gpus * perm(min(len(nics), nics_per_gpu * free + nics_per_gpu - 1), nics_per_gpu), free)
+            )
     return max(weights)
 
 

@@ -78,6 +78,8 @@ class SelectorCache:
             return tuple(range(len(offered)))
         key = (texts, id(offered))
         if key not in self.fits:
-            text, left = texts[-1], self.fitting(texts[:-1], offered)
-            self.fits[key] = tuple(i for i in left if self.matches(text, offered[i].device, offered[i].driver))
+            text, candidates = texts[-1], self.fitting(texts[:-1], offered)
+            self.fits[key] = tuple(
+                index for index in candidates if self.matches(text, offered[index].device, offered[index].driver)
+            )
         return self.fits[key]

@@ -58,16 +58,16 @@ def shapes(
         node_data = nodes[node]
         if isinstance(node_data, PublishedNode):
             offered = [server.stored(offer) if server else offer for offer in node_data.offers]
-            unsure = node_data.unclear
+            uncertain = node_data.unclear
         else:
             try:
-                offered, unsure = offers(node, node_data, drivers, known, server), unpredicted
+                offered, uncertain = offers(node, node_data, drivers, known, server), unpredicted
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 message = f"is not the result of topology_info: {type(error).__name__} {error}"
                 problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
                 continue
-        key = json.dumps([fingerprinter.fingerprint(offered), sorted(unsure.items())])
-        shapes_by_key.setdefault(key, NodeShape(offered, [], unsure)).nodes.append(node)
+        key = json.dumps([fingerprinter.fingerprint(offered), sorted(uncertain.items())])
+        shapes_by_key.setdefault(key, NodeShape(offered, [], uncertain)).nodes.append(node)
     return list(shapes_by_key.values()), problems
 
 
@@ -105,7 +105,7 @@ class Fingerprinter:
         self.whole = whole
         self.attributes: dict[str, set[str]] = {}  # all attributes so far, by driver
         self.visible: dict[str, dict[str, bool]] = {}  # attributes that matter to claims, and whether the value matters
-        self.sorts: dict[tuple[t.Hashable, ...], int] = {}
+        self.kinds: dict[tuple[t.Hashable, ...], int] = {}
 
     def fingerprint(self, offered: t.Sequence[Offer]) -> str:
         """A text that is equal for nodes that no claim can distinguish."""
@@ -148,8 +148,8 @@ class Fingerprinter:
                 [numbers.setdefault(("", entry["name"]), len(numbers)), entry["counters"]]
                 for entry in offer.counter_sets
             ]
-            sort = (offer.driver, offer.unknown, offer.assumed, offer.possible)
-            parts.append([self.sorts.setdefault(sort, len(self.sorts)), seen, other_fields, counters, sets])
+            kind = (offer.driver, offer.unknown, offer.assumed, offer.possible)
+            parts.append([self.kinds.setdefault(kind, len(self.kinds)), seen, other_fields, counters, sets])
         return parts
 
     def _visible(self, driver: str, attributes: ObjectView) -> dict[str, bool]:

@@ -27,14 +27,14 @@ _CLASS = "params.metadata.name"
 _DEVICES = "object.kind == 'ResourceClaim' ? object.spec.devices : object.spec.spec.devices"
 _ALTERNATIVES = f"(has(r.firstAvailable) ? r.firstAvailable : []).filter(s, s.deviceClassName == {_CLASS})"
 #: Whether a request `r` is for the class. Requests with admin access do not count.
-_ASKS = (
+_REQUESTS_CLASS = (
     f"has(r.exactly) ? r.exactly.deviceClassName == {_CLASS} && !(has(r.exactly.adminAccess) && r.exactly.adminAccess) "
     f": size({_ALTERNATIVES}) > 0"
 )
 #: The names by which configurations refer to a request `r`: one list, or one for each alternative with this class.
-_BOTH = "[string(r.name), r.name + '/' + s.name]"
-_NAMES = f"has(r.exactly) ? [[string(r.name)]] : {_ALTERNATIVES}.map(s, {_BOTH})"
-_OURS = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
+_REFERENCES = "[string(r.name), r.name + '/' + s.name]"
+_NAMES = f"has(r.exactly) ? [[string(r.name)]] : {_ALTERNATIVES}.map(s, {_REFERENCES})"
+_FOR_DRIVER = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
 
 #: The fields of a share that a claim must not change if the class sets them.
 _FINAL_SHARE_FIELDS = ("hard", "guarantee")
@@ -42,13 +42,13 @@ _FINAL_SHARE_FIELDS = ("hard", "guarantee")
 
 def objects(labels: t.Mapping[str, str]) -> list[Object]:
     """The policy and its binding."""
-    asks = {
-        "name": "asks-for-the-class",
-        "expression": f"has(({_DEVICES}).requests) && ({_DEVICES}).requests.exists(r, {_ASKS})",
+    condition = {
+        "name": "requests-the-class",
+        "expression": f"has(({_DEVICES}).requests) && ({_DEVICES}).requests.exists(r, {_REQUESTS_CLASS})",
     }
     spec: Object = {
         "paramKind": {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"},
-        "matchConditions": [asks],
+        "matchConditions": [condition],
         "variables": [{"name": name, "expression": text} for name, text in _variables().items()],
         "validations": validations(),
     }
@@ -66,20 +66,20 @@ def _variables() -> dict[str, str]:
     share = ", ".join(f"?{literal(name)}: {_last(name, shares)}" for name in FIELDS["share"].fields)
     return {
         "devices": _DEVICES,
-        "asking": f"variables.devices.requests.filter(r, {_ASKS})",
-        "configs": f"(has(variables.devices.config) ? variables.devices.config : []).filter(c, {_OURS})",
+        "requests": f"variables.devices.requests.filter(r, {_REQUESTS_CLASS})",
+        "configs": f"(has(variables.devices.config) ? variables.devices.config : []).filter(c, {_FOR_DRIVER})",
         # for each request for the class, and each of its alternatives, the configurations that cover it
-        "wanted": f"variables.asking.map(r, ({_NAMES}).map(names, variables.configs.filter(c, !has(c.requests) || "
-        "size(c.requests) == 0 || c.requests.exists(n, n in names)).map(c, c.opaque.parameters)))",
-        "ofClass": "(has(params.spec.config) ? params.spec.config : [])"
-        f".filter(c, {_OURS}).map(c, c.opaque.parameters)",
-        "settings": f"variables.ofClass.filter(p, p.kind == {literal(KIND)})",
-        "policies": f"variables.ofClass.filter(p, p.kind == {literal(tenancy.POLICY_KIND)})",
+        "claimConfigs": f"variables.requests.map(r, ({_NAMES}).map(names, variables.configs.filter(c, "
+        "!has(c.requests) || size(c.requests) == 0 || c.requests.exists(n, n in names)).map(c, c.opaque.parameters)))",
+        "classConfigs": "(has(params.spec.config) ? params.spec.config : [])"
+        f".filter(c, {_FOR_DRIVER}).map(c, c.opaque.parameters)",
+        "settings": f"variables.classConfigs.filter(p, p.kind == {literal(KIND)})",
+        "policies": f"variables.classConfigs.filter(p, p.kind == {literal(tenancy.POLICY_KIND)})",
         "tenants": f"size(variables.policies) == 0 ? dyn({default}) : dyn(variables.policies[0].tenants)"
         ".filter(t, !has(t.namespaces) || request.namespace in t.namespaces)",
         "allow": "size(variables.tenants) > 0 ? dyn(variables.tenants[0].allow) : dyn({})",
-        "merged": f"variables.wanted.map(one, one.map(ps, {{{merged}}}))",
-        "shares": f"variables.wanted.map(one, one.map(ps, {{{share}}}))",
+        "merged": f"variables.claimConfigs.map(alternatives, alternatives.map(ps, {{{merged}}}))",
+        "shares": f"variables.claimConfigs.map(alternatives, alternatives.map(ps, {{{share}}}))",
     }
 
 
@@ -115,7 +115,7 @@ def validations() -> list[dict[str, str]]:
     entries += [_validation(_every(_choice(choice)), _refusal(choice)) for choice in CHOICES]
     for variable, rules in (("merged", RULES), ("shares", FIELDS["share"].rules)):
         for rule in rules:
-            test = f"variables.{variable}.all(one, one.all(m, {rule.cel.format(x='m')}))"
+            test = f"variables.{variable}.all(alternatives, alternatives.all(m, {rule.cel.format(x='m')}))"
             entries.append(_validation(test, f"and the claim together: {rule.description}"))
     return entries
 
@@ -135,7 +135,7 @@ def _keeps_share() -> str:
 
 def _every(test: str) -> str:
     """A test that is true if `test` is true for each configuration `p` that covers a request for the class."""
-    return f"variables.wanted.all(one, one.all(ps, ps.all(p, {test})))"
+    return f"variables.claimConfigs.all(alternatives, alternatives.all(ps, ps.all(p, {test})))"
 
 
 def _choice(choice: Choice) -> str:

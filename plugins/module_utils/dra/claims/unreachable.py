@@ -22,10 +22,10 @@ from .shapes import NodeShape
 
 def by_reason(reasons: t.Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Each reason with its nodes, those with the most nodes first."""
-    found: dict[str, list[str]] = {}
+    nodes_by_reason: dict[str, list[str]] = {}
     for node, reason in reasons.items():
-        found.setdefault(reason, []).append(node)
-    return sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+        nodes_by_reason.setdefault(reason, []).append(node)
+    return sorted(nodes_by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
 def shown(names: t.Sequence[str]) -> str:
@@ -103,7 +103,9 @@ def _roots(
         roots = roots_by_request.setdefault(request["name"], set())
         for body in request.get("firstAvailable") or [request["exactly"]]:
             for offer in offered:
-                alone = {"requests": [{"name": "one", "exactly": {**body, "allocationMode": "ExactCount", "count": 1}}]}
+                alone = {
+                    "requests": [{"name": "device", "exactly": {**body, "allocationMode": "ExactCount", "count": 1}}]
+                }
                 fits = allocator.allocate([{"devices": alone}], classes, [offer], engine)
                 value = allocator.attribute(offer, PCIE_ROOT)
                 if isinstance(fits, allocator.Allocation) and value:

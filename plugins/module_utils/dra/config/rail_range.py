@@ -174,6 +174,7 @@ def read_network(reader: Reader, value: object, path: str) -> Network | None:
 
 
 def read_address(reader: Reader, value: object, path: str) -> Address | None:
+    """An IP address, or None for any other value. Errors are recorded in `reader`."""
     text = reader.string(value, path)
     if text is None:
         return None
