@@ -126,4 +126,7 @@ def _set_default_rates(reader: Reader, fields: Object, path: str) -> None:
     if bandwidth is not None and bandwidth < minimum + step:
         rule = f"must be at least min plus step ({minimum + step})"
         reader.problem(child(path, "bandwidth"), f"{rule}, not {bandwidth}", "out-of-range")
+    elif bandwidth is not None and bandwidth < default:
+        message = f"{default} is more than the bandwidth that is divided, {bandwidth}"
+        reader.problem(child(path, "default"), message, "out-of-range", "lower it, or raise bandwidth")
     fields["minimum"] = fields.pop("min")

@@ -67,6 +67,7 @@ def test_the_rate_to_share_is_at_most_that_of_the_link() -> None:
         ({"select": PF, "default": "1500M"}, "shares[0].default"),
         ({"select": PF, "default": "10G", "ceiling": "5G"}, "shares[0].ceiling"),
         ({"select": PF, "bandwidth": "1G"}, "shares[0].bandwidth"),
+        ({"select": PF, "default": "20G", "bandwidth": "10G", "factor": 4}, "shares[0].default"),
         ({"select": PF, "limit": "1G"}, "shares[0].limit"),
     ],
 )
