@@ -263,15 +263,22 @@ def parameters(tenants: t.Sequence[t.Any]) -> Object:
 
 
 def _without_true(tenant: t.Any) -> t.Any:
-    """A tenant with an empty limit wherever the inventory allows any value by `true`."""
+    """A tenant with an empty limit wherever the inventory allows any value by `true`.
+
+    `true` for `vf` or `ethtool` as a whole stays, so that `validate` refuses it: their inner fields have limits.
+    """
     allow = tenant.get("allow") if isinstance(tenant, dict) else None
     if not isinstance(allow, dict):
         return tenant
     limits: Object = {}
+    parents = {choice.path[0] for choice in CHOICES if len(choice.path) > 1}
     for name, value in allow.items():
-        nested = isinstance(value, dict) and any(choice.path[:1] == (name,) and choice.path[1:] for choice in CHOICES)
-        inner = {key: {} if item is True else item for key, item in value.items()} if nested else value
-        limits[name] = {} if value is True else inner
+        if name not in parents:
+            limits[name] = {} if value is True else value
+        elif isinstance(value, dict):
+            limits[name] = {key: {} if item is True else item for key, item in value.items()}
+        else:
+            limits[name] = value
     return {**tenant, "allow": limits}
 
 

@@ -29,6 +29,12 @@ def test_the_default_and_the_open_policy_are_valid() -> None:
     assert tenancy.validate(tenancy.parameters([{"allow": allow_everything()}]), "p") == []
 
 
+def test_true_is_refused_for_a_field_whose_inner_fields_have_limits_of_their_own() -> None:
+    assert tenancy.validate(tenancy.parameters([{"allow": {"vf": {"vlan": True}, "mtu": True}}]), "p") == []
+    (problem,) = tenancy.validate(tenancy.parameters([{"allow": {"vf": True}}]), "p")
+    assert str(problem).startswith("p.tenants[0].allow.vf: must be a mapping with any of vlan, ")
+
+
 @settings(max_examples=100, deadline=None)
 @given(claims_strategies.policies(), claims_strategies.interfaces(), claims_strategies.interfaces())
 def test_a_policy_allows_empty_claims_and_the_values_that_the_class_sets(
