@@ -135,5 +135,6 @@ def test_old_templates_give_nothing_after_buses_are_renumbered(form: str) -> Non
     assert after.claim != before.claim
     assert count_pairs(before, renumbered(form), form) == (0, 0)
     offered = offers("node", renumbered(form), FORMS[form][2])
-    assert "it has another board" in pair_reason(before.claim["devices"], before.classes, offered, before.engine)
+    reason = pair_reason(before.claim["devices"], before.classes, offered, before.engine)
+    assert "none of the GPUs that this claim was rendered for" in reason
     assert count_pairs(after, renumbered(form), form) == (total(form), total(form))

@@ -40,8 +40,8 @@ def pair_reason(
         return ""
     if not any(pairs.devices for pairs in all_pairs):
         return (
-            "the node has none of the GPUs that this claim was rendered for: it has another board. Probe the node and "
-            "render the claims again"
+            "the node has none of the GPUs that this claim was rendered for. If it has other GPUs, probe it and render "
+            "the claims again"
         )
     required = len({pairs.request for pairs in all_pairs})
     worst = min(all_pairs, key=lambda pairs: pairs.max_pairs())

@@ -330,7 +330,7 @@ def test_reach_names_the_free_gpu_whose_nic_is_in_use_or_tainted() -> None:
     objects = compile_site(values, {"node": facts}).objects
     [found] = reach_of(objects, nodes, values["dra_claims_drivers"], node.engine)
     assert found.nodes == ["node"]
-    assert "it has another board" in found.refused["other"]
+    assert "none of the GPUs that this claim was rendered for" in found.refused["other"]
     assert (
         "is free, but its NIC" in found.refused["down"]
         and "tainted with lanewise.dev/link-down" in found.refused["down"]
