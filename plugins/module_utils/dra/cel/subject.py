@@ -91,7 +91,11 @@ class Subject:
         capacity: dict[str, Values] = {}
         for name, entry in (self.device.get("capacity") or {}).items():
             domain, _slash, identifier = name.rpartition("/")
-            capacity.setdefault(domain or self.driver, {})[identifier] = quantity_value(quantity.parse(entry["value"]))
+            try:
+                amount = quantity_value(quantity.parse(entry.get("value", "0")))
+            except quantity.QuantityError as error:
+                raise EvaluationError(f"capacity {name}: {error}") from error
+            capacity.setdefault(domain or self.driver, {})[identifier] = amount
         self.maps = {"device.attributes": attributes, "device.capacity": capacity}
 
     def looked_up(self, reads: Lookups) -> dict[str, dict[str, Values]]:

@@ -139,6 +139,14 @@ def test_expressions_that_abort_the_scheduler_raise_an_error(expression):
 
 
 @needs_engine
+def test_a_capacity_without_a_valid_amount_is_zero_or_an_error():
+    expression = 'device.capacity["d.io"].memory.compareTo(quantity("0")) == 0'
+    assert ENGINE.matches(expression, {"capacity": {"memory": {}}}, "d.io")
+    with pytest.raises(EvaluationError, match="capacity memory"):
+        ENGINE.matches(expression, {"capacity": {"memory": {"value": "x"}}}, "d.io")
+
+
+@needs_engine
 def test_a_device_is_read_in_the_format_of_the_api():
     with pytest.raises(EvaluationError, match="attribute v"):
         ENGINE.matches("true", {"attributes": {"v": {"version": "1.2"}}}, "d.io")
