@@ -114,6 +114,7 @@ def _index(reader: Reader, value: object) -> int | None:
 
 
 def _ranges(reader: Reader, pools: t.Iterable[Pool], index: int) -> tuple[RailRange, ...]:
+    """A node's range in each pool that has room for its index. Errors are recorded in `reader`."""
     ranges = []
     for pool in pools:
         rail, room = f"rail {pool.rail}", pool.max_nodes

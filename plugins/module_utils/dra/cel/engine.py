@@ -116,6 +116,7 @@ class Engine:
         raise type(answer)(str(answer))
 
     def _evaluate(self, program: Program, subject: Subject) -> bool:
+        """The result of a selector on a device. Raises EvaluationError or Uncheckable."""
         if program.reads is None:
             maps, domains = subject.maps, program.domains | {subject.driver}
         else:

@@ -125,6 +125,7 @@ class _ClaimBuilder:
         self.origins: dict[str, str] = {}
 
     def build(self) -> None:
+        """Add the requests, constraints and configurations of the claim."""
         for group in self.claim.groups:
             self._group(group)
         if self.claim.align:
@@ -172,6 +173,7 @@ class _ClaimBuilder:
     # requests
 
     def _group(self, group: Group) -> None:
+        """Add the requests and constraints of a group."""
         plan = self.plans.get(id(group))
         if plan and plan.pairing:
             add_pairs(self, group, plan)

@@ -139,6 +139,7 @@ class ClassCompiler:
         return None
 
     def _compile_class(self, item: Class) -> None:
+        """Add the DeviceClass for a class of the inventory, or record its errors."""
         driver = self._driver_for(item.kind, item.driver, item.path) if item.kind else None
         if item.broken or (item.kind and driver is None):
             item.broken = True

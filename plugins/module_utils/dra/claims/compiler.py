@@ -121,6 +121,7 @@ class _Compiler(DeviceCompiler):
         return self._known_boards
 
     def compile(self) -> None:  # noqa: C901
+        """Fill `compiled_objects` from the inventory. Errors are recorded in `reader`."""
         inventory = self.inventory
         self._read_drivers()
         for item in inventory.classes:
@@ -283,6 +284,7 @@ class _Compiler(DeviceCompiler):
         return objects
 
     def _add_quota(self, quota: Quota) -> None:
+        """Add the ResourceQuota for a quota. Unknown classes are recorded as errors."""
         hard: dict[str, str] = {}
         known = {*self.classes, *self.foreign_classes}
         for name, number in quota.devices.items():

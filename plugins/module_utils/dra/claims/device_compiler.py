@@ -86,6 +86,7 @@ class DeviceCompiler(ClassCompiler):
         return True
 
     def _gpu_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> Share | None:
+        """What a share of a GPU is compiled to, or None after recording its errors."""
         if driver is None or kind != "gpu":
             fix = "request kind gpu, or a class of this site with that kind"
             self.reader.problem(child(device.path, "share"), "is only for GPUs", "contradiction", fix)
@@ -102,6 +103,7 @@ class DeviceCompiler(ClassCompiler):
         return share
 
     def _nic_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> Share | None:
+        """What a share of a NIC is compiled to, or None after recording its errors."""
         path, item = child(device.path, "share"), self._named.get(device.class_name)
         if driver is None or not kind:
             fix = "request kind nic or rdma, or a class of this site with that kind"

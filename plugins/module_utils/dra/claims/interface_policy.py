@@ -94,6 +94,7 @@ def expression(form: Field, value: str, depth: int = 0) -> str:
 
 
 def _tests(form: Field, value: str, depth: int) -> list[str]:
+    """CEL tests that are all true if the CEL expression `value` is valid for the field."""
     if form.type == "setting":
         text = Field("string", "", pattern=form.pattern)
         number = Field("int", "", minimum=form.minimum, maximum=form.maximum)

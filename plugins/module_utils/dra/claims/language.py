@@ -171,6 +171,7 @@ class _Parser(PartParser):
         return drivers
 
     def _class(self, value: object, path: str) -> Class | None:
+        """A class, `broken` if it has errors; None if it is not a mapping."""
         problems_before = len(self.reader.problems)
         known = (
             "name",
@@ -245,6 +246,7 @@ class _Parser(PartParser):
         return [] if problems else [{"driver": interface_config.DRIVER, "parameters": policy}]
 
     def _quota(self, value: object, path: str) -> Quota | None:
+        """A quota, `broken` if it has errors; None if it is not a mapping."""
         problems_before = len(self.reader.problems)
         reader = self.reader
         item = reader.mapping(value, path, ("name", "namespace", "devices", "claims"), "a quota")
@@ -268,6 +270,7 @@ class _Parser(PartParser):
         return quota
 
     def _taint(self, value: object, path: str) -> Taint | None:
+        """A taint rule, `broken` if it has errors; None if it is not a mapping."""
         problems_before = len(self.reader.problems)
         reader = self.reader
         known = ("name", "driver", "pool", "device", "key", "value", "effect")

@@ -62,6 +62,7 @@ class ClaimParser(PartParser):
     """Reads templates and claims."""
 
     def claim(self, value: object, path: str, template: bool) -> Claim | None:
+        """A template or claim, `broken` if it has errors; None if it is not a mapping."""
         problems_before = len(self.reader.problems)
         reader = self.reader
         item = reader.mapping(value, path, _CLAIM_KEYS, "a template" if template else "a claim")
@@ -122,6 +123,7 @@ class ClaimParser(PartParser):
         return claim
 
     def _namespaces(self, item: Object, path: str) -> list[str]:
+        """The valid namespaces of a claim, from `namespace` or `namespaces`."""
         reader = self.reader
         if "namespace" in item and "namespaces" in item:
             reader.problem(path, "has both namespace and namespaces", "contradiction")
@@ -224,6 +226,7 @@ class ClaimParser(PartParser):
         return [device for device in (self._device(value, entry_path) for value, entry_path in entries) if device]
 
     def _device(self, value: object, path: str, alternative: bool = False) -> Device | None:
+        """A device or an alternative; None if it is not a mapping."""
         reader = self.reader
         known = [key for key in _DEVICE_KEYS if not (alternative and key in ("first_of", "admin"))]
         item = reader.mapping(value, path, known, "an alternative" if alternative else "a device")
@@ -244,6 +247,7 @@ class ClaimParser(PartParser):
         return device
 
     def _alternatives(self, device: Device, item: Object) -> None:
+        """Add the alternatives in `first_of` to a device."""
         reader, place = self.reader, child(device.path, "first_of")
         for key in item:
             if key not in _FIRST_OF_KEYS:
@@ -274,6 +278,7 @@ class ClaimParser(PartParser):
             device.alternatives.append(alternative)
 
     def _exact(self, device: Device, item: Object) -> None:
+        """Read the keys of a device without alternatives."""
         reader, path = self.reader, device.path
         device.kind = self.option(item, "kind", path, lambda v, p: reader.choice(v, p, KINDS)) or ""
         device.class_name = self.option(item, "class", path, lambda v, p: reader.name(v, p, limits.dns_subdomain)) or ""
@@ -313,6 +318,7 @@ class ClaimParser(PartParser):
             device.tolerations = [self._toleration(value, place) for value, place in entries]
 
     def _toleration(self, value: object, path: str) -> Object:
+        """A toleration as in the API; empty if it is not a mapping."""
         reader = self.reader
         item = reader.mapping(value, path, ("key", "operator", "value", "effect", "toleration_seconds"), "a toleration")
         toleration: Object = {}
@@ -339,6 +345,7 @@ class ClaimParser(PartParser):
         return {key: item for key, item in toleration.items() if item is not None}
 
     def _distinct(self, item: Object, path: str) -> list[Distinct]:
+        """The `distinct` rules of a claim that name an attribute."""
         rules = []
         place = child(path, "distinct")
         for value, entry_path in self.reader.items(item["distinct"], place) if "distinct" in item else []:

@@ -27,6 +27,7 @@ def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
 
 
 def _filter(reader: Reader, value_type: str, value: object, path: str, name: str) -> t.Any:
+    """The valid value of a filter, or None after recording an error."""
     if value_type == "integer":
         return reader.integer(value, path, 1 if name.startswith("min_") else 0, limits.INT64_MAX)
     if value_type == "boolean":

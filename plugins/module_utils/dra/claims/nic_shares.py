@@ -185,6 +185,7 @@ def _check_cap(requested: Object, path: str, cap: BandwidthCap, reader: Reader) 
 
 
 def _compiled(device: Device, factor: str, cap: BandwidthCap) -> Share:
+    """What a share without errors is compiled to."""
     requested, path = device.share, child(device.path, "share")
     amount = requested.get("bandwidth", DEFAULT)
     hard = bool(requested.get("hard"))

@@ -331,6 +331,7 @@ def _allocate(
     uncertain: t.Mapping[str, str],
     constraint_kinds: t.Sequence[str],
 ) -> _Answer:
+    """The allocation of a claim on a node whose devices are all free, or the refusal with the reason."""
     for body in _request_bodies(requested):
         name = body["deviceClassName"]
         if name not in classes:

@@ -126,6 +126,7 @@ class Fingerprinter:
         return json.dumps(parts, sort_keys=True)
 
     def _relevant_parts(self, offered: t.Sequence[Offer]) -> list[list[object]]:
+        """The parts of each device that claims can distinguish."""
         numbers: dict[t.Hashable, int] = {}
         parts = []
         for offer in offered:

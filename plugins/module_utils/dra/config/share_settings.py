@@ -57,6 +57,7 @@ def read_rate(reader: Reader, value: object, path: str) -> int | None:
 
 
 def _rule(reader: Reader, value: object, path: str) -> ShareRule | None:
+    """One entry of the setting, or None after recording its errors."""
     problems_before = len(reader.problems)
     entry = reader.mapping(value, path, KEYS, "an entry of shares")
     if entry is None:
