@@ -92,7 +92,7 @@ def plan(
     uid: str,
     node: str,
     known: t.Mapping[str, Device],
-    others: t.Iterable[Record],
+    records: t.Iterable[Record],
     boot: str,
     withheld: t.Mapping[str, str] | None = None,
     offers: t.Mapping[str, Offer] | None = None,
@@ -103,8 +103,9 @@ def plan(
     - `claim` is a v1 ResourceClaim; its pod is checked by `check_pod`.
     - `uid` is the UID that kubelet requests.
     - `known` are the devices of the pool `node` by name, `withheld` has the reasons why others are not published.
-    - `others` are the records of all claims, including that of this claim if it has one.
-    - `offers` are the divided NICs, by the names of the devices for shares.
+    - `records` are those of all claims, including that of this claim if it has one.
+    - `boot` is the ID of the node's current boot.
+    - `offers` are the NICs that are divided into shares, by the name of the device published for their shares.
     - `unclean` are the names of devices that are withheld because their original state could not be restored.
 
     Raises Refused, or Busy if a retry may help.
@@ -125,9 +126,9 @@ def plan(
         pod_claim_name=_pod_claim_name(metadata),
     )
     _add_configs(results, configs.settings)
-    recorded = list(others)
-    others = [other for other in recorded if other.uid != uid]
-    already_held = [device for other in recorded if other.uid == uid for device in other.held]
+    records = list(records)
+    others = [other for other in records if other.uid != uid]
+    already_held = [device for other in records if other.uid == uid for device in other.held]
     # including the new record, because a claim may have two shares of a NIC
     share_context = share_plan.ShareContext(offers or {}, [*others, record], already_held, unclean)
     for result in results:
@@ -141,7 +142,7 @@ def plan(
     return record
 
 
-def lost_devices(claim: t.Any, record: Record) -> str:
+def why_devices_lost(claim: t.Any, record: Record) -> str:
     """Why a claim no longer has all devices of its record, or an empty string. `claim` is the claim of the record's
     name in the API server, None if there is none."""
     if claim is None:
@@ -154,7 +155,7 @@ def lost_devices(claim: t.Any, record: Record) -> str:
     except Refused as error:
         return f"the claim has lost its devices ({error.message})"
     lost = [device.device for device in record.devices if (device.pool, device.device) not in allocated_now]
-    return f"{', '.join(lost)} is no longer allocated to the claim" if lost else ""
+    return f"no longer allocated to the claim: {', '.join(lost)}" if lost else ""
 
 
 # reading fields that others wrote

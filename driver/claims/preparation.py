@@ -188,7 +188,7 @@ class Preparation:
             node=self._cluster.node,
             known={name: device for name, device in devices.items() if device},
             withheld={name: self._inventory.withheld(name) for name, device in devices.items() if not device},
-            others=self._ledger.records(),
+            records=self._ledger.records(),
             boot=self._ledger.boot,
             offers=self._offers(names),
             unclean=self._ledger.unclean.all(),

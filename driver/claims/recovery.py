@@ -15,7 +15,7 @@ from ..base.errors import DriverError, Unreachable
 from ..kernel import netns
 from .leases import Leases
 from .ledger import Ledger
-from .plan import lost_devices
+from .plan import why_devices_lost
 from .preparation import Preparation
 from .protocols import Cluster
 from .records import ATTACHED, ATTACHING, DETACHING, Record
@@ -147,7 +147,7 @@ class Recovery:
             record = self._ledger.load(uid)
             if record is None:
                 return
-            lost = lost_devices(self._cluster.claim(record.namespace, record.name), record)
+            lost = why_devices_lost(self._cluster.claim(record.namespace, record.name), record)
             if lost and not self._in_use(record):
                 log.warning("%s, and no process of a pod uses its devices: unpreparing the claim", lost)
                 self._preparation.forget(uid, record)

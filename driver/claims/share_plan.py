@@ -9,6 +9,7 @@ As in `plan`, nothing here touches the node or the cluster.
 
 from __future__ import annotations
 
+import math
 import typing as t
 from dataclasses import dataclass, replace
 
@@ -45,9 +46,9 @@ class ShareRequest:
 class ShareContext:
     """The data for assigning shares.
 
-    `offers` are the divided NICs, by the names of the devices for shares. `records` are those of other claims, and the
-    claim's new record with the devices that it has so far. `already_held` are the devices of the claim's existing
-    record. `unclean` are the names of withheld VFs.
+    `offers` are the NICs that are divided into shares, by the name of the device published for their shares. `records`
+    are those of other claims, and the claim's new record with the devices that it has so far. `already_held` are the
+    devices of the claim's existing record. `unclean` are the names of withheld VFs.
     """
 
     offers: t.Mapping[str, Offer]
@@ -62,7 +63,7 @@ def divided(offer: Offer) -> DividedBandwidth:
 
 
 def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
-    """The shares that claims have of the NIC whose device as a whole has the name `base`."""
+    """The shares, held by any claim, of the NIC whose device as a whole has the name `base`."""
     return [device for record in records for device in record.held if device.share and device.share.of == base]
 
 
@@ -72,9 +73,9 @@ def excludes(device: DeviceRecord, other: DeviceRecord) -> bool:
     if device.share and other.share:
         return device.own_name == other.own_name != device.share.of
     if device.share or other.share:
-        share, whole = (device, other) if device.share else (other, device)
-        of_nic = bool(share.share and whole.device in (share.share.of, share.own_name))
-        return of_nic or whole.lock == share.lock != ""
+        with_share, without = (device, other) if device.share else (other, device)
+        of_nic = bool(with_share.share and without.device in (with_share.share.of, with_share.own_name))
+        return of_nic or without.lock == with_share.lock != ""
     return device.device == other.device
 
 
@@ -95,9 +96,11 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
             )
     offer = context.offers.get(device.device)
     if offer is None:
-        raise Busy(f"{request.path}.device: the node's settings do not divide {device.device} now")
+        raise Busy(
+            f"{request.path}.device: the node's settings currently do not divide the NIC of {device.device} into shares"
+        )
     _check_permitted(device, request, offer)
-    share = _amounts(device, request, offer)
+    share = _share_record(device, request, offer)
     others = shares_of(share.of, context.records)
     if divided(offer).totals([*(other.share for other in others if other.share), share]).debt:
         raise Busy(
@@ -105,9 +108,9 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
             f"{factor_text(offer.rule.factor)} times its {offer.physical} bit/s; the claim waits until a share ends"
         )
     if share.mechanism == MACVLAN:
-        known, config = _class(device, request, offer, share, others)
+        known, config = _assign_class(device, request, offer, share, others)
     else:
-        known, config = _vf(device, request, offer, context)
+        known, config = _assign_vf(device, request, offer, context)
     lock = offer.base.pf or offer.base.address or offer.base.name
     name = str(config.get("name") or known.interface or "")
     return replace(device, known=known, config=config, interface=name, lock=lock, share=share)
@@ -130,8 +133,8 @@ def _check_permitted(device: DeviceRecord, request: ShareRequest, offer: Offer) 
             raise Refused(f"{request.field_path('vf')}.{name}: a share of {device.device} {allowed}")
 
 
-def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> ShareRecord:
-    """The share's rates, from the claim's configuration and the consumed capacity. Raises Refused."""
+def _share_record(device: DeviceRecord, request: ShareRequest, offer: Offer) -> ShareRecord:
+    """The record of the share, from the claim's configuration and the consumed capacity. Raises Refused."""
     config, factor = device.config.get("share", {}), offer.rule.factor
     consumed = _consumed(request)
     hard = bool(config.get("hard", False))
@@ -139,13 +142,13 @@ def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> Share
     if hard and requested * factor > consumed:
         raise Refused(
             f"{request.field_path('share')}.guarantee: {config['guarantee']} with the factor {factor_text(factor)} "
-            f"takes {requested * factor} bit/s of the capacity, and {consumed} were allocated; render the claim again"
+            f"needs {math.ceil(requested * factor)} bit/s of the capacity, but only {consumed} were allocated; "
+            "render the claim again"
         )
     available = offer.physical if hard else int(offer.physical * factor)
     if requested > available:
-        raise Refused(
-            f"{request.path}.consumedCapacity: {requested} bit/s exceed the {available} bit/s of {device.device}"
-        )
+        path = f"{request.field_path('share')}.guarantee" if hard else f"{request.path}.consumedCapacity"
+        raise Refused(f"{path}: {requested} bit/s exceed the {available} bit/s of {device.device}")
     burst = int(quantity.parse(config["burst"])) if "burst" in config else 0
     if burst and burst < requested:
         if hard or burst <= requested - _rounding(consumed, offer.rule):
@@ -189,7 +192,7 @@ def _consumed(request: ShareRequest) -> int:
     return quantity.integer(number)
 
 
-def _class(
+def _assign_class(
     device: DeviceRecord, request: ShareRequest, offer: Offer, share: ShareRecord, others: t.Sequence[DeviceRecord]
 ) -> tuple[Device, Object]:
     """The parent of a share's macvlan interface, and the configuration. Adds the traffic class and the MAC address to
@@ -200,14 +203,16 @@ def _class(
             raise Refused(f"{request.field_path('mac')}: another share of {share.of} has the address {share.mac}")
     minor = free_minor((other.share.minor for other in others if other.share), htb.FIRST_MINOR, htb.LAST_MINOR)
     if minor is None:
-        raise Busy(f"{request.path}.device: {share.of} has no traffic class for another share")
+        raise Busy(f"{request.path}.device: {share.of} has no free traffic class for another share")
     share.minor = minor
     child = {"type": "macvlan", "mode": offer.rule.mode}
     known = replace(offer.base, name=device.device, device=offer.published, rdma_devices=())
     return known, {**device.config, "mac": share.mac, "child": child}
 
 
-def _vf(device: DeviceRecord, request: ShareRequest, offer: Offer, context: ShareContext) -> tuple[Device, Object]:
+def _assign_vf(
+    device: DeviceRecord, request: ShareRequest, offer: Offer, context: ShareContext
+) -> tuple[Device, Object]:
     """A free VF, and the configuration. Raises Busy."""
     used = {held_device.known.address for record in context.records for held_device in record.held}
     for vf in offer.vfs:

@@ -26,9 +26,9 @@ from ..kernel.netlink import Netlink
 from ..kernel.routes import Route, Rule
 from ..kernel.vf import VfSettings
 
-#: The prefix of the altname of an interface without a PCI address while it is in a pod.
+#: While an interface without a PCI address is in a pod, it has an altname with this prefix.
 TAG = "lanewise-"
-#: Keys that are not restored.
+#: Keys of a host state that are no settings of the interface, so they are not restored.
 MARK: t.Final = "mark"
 UPPERS: t.Final = "uppers"
 CHILD: t.Final = "child"
@@ -51,8 +51,8 @@ class _Child(t.TypedDict):
 
 
 class Child(_Child, total=False):
-    """What identifies a claim's child interface if it left its pod: its index and MAC address at creation. `received`
-    are the addresses that the parent received before the child was created."""
+    """What identifies a claim's child interface once it has left its pod: its index and MAC address at creation.
+    `received` are the unicast MAC addresses that the parent accepted before the child was created, besides its own."""
 
     index: int
     mac: str
@@ -194,7 +194,7 @@ def differences(wanted: HostState, current: HostState, carrier: bool = True) -> 
         if value == now:
             continue
         if key == "permanentMac" and "vf" in wanted:
-            continue  # VF drivers report the address that the PF had set when the VF was reset last
+            continue  # VF drivers report the address that the PF had set at the VF's last reset
         if isinstance(value, list) and isinstance(now, list):
             texts += [(key, text) for text in _list_differences(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
@@ -227,7 +227,7 @@ def _list_differences(
             yield f"{key}: {_as_json(item)} is missing"
     for item in now:
         if item not in wanted and not _appears_later(item, carrier) and not _follows_from_address(item):
-            yield f"{key}: {_as_json(item)} is additional"
+            yield f"{key}: {_as_json(item)} was not there before"
 
 
 def _without_preferred_lifetime(item: Object | str) -> Object | str:

@@ -155,7 +155,9 @@ class Plugin:
                 self.metrics.error("plugin")
                 self._close(1)
                 # before listening: kubelet may register the driver immediately
-                self._report(False, "its sockets were removed, and kubelet has not contacted it since it listens again")
+                self._report(
+                    False, "its sockets were removed, and kubelet has not contacted it since it started to listen again"
+                )
                 self.paths.make()
                 self._listen()
             except (DriverError, OSError, RuntimeError) as error:  # RuntimeError: no more threads

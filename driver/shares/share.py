@@ -43,8 +43,8 @@ class ShareRecord:
         self, divided: DividedBandwidth, guaranteed: int, current: EffectiveRate | None = None, debt: int = 0
     ) -> dict[str, t.Any]:
         """The share as the data of the claim's status. `guaranteed` is the share's guaranteed rate, `current` its
-        current rates (None if it is not attached), and `debt` the promised bandwidth of the NIC that exceeds its
-        capacity."""
+        current rates (None if it is not attached), and `debt` by how much the bandwidth promised on the NIC exceeds
+        its capacity."""
         ceiling = min(self.burst or divided.ceiling, divided.ceiling)
         data = {
             "mechanism": self.mechanism,
@@ -67,8 +67,8 @@ class ShareRecord:
 
 @dataclass(frozen=True)
 class DividedBandwidth:
-    """The bandwidth of a NIC that is divided among shares: the NIC's `physical` rate, the `factor` of that rate that
-    may be promised in total, and the `ceiling` of one share."""
+    """The bandwidth of a NIC that is divided among shares: the NIC's `physical` rate, the `factor` by which
+    that rate may be overcommitted in total, and the `ceiling` of one share."""
 
     physical: int
     factor: Fraction

@@ -11,8 +11,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - As a condition of a task that includes tasks of another collection, this fails if the controller does not have that
-    collection, with the command to install it. Ansible itself would report that collection's modules as misspelt.
+  - Use this in C(when) of a task whose included tasks need another collection. If the controller does not have it, the
+    task fails with the command to install it. Ansible itself would report that collection's modules as misspelt.
 options:
   _terms:
     description: The collections, such as V(kubernetes.core).
@@ -46,7 +46,7 @@ class LookupModule(LookupBase):
         missing = [name for name in terms if not _is_installed(name)]
         if missing:
             raise AnsibleError(
-                f"The collection {' and '.join(missing)} is not installed on the controller. Install it: "
+                f"Not installed on the controller: {', '.join(missing)}. Run: "
                 f"ansible-galaxy collection install {' '.join(missing)}"
             )
         return [True]

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: plan_report
-short_description: Write a plan of what still fits on a fleet, as HTML and JSON
+short_description: Write a report of what still fits on a fleet, as HTML and JSON
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - Writes C(plan.html), one page that works offline, and C(plan.json) to a folder on the controller. Run it once for
     all hosts.
-  - It has a map of the fleet with a square for each device, the counts before and after changes, the reasons why no
-    more fit, and the stranded devices. The map shows at most 2000 nodes, and the table 400 stranded devices.
+  - It has a map of the fleet with a square for each device, the number of pods of each workload that still fit before
+    and after the changes, the reasons why no more fit, and the stranded devices. The map shows at most 2000 nodes, and
+    the table 400 stranded devices.
 extends_documentation_fragment:
   - lanewise.dra.report_page
   - lanewise.dra.attributes.files
@@ -50,12 +51,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 path:
-  description: The page.
+  description: The path of the page.
   type: str
   returned: success
   sample: /srv/site/report/plan.html
 json:
-  description: The same data as JSON.
+  description: The path of the same data as JSON.
   type: str
   returned: success
   sample: /srv/site/report/plan.json

@@ -77,7 +77,7 @@ def test_the_values_for_the_chart_have_the_whole_configuration(folder: Folder) -
     assert whole["kind"] == "Configuration" and whole["webhook"] == {"port": 9443} and whole["featureGates"]["Other"]
     part = yaml.safe_load((folder.path / "queues/kueue/configuration.yaml").read_text())
     assert whole["resources"] == part["resources"]
-    assert "removed" not in _run(folder)  # without queues_configuration, the file is removed
+    assert "removed" not in _run(folder)  # only objects of the cluster are reported as removed, not files
     assert not (folder.path / "queues/kueue/values.yaml").exists()
 
 
@@ -85,9 +85,8 @@ def test_values_with_which_kueue_would_not_start_are_refused(folder: Folder) -> 
     mapping = {"name": "example.com/gpus", "deviceClassNames": ["gpu"]}
     output = _run(folder, rc=2, queues_configuration={"resources": {"deviceClassMappings": [mapping]}})
     assert "Nothing was written, as Kueue would not start with kueue/values.yaml:" in output
-    assert (
-        "resources.deviceClassMappings[example.com/gpus] also has class gpu: Kueue does not start with both" in output
-    )
+    problem = "has class gpu, which queues_resources maps too: Kueue allows a class in one mapping only"
+    assert f"resources.deviceClassMappings[example.com/gpus] {problem}" in output
     assert not (folder.path / "queues").exists()
 
 
@@ -102,7 +101,7 @@ def test_a_misspelled_variable_is_refused(folder: Folder) -> None:
     assert "did you mean queues_teams?" in _run(folder, rc=2, queues_team=[])
 
 
-def test_a_folder_of_the_claims_is_refused(folder: Folder) -> None:
+def test_the_output_folder_of_the_claims_playbook_is_refused(folder: Folder) -> None:
     """Both playbooks would write the templates of a namespace to the same file."""
     dests = {"dra_claims_dest": str(folder.path / "gitops"), "queues_dest": str(folder.path / "gitops")}
     folder.run(**{**EXAMPLE, **dests})

@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, in_sandbox
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
-from environment import CACHE  # tools/cluster.py has put its folder on the path
+from environment import CACHE  # tools/cluster.py puts tools/ on sys.path
 
 ANSIBLE_PLAYBOOK = Path(sys.executable).with_name("ansible-playbook")
 #: Created beforehand with the playbook driver_wheelhouse, because the sandbox has no network.
@@ -39,7 +39,7 @@ REQUIRED = [
 
 
 class SystemdNode(Node):
-    """A node whose kubelet and containerd run beside systemd."""
+    """A node whose kubelet and containerd the test starts beside systemd, not as its units."""
 
     def __init__(self, plane: ControlPlane, machine: Machine) -> None:
         self.machine = machine
@@ -123,9 +123,9 @@ class Site:
         return [item for item in found if item["spec"]["driver"] == NAME]
 
 
-def other_wheel(source: Path, folder: Path, name: str, *changes: tuple[str, str], file: str = "cli.py") -> Path:
-    """Build a wheel in `folder`: the wheel `source` with the version `name`, and with changes to one of its files."""
-    wheel = folder / f"lanewise_driver-{name}-py3-none-any.whl"
+def other_wheel(source: Path, folder: Path, version: str, *changes: tuple[str, str], file: str = "cli.py") -> Path:
+    """Build a wheel in `folder`: the wheel `source` with another version, and with changes to one of its files."""
+    wheel = folder / f"lanewise_driver-{version}-py3-none-any.whl"
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(wheel, "w") as new:
         for entry in old.infolist():
             content = old.read(entry).decode()
@@ -135,6 +135,6 @@ def other_wheel(source: Path, folder: Path, name: str, *changes: tuple[str, str]
                 for before, after in changes:
                     assert before in content
                     content = content.replace(before, after)
-            content = content.replace("\nVersion: 1.0.0", f"\nVersion: {name}")
-            new.writestr(entry.filename.replace("-1.0.0.", f"-{name}."), content.replace("-1.0.0.", f"-{name}."))
+            content = content.replace("\nVersion: 1.0.0", f"\nVersion: {version}")
+            new.writestr(entry.filename.replace("-1.0.0.", f"-{version}."), content.replace("-1.0.0.", f"-{version}."))
     return wheel

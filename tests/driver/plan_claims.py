@@ -87,10 +87,10 @@ def pod(**spec: t.Any) -> Object:
     return {"metadata": {"name": "pod", "namespace": "ns", "uid": POD_UID}, "spec": {"nodeName": NODE, **spec}}
 
 
-def planned(allocated: t.Any, claim_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
+def planned(allocated: t.Any, claim_pod: t.Any = None, records: t.Sequence[Record] = (), **more: t.Any) -> Record:
     """The record that the driver makes for an allocated claim and its pod."""
     defaults = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
-    record = plan(allocated, others=others, **defaults)
+    record = plan(allocated, records=records, **defaults)
     if record.pod:
         check_pod(claim_pod or pod(), record.pod, NODE)
     return record

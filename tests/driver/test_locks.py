@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def test_a_lock_has_one_holder_at_a_time_and_leaves_no_file(tmp_path: Path) -> N
                 with guard:
                     holders += 1
                     highest = max(highest, holders)
+                time.sleep(0.001)  # others would overlap here without the lock
                 with guard:
                     holders -= 1
 

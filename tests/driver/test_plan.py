@@ -213,12 +213,12 @@ def test_admin_access_takes_no_device() -> None:
     allocated = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
     allocated["status"]["reservedFor"] *= 2
     other = planned(claim([result("nic", PF)], uid="other"), uid="other")
-    record = plan(allocated, uid=UID, node=NODE, known=KNOWN, others=[other], boot="b")
+    record = plan(allocated, uid=UID, node=NODE, known=KNOWN, records=[other], boot="b")
     assert consumer(allocated, UID) is None and record.pod is None
     assert record.held == [] and record.devices[0].config == {} and record.devices[0].interface == ""
     assert planned(claim([result("all", PF, adminAccess=True), result("nic", PF)])).held[0].request == "nic"
     # other claims can still have the device
-    assert planned(claim([result("nic", PF)], uid="other"), uid="other", others=[record]).held
+    assert planned(claim([result("nic", PF)], uid="other"), uid="other", records=[record]).held
     refused(
         claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all")]), "spec.devices.config[0]", "admin"
     )
@@ -226,9 +226,9 @@ def test_admin_access_takes_no_device() -> None:
 
 def test_a_device_goes_to_one_request_of_one_claim() -> None:
     other = planned(claim([result("nic", PF)], uid="other"), uid="other")
-    refused(claim([result("nic", OTHER), result("b", PF)]), "results[1].device", "ns/claim", kind=Busy, others=[other])
+    refused(claim([result("nic", OTHER), result("b", PF)]), "results[1].device", "ns/claim", kind=Busy, records=[other])
     older = planned(claim([result("nic", PF)]))
-    assert planned(claim([result("nic", PF)]), others=[older])  # a record of the same claim does not count
+    assert planned(claim([result("nic", PF)]), records=[older])  # a record of the same claim does not count
     refused(claim([result("a", PF), result("b", PF)]), "results[1].device", "twice")
 
 
@@ -245,10 +245,10 @@ def test_interfaces_of_a_pod_must_have_different_names() -> None:
     # also in different claims of a pod, but not in different pods
     other = planned(claim([result("nic", OTHER)], [config({"name": "net1"})], uid="other", name="second"), uid="other")
     conflicting = claim([result("a", PF)], [config({"name": "net1"}, source="FromClass")])
-    refused(conflicting, "status.allocation.devices.config[0].opaque.parameters.name", "ns/second", others=[other])
+    refused(conflicting, "status.allocation.devices.config[0].opaque.parameters.name", "ns/second", records=[other])
     assert other.pod
     other.pod.uid = "another pod"
-    assert planned(conflicting, others=[other])
+    assert planned(conflicting, records=[other])
 
 
 def test_conflicting_vrfs_of_a_pod_are_refused() -> None:
@@ -265,9 +265,9 @@ def test_conflicting_vrfs_of_a_pod_are_refused() -> None:
     )
     refused(claim(both, [config({"vrf": {"name": "eth0", "table": 7}})]), "vrf.name", "eth0")
     other = planned(claim([result("nic", OTHER)], [config(red)], uid="other"), uid="other")
-    assert planned(claim([result("nic", PF)], [config(red)]), others=[other])
-    refused(claim([result("nic", PF)], [config({"vrf": {"name": "red", "table": 9}})]), "vrf.table", others=[other])
-    refused(claim([result("nic", PF)], [config({"name": "red"})]), "parameters.name", "VRF", others=[other])
+    assert planned(claim([result("nic", PF)], [config(red)]), records=[other])
+    refused(claim([result("nic", PF)], [config({"vrf": {"name": "red", "table": 9}})]), "vrf.table", records=[other])
+    refused(claim([result("nic", PF)], [config({"name": "red"})]), "parameters.name", "VRF", records=[other])
 
 
 def test_the_default_table_of_a_vrf_follows_from_its_name() -> None:

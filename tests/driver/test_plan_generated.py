@@ -148,7 +148,7 @@ def test_any_claim_becomes_a_record_or_an_error_that_names_a_field(data: st.Data
         assume(isinstance(changed, dict))
     other = planned(claim([result("nic", INFINIBAND)], uid="other"), uid="other")
     try:
-        record = plan(changed.get("claim"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot")
+        record = plan(changed.get("claim"), uid=UID, node=NODE, known=KNOWN, records=[other], boot="boot")
         if record.pod:
             check_pod(changed.get("pod"), record.pod, NODE)
     except DriverError as error:

@@ -135,7 +135,7 @@ def test_hostile_configurations_are_accepted_or_refused_in_time() -> None:
             invalid += 1
             continue
         try:
-            record = plan(claim, uid=UID, node=NODE, known=KNOWN, others=[], boot="boot")
+            record = plan(claim, uid=UID, node=NODE, known=KNOWN, records=[], boot="boot")
             message = ""
         except DriverError as error:
             message = error.message

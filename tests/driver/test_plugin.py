@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The plugin by gRPC over its Unix sockets, as kubelet uses it."""
+"""The plugin, called by gRPC over its Unix sockets, as kubelet does."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_deleted_sockets_are_created_again(
         return all(path.exists() for path in sockets) and before != [path.stat().st_ino for path in sockets]
 
     until(exist_again)
-    reason = "its sockets were removed, and kubelet has not contacted it since it listens again"
+    reason = "its sockets were removed, and kubelet has not contacted it since it started to listen again"
     assert plugin.registration_problem == reason
     gc.collect()
     with Kubelet(plugin.registration_socket, protocol.pool) as kubelet:
@@ -316,7 +316,7 @@ def test_deleted_sockets_are_created_again(
 
 
 def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: FileService) -> None:
-    """Two pods of the driver both serve, calls exclude each other across both, and one can end without the other."""
+    """Two pods of the driver both serve, but not two calls at a time, and one can end without the other."""
     old, new = (Plugin(paths, service, Metrics(), INSTANCE_UID.format(i)) for i in (1, 2))
     old.start()
     new.start()

@@ -32,7 +32,7 @@ from environment import Missing  # importing tools/lab.py adds its folder to sys
 from lanewise_driver.interface import interfaces, take_back
 from lanewise_driver.interface.host_state import HostState
 
-#: How many changes each tenant of the complete test makes.
+#: How many changes each tenant makes in the test of all settings.
 BATCH_SIZE = 40
 
 
@@ -44,7 +44,7 @@ def _specs() -> Path:
         pytest.skip(str(reason).splitlines()[0])
 
 
-def make_node() -> HostState:
+def make_interface() -> HostState:
     """Create the node's interface `one`. Returns its state."""
     without_dad()
     pair("one")
@@ -58,7 +58,7 @@ class Tenants:
 
     def __init__(self, specs: Path) -> None:
         self.specs = specs
-        self.host = make_node()
+        self.host = make_interface()
         with Pod("first") as pod:
             interfaces.attach(ONE, self.host, {}, pod.pin)
             self.expected = tenant.view(pod, "one", specs)
@@ -68,8 +68,8 @@ class Tenants:
     def run(
         self, name: str, batch: list[tenant.Change], generator: random.Random | None = None
     ) -> tuple[int, list[str]]:
-        """Run a tenant that makes these changes, and with a generator attaches random BPF programs. Returns how many
-        changes the kernel accepted, and what then differs on the node and for the next tenant."""
+        """Run a tenant that makes these changes and, with a generator, also attaches random BPF programs. Returns how
+        many changes the kernel accepted, and what then differs on the node and for the next tenant."""
         with Pod(name) as pod, Pod(f"{name}-next") as follower:
             interfaces.attach(ONE, self.host, {}, pod.pin)
             accepted = sum(change.run(pod) for change in batch)

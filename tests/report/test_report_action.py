@@ -57,7 +57,7 @@ class Site:
         (folder / "play.yml").write_text(PLAY)
         self.hosts = {"a1": "hgx-h100", "a2": "hgx-h100", "a3": "degraded", "b<1>": "vmd", "bare": ""}
 
-    def play(self, *arguments: str, rc: int = 0, **options: t.Any) -> tuple[dict[str, t.Any], str]:
+    def play(self, *arguments: str, fails: bool = False, **options: t.Any) -> tuple[dict[str, t.Any], str]:
         # this address never responds, so a plugin that connected to the host would fail
         hosts: dict[str, dict[str, str]] = {host: {"ansible_host": "192.0.2.1"} for host in self.hosts}
         for host, name in self.hosts.items():
@@ -68,7 +68,7 @@ class Site:
         result = self.folder / "result.json"
         result.unlink(missing_ok=True)
         extra = {"options": {"dest": str(self.report), "title": "Lab", **options}, "result_file": str(result)}
-        done = subprocess.run(
+        completed = subprocess.run(
             [
                 str(ANSIBLE_PLAYBOOK),
                 "-i",
@@ -91,8 +91,8 @@ class Site:
                 "ANSIBLE_INJECT_FACT_VARS": "0",
             },
         )
-        assert (done.returncode == 0) == (rc == 0), done.stdout + done.stderr
-        return json.loads(result.read_text()) if result.exists() else {}, done.stdout + done.stderr
+        assert (completed.returncode != 0) == fails, completed.stdout + completed.stderr
+        return json.loads(result.read_text()) if result.exists() else {}, completed.stdout + completed.stderr
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def site(tmp_path: Path, machines: dict[str, t.Any]) -> Site:
     return Site(tmp_path, machines)
 
 
-def test_check_diff_limit_and_prune_affect_only_the_right_pages(site):
+def test_check_mode_writes_nothing_and_limit_and_prune_change_only_their_pages(site):
     result, output = site.play("--check", "--diff")
     assert result["changed"] and not site.report.exists()
     assert "+ a1: new: 8 GPUs, 12 NICs, 8 NVMe drives" in output and "<html" not in output
@@ -142,13 +142,13 @@ def test_a_relative_folder_is_below_the_playbooks_folder(site):
 
 
 def test_bad_arguments_templates_and_folders_give_an_error(site):
-    _result, output = site.play(rc=2, bogus=1)
+    _result, output = site.play(fails=True, bogus=1)
     assert "Unsupported parameters" in output
     (site.folder / "own").mkdir()
     (site.folder / "own/base.html.j2").write_text("{% if %}")
-    _result, output = site.play(rc=2, template_dir=str(site.folder / "own"))
+    _result, output = site.play(fails=True, template_dir=str(site.folder / "own"))
     assert "A template of the report is faulty" in output and "Traceback" not in output
     shutil.rmtree(site.report, ignore_errors=True)
     site.report.write_text("a file in the way")
-    _result, output = site.play(rc=2)
+    _result, output = site.play(fails=True)
     assert "Cannot write the report" in output and "Traceback" not in output

@@ -125,7 +125,7 @@ def test_a_missing_collection_is_reported_with_the_fix(tree, tmp_path):
     (tmp_path / "kubeconfig").write_text("{}", encoding="utf-8")
     options = ("-e", f"alignment_kubeconfig={tmp_path}/kubeconfig")
     reported = " ".join(run_playbook(tmp_path, {"one": tree}, "verify", *options, rc=2, **QUIET, **environment).split())
-    assert "The collection kubernetes.core is not installed on the controller. Install it: ansible-galaxy" in reported
+    assert "Not installed on the controller: kubernetes.core. Run: ansible-galaxy" in reported
     assert "misspelling" not in reported
 
 

@@ -3,10 +3,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The boards of a site, and for a group of a claim: the matching GPUs and NICs, and their nearest pairs."""
+"""The boards of a site, and, for each group of a claim, its matching GPUs and NICs with their nearest pairs."""
 
 from __future__ import annotations
 
+import collections
+import functools
+import operator
 import typing as t
 from dataclasses import dataclass, field
 
@@ -23,8 +26,8 @@ from ..vendors.offer import Offer
 from ..vendors.offers import offers
 from ..vendors.server import Server
 
-#: The farthest level that `nearest` accepts by default: below one root complex. NODE crosses the internal fabric of a
-#: processor, and SYS the link between processors. Both can be slower than a NIC, so a claim must request them.
+#: The farthest level that `align: nearest` accepts by default: below one root complex. NODE crosses the internal fabric
+#: of a processor, and SYS the link between processors. Both can be slower than a NIC, so a claim must request them.
 DEFAULT_AT_LEAST = "PHB"
 
 NEAREST_GPUS = f"{LANEWISE}/nearestGPUs"
@@ -38,8 +41,8 @@ _COMPARED = (PCI_BUS_ID, PCIE_ROOT, NUMA_NODE, NEAREST_GPUS, NEAREST_GPU_LEVEL, 
 class MatchingDevice:
     """A device that matches a request.
 
-    `place` is the address of its function on the board's map, which for a VF is its PF. `values` are the attributes by
-    which pairs are compared or selected.
+    `place` is its address on the board's map; for a VF, that of its PF. `values` are the attributes by which pairs are
+    compared or selected.
     """
 
     address: str
@@ -56,13 +59,14 @@ class RequestSelectors:
 
 
 @dataclass
-class Shape:
+class MatchedBoard:
     """A board of the site, its devices that match a group, and the nodes that have the board.
 
     - `gpus` are the matching GPUs by address. `gpu_parts` is the number of matching devices of each GPU, which is more
-      than one if the GPU is partitioned.
+      than one if the GPU is partitioned; the largest of the nodes.
     - `nics` contains, for each NIC request of the group, the matching devices by their place on the board. `allowed`
-      contains, for each NIC request, the nearest places of each GPU; the set is empty if no place is near enough.
+      contains, for each NIC request, the places of the nearest NICs of each GPU; a set is empty if no NIC is near
+      enough.
     - `max_devices` is the largest number of devices that one of the nodes publishes.
     """
 
@@ -71,8 +75,14 @@ class Shape:
     gpus: dict[str, MatchingDevice]
     nics: list[dict[str, list[MatchingDevice]]]
     max_devices: int
-    gpu_parts: dict[str, int]
+    gpu_parts: collections.Counter[str]
     allowed: list[dict[str, frozenset[str]]] = field(default_factory=list)
+
+    def add(self, node: str, devices: int, gpu_parts: collections.Counter[str]) -> None:
+        """Add a node that publishes so many devices, and so many parts of each GPU."""
+        self.nodes.append(node)
+        self.max_devices = max(self.max_devices, devices)
+        self.gpu_parts |= gpu_parts  # the larger number of each
 
     def served(self) -> list[str]:
         """The GPUs that have a nearest NIC for every NIC request of the group, in the order of their addresses."""
@@ -95,7 +105,7 @@ class Boards:
         engine: Engine,
     ) -> None:
         self.selection = Selection(engine)
-        self._known: dict[tuple[RequestSelectors, tuple[RequestSelectors, ...], str], list[Shape]] = {}
+        self._matched_boards: dict[tuple[RequestSelectors, tuple[RequestSelectors, ...], str], list[MatchedBoard]] = {}
         self._nodes: list[tuple[str, Board, list[Offer], dict[str, str]]] = []
         for node in sorted(nodes):
             facts = nodes[node]
@@ -110,15 +120,15 @@ class Boards:
             if board.shape:
                 self._nodes.append((node, board, offered, physical))
 
-    def shapes(self, gpu: RequestSelectors, nics: t.Sequence[RequestSelectors], at_least: str) -> list[Shape]:
+    def matched(self, gpu: RequestSelectors, nics: t.Sequence[RequestSelectors], at_least: str) -> list[MatchedBoard]:
         """The different boards with a device for each request, those with the most nodes first."""
         key = (gpu, tuple(nics), at_least)
-        if key not in self._known:
-            self._known[key] = self._shapes(gpu, nics, at_least)
-        return self._known[key]
+        if key not in self._matched_boards:
+            self._matched_boards[key] = self._matched(gpu, nics, at_least)
+        return self._matched_boards[key]
 
-    def _shapes(self, gpu: RequestSelectors, nics: t.Sequence[RequestSelectors], at_least: str) -> list[Shape]:
-        shapes: dict[t.Hashable, Shape] = {}
+    def _matched(self, gpu: RequestSelectors, nics: t.Sequence[RequestSelectors], at_least: str) -> list[MatchedBoard]:
+        matched_boards: dict[t.Hashable, MatchedBoard] = {}
         for node, board, offered, physical in self._nodes:
             places = set(board.gpus)
             gpu_devices = [device for device in self._matching(gpu, offered, {}) if device.place in places]
@@ -131,18 +141,18 @@ class Boards:
                 _key(gpus.values()),
                 *(_key(device for devices in row.values() for device in devices) for row in rows),
             )
-            if key in shapes:
-                shapes[key].nodes.append(node)
+            gpu_parts = collections.Counter(device.place for device in gpu_devices)
+            if key in matched_boards:
+                matched_boards[key].add(node, len(offered), gpu_parts)
             else:
                 ordered = {address: gpus[address] for address in board.gpus if address in gpus}
                 allowed = [_allowed(board, ordered, row, at_least) for row in rows]
-                gpu_parts = {address: sum(device.place == address for device in gpu_devices) for address in ordered}
-                shapes[key] = Shape(board, [node], ordered, rows, len(offered), gpu_parts, allowed)
-        by_map: dict[str, list[Shape]] = {}
-        for shape in shapes.values():
-            by_map.setdefault(shape.board.shape, []).append(shape)
+                matched_boards[key] = MatchedBoard(board, [node], ordered, rows, len(offered), gpu_parts, allowed)
+        by_map: dict[str, list[MatchedBoard]] = {}
+        for matched in matched_boards.values():
+            by_map.setdefault(matched.board.shape, []).append(matched)
         merged = [_merged(same_map) for same_map in by_map.values()]
-        return sorted(merged, key=lambda shape: (-len(shape.nodes), shape.board.shape))
+        return sorted(merged, key=lambda matched: (-len(matched.nodes), matched.board.shape))
 
     def _matching(
         self, request: RequestSelectors, offered: t.Sequence[Offer], physical: t.Mapping[str, str]
@@ -197,20 +207,20 @@ def _allowed(board: Board, gpus: t.Iterable[str], nics: t.Iterable[str], at_leas
     return allowed
 
 
-def _merged(shapes: list[Shape]) -> Shape:
-    """One shape for boards with the same map, even if their nodes publish different NICs.
+def _merged(matched_boards: list[MatchedBoard]) -> MatchedBoard:
+    """One entry for boards with the same map, even if their nodes publish different NICs.
 
     A claim cannot distinguish these nodes, as they have the same addresses. So a pair is allowed only if it is nearest
     on every node that has both devices.
     """
-    first = shapes[0]
-    if len(shapes) == 1:
+    first = matched_boards[0]
+    if len(matched_boards) == 1:
         return first
-    gpus = {gpu: shape.gpus[gpu] for gpu in first.board.gpus for shape in shapes if gpu in shape.gpus}
+    gpus = {gpu: matched.gpus[gpu] for gpu in first.board.gpus for matched in matched_boards if gpu in matched.gpus}
     nics: list[dict[str, list[MatchingDevice]]] = []
     allowed: list[dict[str, frozenset[str]]] = []
     for number in range(len(first.nics)):
-        rows = [shape.nics[number] for shape in shapes]
+        rows = [matched.nics[number] for matched in matched_boards]
         nics.append(
             {
                 nic: _without_duplicates(row.get(nic, ()) for row in rows)
@@ -220,17 +230,19 @@ def _merged(shapes: list[Shape]) -> Shape:
         )
         near = {}
         for gpu in gpus:
-            with_gpu = [shape for shape in shapes if gpu in shape.gpus]
-            pairs = frozenset().union(*(shape.allowed[number][gpu] for shape in with_gpu))
+            with_gpu = [matched for matched in matched_boards if gpu in matched.gpus]
+            pairs = frozenset().union(*(matched.allowed[number][gpu] for matched in with_gpu))
             near[gpu] = frozenset(
                 nic
                 for nic in pairs
-                if all(nic in shape.allowed[number][gpu] or nic not in shape.nics[number] for shape in with_gpu)
+                if all(nic in matched.allowed[number][gpu] or nic not in matched.nics[number] for matched in with_gpu)
             )
         allowed.append(near)
-    nodes = [node for shape in shapes for node in shape.nodes]
-    gpu_parts = {gpu: max(shape.gpu_parts.get(gpu, 0) for shape in shapes) for gpu in gpus}
-    return Shape(first.board, nodes, gpus, nics, max(shape.max_devices for shape in shapes), gpu_parts, allowed)
+    nodes = [node for matched in matched_boards for node in matched.nodes]
+    gpu_parts = functools.reduce(operator.or_, (matched.gpu_parts for matched in matched_boards))
+    return MatchedBoard(
+        first.board, nodes, gpus, nics, max(matched.max_devices for matched in matched_boards), gpu_parts, allowed
+    )
 
 
 def _without_duplicates(rows: t.Iterable[t.Sequence[MatchingDevice]]) -> list[MatchingDevice]:

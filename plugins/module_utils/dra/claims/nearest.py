@@ -20,7 +20,7 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
-from .boards import DEFAULT_AT_LEAST, Boards, Shape, selectors_of
+from .boards import DEFAULT_AT_LEAST, Boards, MatchedBoard, selectors_of
 from .inventory import NEAREST, NEAREST_ANNOTATION, PREFIX, Claim, Device, Group, request_name
 from .pairing import NoPairing, Pairing, PairingPlanner, exclusions, plain_level
 from .resolved_device import ResolvedDevice
@@ -264,26 +264,26 @@ class _PlannedGroup:
                 "selectors": [{"cel": {"expression": text}} for text, _path in device.selectors],
             }
             requests.append(selectors_of(driver, body, planner.classes))
-        self.shapes = boards.shapes(requests[0], requests[1:], self.at_least)
+        self.matched_boards = boards.matched(requests[0], requests[1:], self.at_least)
         common: dict[str, str] = {}
         for level in ("pcie_root", "numa_node"):
             names = [set(driver.alignments(level, planner.lists)) for driver, _kind in drivers]
             shared = sorted(set.intersection(*names), key=_standard_first)
             if shared:
                 common[level] = shared[0]
-        self.plain = plain_level(self.shapes, self.at_least, common)
+        self.plain = plain_level(self.matched_boards, self.at_least, common)
         self.planner = PairingPlanner(drivers[0], drivers[1:], others=len(group.align) > 1)
 
     def board_names(self) -> list[str]:
         """The names of the boards on which some GPU has a nearest NIC for every NIC request."""
-        return [shape.board.shape for shape in self.shapes if shape.served()]
+        return [matched.board.shape for matched in self.matched_boards if matched.served()]
 
     def any_served(self) -> bool:
         """Whether some board has a pair that is near enough. Records a problem if there is none."""
         if self.board_names():
             return True
         path = self.group.align_path
-        if not self.shapes:
+        if not self.matched_boards:
             self.reader.problem(
                 path,
                 "no probed node has a GPU and NICs that fit this group and whose distance is known",
@@ -292,9 +292,9 @@ class _PlannedGroup:
             )
             return False
         best: dict[str, list[str]] = {}
-        for shape in self.shapes:
-            levels = [shape.board.level(gpu, nic) for gpu in shape.gpus for row in shape.nics for nic in row]
-            best.setdefault(min(levels, key=RANK.__getitem__), []).extend(shape.nodes)
+        for matched in self.matched_boards:
+            levels = [matched.board.level(gpu, nic) for gpu in matched.gpus for row in matched.nics for nic in row]
+            best.setdefault(min(levels, key=RANK.__getitem__), []).extend(matched.nodes)
         nearest_levels = "; ".join(f"{level} on {_shown(nodes)}" for level, nodes in best.items())
         level = min(best, key=RANK.__getitem__)
         fix = f"if that is near enough, write at_least: {level}" if level == "NODE" else "check the report's matrix"
@@ -310,13 +310,13 @@ class _PlannedGroup:
         if self.plain:
             levels = tuple(dict.fromkeys(self.plain if level == NEAREST else level for level in levels))
             return Plan(levels, self.gpu, self.nics)
-        shapes = [shape for shape in self.shapes if shape.board.shape in board_names]
-        pairing = self.planner.pairing(shapes)
+        matched_boards = [matched for matched in self.matched_boards if matched.board.shape in board_names]
+        pairing = self.planner.pairing(matched_boards)
         plan = Plan(levels, self.gpu, self.nics, pairing)
-        self._check_limits(plan, shapes)
+        self._check_limits(plan, matched_boards)
         return plan
 
-    def _check_limits(self, plan: Plan, shapes: t.Sequence[Shape]) -> None:
+    def _check_limits(self, plan: Plan, matched_boards: t.Sequence[MatchedBoard]) -> None:
         """Raise NoPairing for a plan that exceeds a limit of the API, or takes the scheduler too long."""
         number = len(t.cast(Pairing, plan.pairing).alternatives)
         other_levels = len(plan.levels) - 1
@@ -327,7 +327,7 @@ class _PlannedGroup:
                 f"the limit is {limits.FIRST_AVAILABLE}",
                 "use only nearest, or shorten the list",
                 "too-many",
-                split=len(shapes) > 1,
+                split=len(matched_boards) > 1,
             )
         per_repetition = len(exclusions(number)) * len(self.nics) + sum(
             level not in (NEAREST, "any") for level in plan.levels
@@ -340,7 +340,7 @@ class _PlannedGroup:
                 "true, which needs no pairs",
                 "too-many",
             )
-        cost = max(self._cost(plan, shape) for shape in shapes)
+        cost = max(self._cost(plan, matched) for matched in matched_boards)
         if cost > MAX_TRIES:
             raise NoPairing(
                 f"when other pods have some of these devices, the scheduler may try devices {cost} times; "
@@ -349,45 +349,45 @@ class _PlannedGroup:
                 "search-cost",
             )
 
-    def _cost(self, plan: Plan, shape: Shape) -> int:
+    def _cost(self, plan: Plan, matched: MatchedBoard) -> int:
         """An upper bound of the scheduler's tries on one node with this board."""
         graphs = []
         other_levels = len(plan.levels) > 1
-        for row, nearest_to in zip(shape.nics, shape.allowed):
+        for row, nearest_to in zip(matched.nics, matched.allowed):
             graph = {}
-            for gpu in shape.gpus if other_levels else shape.served():
+            for gpu in matched.gpus if other_levels else matched.served():
                 places = row if other_levels else nearest_to[gpu]
                 devices = frozenset(device.address for place in places for device in row.get(place, ()))
-                for number in range(shape.gpu_parts[gpu]):
+                for number in range(matched.gpu_parts[gpu]):
                     graph[f"{gpu}/{number}"] = devices
             graphs.append(graph)
         number = len(t.cast(Pairing, plan.pairing).alternatives) + len(plan.levels) - 1
         return worst_case_tries(
             graphs,
             self.group.count,
-            Size(number, shape.max_devices),
+            Size(number, matched.max_devices),
             has_other_requests=self.has_other_groups or other_levels,
         )
 
     def use(self, claim: Claim, suffix: str, board_names: t.Sequence[str], plan: Plan) -> BoardUse:
         """The object that the claim is compiled to for these boards."""
-        shapes = [shape for shape in self.shapes if shape.board.shape in board_names]
-        served = list(dict.fromkeys(gpu for shape in shapes for gpu in shape.served()))
+        matched_boards = [matched for matched in self.matched_boards if matched.board.shape in board_names]
+        served = list(dict.fromkeys(gpu for matched in matched_boards for gpu in matched.served()))
         return BoardUse(
             claim=f"{','.join(claim.namespaces)}/{claim.name}",
             name=claim.name + suffix,
             form=plan.pairing.form if plan.pairing else self.plain,
             at_least=self.at_least,
-            boards={shape.board.shape: sorted(shape.nodes) for shape in shapes},
-            nodes=sorted(node for shape in shapes for node in shape.nodes),
+            boards={matched.board.shape: sorted(matched.nodes) for matched in matched_boards},
+            nodes=sorted(node for matched in matched_boards for node in matched.nodes),
             gpus=served,
-            without=sorted({gpu for shape in shapes for gpu in shape.gpus if gpu not in served}),
+            without=sorted({gpu for matched in matched_boards for gpu in matched.gpus if gpu not in served}),
             pairs=sorted(
                 {
-                    (shape.board.shape, shape.board.level(gpu, nic), gpu, nic)
-                    for shape in shapes
-                    for row in shape.allowed
-                    for gpu in shape.served()
+                    (matched.board.shape, matched.board.level(gpu, nic), gpu, nic)
+                    for matched in matched_boards
+                    for row in matched.allowed
+                    for gpu in matched.served()
                     for nic in row[gpu]
                 }
             ),

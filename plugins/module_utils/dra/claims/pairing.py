@@ -27,7 +27,7 @@ from ...topology.affinity import RANK
 from ..kube import limits
 from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Filter
 from . import selectors
-from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, MatchingDevice, Shape
+from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, MatchedBoard, MatchingDevice
 
 #: The form of claims that select NICs only by address. They may match another board with the same addresses.
 ADDRESS = "address"
@@ -96,7 +96,7 @@ def exclusions(number: int) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str, str]) -> str:
+def plain_level(matched_boards: t.Sequence[MatchedBoard], at_least: str, common: t.Mapping[str, str]) -> str:
     """The level whose attribute selects exactly the allowed pairs on all boards; empty if none does.
 
     `common` contains, by level, the attribute that all drivers of the group publish. A level is never chosen if it
@@ -105,18 +105,18 @@ def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str,
     for level, name in common.items():
         if name != _COMMON[level] or RANK[GUARANTEED[level]] > RANK[at_least]:
             continue
-        if all(_selects(shape, name) for shape in shapes):
+        if all(_selects(matched, name) for matched in matched_boards):
             return level
     return ""
 
 
-def _selects(shape: Shape, name: str) -> bool:
+def _selects(matched: MatchedBoard, name: str) -> bool:
     """Whether exactly the allowed pairs of a board have the same value of an attribute."""
-    for number, nics in enumerate(shape.nics):
-        for gpu, device in shape.gpus.items():
+    for number, nics in enumerate(matched.nics):
+        for gpu, device in matched.gpus.items():
             value = device.values.get(name)
             for place, entries in nics.items():
-                allowed = place in shape.allowed[number][gpu]
+                allowed = place in matched.allowed[number][gpu]
                 if any((value is not None and value == nic.values.get(name)) is not allowed for nic in entries):
                     return False
     # a GPU with pairs for only some NIC requests does not matter, as one constraint is for all of the requests
@@ -138,46 +138,46 @@ class PairingPlanner:
     ) -> None:
         self.gpu, self.nics, self.others = gpu, list(nics), others
 
-    def pairing(self, shapes: t.Sequence[Shape]) -> Pairing:
+    def pairing(self, matched_boards: t.Sequence[MatchedBoard]) -> Pairing:
         """The alternatives that are valid on all of these boards. Raises NoPairing."""
-        if not any(shape.served() for shape in shapes):
+        if not any(matched.served() for matched in matched_boards):
             raise NoPairing("no GPU has a NIC that is near enough", "", "unreachable")
-        mapped = [self._by_map(shapes, number) for number in range(len(self.nics))]
+        mapped = [self._by_map(matched_boards, number) for number in range(len(self.nics))]
         if all(mapped):
-            form, alternatives = "published map", self._of_published_map(shapes)
-        elif all(by_map or self._has_board(shapes, number) for number, by_map in enumerate(mapped)):
-            form, alternatives = "board and address", self._of_boards(shapes, mapped)
+            form, alternatives = "published map", self._of_published_map(matched_boards)
+        elif all(by_map or self._has_board(matched_boards, number) for number, by_map in enumerate(mapped)):
+            form, alternatives = "board and address", self._of_boards(matched_boards, mapped)
         else:
-            form, alternatives = ADDRESS, self._of_addresses(shapes)
+            form, alternatives = ADDRESS, self._of_addresses(matched_boards)
         if len(alternatives) > limits.FIRST_AVAILABLE:
-            boards = len({shape.board.shape for shape in shapes})
+            boards = len({matched.board.shape for matched in matched_boards})
             raise NoPairing(
                 f"{boards} board(s) need {len(alternatives)} alternatives; the limit is {limits.FIRST_AVAILABLE}",
                 "request whole boards with all, or select GPUs with where",
                 "too-many",
                 split=boards > 1,
             )
-        attribute = self._attribute(shapes, alternatives) if len(alternatives) > 1 or self.others else ""
+        attribute = self._attribute(matched_boards, alternatives) if len(alternatives) > 1 or self.others else ""
         return Pairing(tuple(alternatives), form, attribute)
 
     # the three forms of selecting the NICs of a GPU
 
-    def _of_published_map(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
+    def _of_published_map(self, matched_boards: t.Sequence[MatchedBoard]) -> list[Alternative]:
         """Alternatives by the nearest GPUs that NICs publish; one list of alternatives for all boards."""
         alternatives = []
-        for gpus in _gpus_by_nics(shapes):
-            near = [_map_selectors(shapes, number, gpus) for number in range(len(self.nics))]
+        for gpus in _gpus_by_nics(matched_boards):
+            near = [_map_selectors(matched_boards, number, gpus) for number in range(len(self.nics))]
             alternatives.append(self._alternative(gpus, near, ""))
         return alternatives
 
-    def _of_boards(self, shapes: t.Sequence[Shape], mapped: t.Sequence[bool]) -> list[Alternative]:
+    def _of_boards(self, matched_boards: t.Sequence[MatchedBoard], mapped: t.Sequence[bool]) -> list[Alternative]:
         """Alternatives by the addresses of NICs and the name of the board, which the NIC's driver publishes."""
         boards: dict[tuple[tuple[str, ...], tuple[frozenset[str], ...]], list[str]] = {}
-        for shape in shapes:
-            for gpus in _gpus_by_nics([shape]):
-                places = tuple(nearest_to[gpus[0]] for nearest_to in shape.allowed)
+        for matched in matched_boards:
+            for gpus in _gpus_by_nics([matched]):
+                places = tuple(nearest_to[gpus[0]] for nearest_to in matched.allowed)
                 names = boards.setdefault((gpus, places), [])
-                names += [shape.board.shape] if shape.board.shape not in names else []
+                names += [matched.board.shape] if matched.board.shape not in names else []
         # nodes with the same map may publish different NICs, but an address means the same NIC on each of them
         alternatives = []
         for (gpus, places), names in boards.items():
@@ -185,22 +185,24 @@ class PairingPlanner:
             near = []
             for number, by_map in enumerate(mapped):
                 if by_map:
-                    near.append((*_map_selectors(shapes, number, gpus), on_boards))
+                    near.append((*_map_selectors(matched_boards, number, gpus), on_boards))
                 else:
-                    near.append((self._address_of_nic(shapes, number, places[number]), on_boards))
-            alternatives.append(self._alternative(gpus, near, names[0] if len({*map(_board_name, shapes)}) > 1 else ""))
+                    near.append((self._address_of_nic(matched_boards, number, places[number]), on_boards))
+            alternatives.append(
+                self._alternative(gpus, near, names[0] if len({*map(_board_name, matched_boards)}) > 1 else "")
+            )
         return alternatives
 
-    def _of_addresses(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
+    def _of_addresses(self, matched_boards: t.Sequence[MatchedBoard]) -> list[Alternative]:
         """Alternatives by only the addresses of NICs. Raises NoPairing if boards have different pairs of addresses."""
         alternatives = []
-        for gpus in _gpus_by_nics(shapes):
+        for gpus in _gpus_by_nics(matched_boards):
             near = []
             for number in range(len(self.nics)):
-                with_gpu = [shape for shape in shapes if gpus[0] in shape.gpus]
-                places = frozenset().union(*(shape.allowed[number][gpus[0]] for shape in with_gpu))
-                for shape in with_gpu:
-                    if places & set(shape.nics[number]) != shape.allowed[number][gpus[0]]:
+                with_gpu = [matched for matched in matched_boards if gpus[0] in matched.gpus]
+                places = frozenset().union(*(matched.allowed[number][gpus[0]] for matched in with_gpu))
+                for matched in with_gpu:
+                    if places & set(matched.nics[number]) != matched.allowed[number][gpus[0]]:
                         driver = self.nics[number][0]
                         raise NoPairing(
                             f"boards with the same addresses have different pairs, and {driver.name} publishes no "
@@ -209,7 +211,7 @@ class PairingPlanner:
                             "ambiguous-boards",
                             split=True,
                         )
-                near.append((self._address_of_nic(shapes, number, places),))
+                near.append((self._address_of_nic(matched_boards, number, places),))
             alternatives.append(self._alternative(gpus, near, ""))
         return alternatives
 
@@ -222,38 +224,40 @@ class PairingPlanner:
         name = gpus[0].replace(":", "-").replace(".", "-") + (f"-{board[:6]}" if board else "")
         return Alternative(name, gpus, (selectors.one_of(test.name, gpus),), tuple(nics), " or ".join(gpus))
 
-    def _address_of_nic(self, shapes: t.Sequence[Shape], number: int, places: t.Collection[str]) -> selectors.Selector:
+    def _address_of_nic(
+        self, matched_boards: t.Sequence[MatchedBoard], number: int, places: t.Collection[str]
+    ) -> selectors.Selector:
         driver, kind = self.nics[number]
         if driver.pf_address and kind == "vf":
             return selectors.one_of(driver.pf_address, sorted(places))
         test = _by_address(driver, kind, "NICs", "let lanewise.dev serve these NICs")
-        rows = [shape.nics[number] for shape in shapes]
+        rows = [matched.nics[number] for matched in matched_boards]
         devices = [device for row in rows for place in places for device in row.get(place, ())]
         return selectors.one_of(test.name, sorted({device.address for device in devices}))
 
-    def _has_board(self, shapes: t.Sequence[Shape], number: int) -> bool:
+    def _has_board(self, matched_boards: t.Sequence[MatchedBoard], number: int) -> bool:
         """Whether all matching NICs of a request publish the name of their board."""
-        rows = [device for shape in shapes for devices in shape.nics[number].values() for device in devices]
+        rows = [device for matched in matched_boards for devices in matched.nics[number].values() for device in devices]
         return all(device.values.get(BOARD) for device in rows)
 
-    def _by_map(self, shapes: t.Sequence[Shape], number: int) -> bool:
+    def _by_map(self, matched_boards: t.Sequence[MatchedBoard], number: int) -> bool:
         """Whether the nearest GPUs that NICs publish select exactly the allowed pairs."""
-        for gpu in {gpu for shape in shapes for gpu in shape.served()}:
-            levels = _levels(shapes, number, gpu)
-            for shape in shapes:
-                for place, devices in shape.nics[number].items() if gpu in shape.gpus else ():
-                    allowed = place in shape.allowed[number][gpu]
+        for gpu in {gpu for matched in matched_boards for gpu in matched.served()}:
+            levels = _levels(matched_boards, number, gpu)
+            for matched in matched_boards:
+                for place, devices in matched.nics[number].items() if gpu in matched.gpus else ():
+                    allowed = place in matched.allowed[number][gpu]
                     if any(_publishes_pair(device, gpu, levels) is not allowed for device in devices):
                         return False
         return True
 
-    def _attribute(self, shapes: t.Sequence[Shape], alternatives: t.Sequence[Alternative]) -> str:
+    def _attribute(self, matched_boards: t.Sequence[MatchedBoard], alternatives: t.Sequence[Alternative]) -> str:
         """An attribute that every device of the pairs publishes, and that differs in every forbidden combination.
 
         Raises NoPairing if there is none.
         """
         for name in (PCI_BUS_ID, PCIE_ROOT, NUMA_NODE):
-            if all(_differs(shape, alternatives, name, self.others) for shape in shapes):
+            if all(_differs(matched, alternatives, name, self.others) for matched in matched_boards):
                 return name
         drivers = dict.fromkeys([self.gpu[0].name, *(driver.name for driver, _kind in self.nics)])
         raise NoPairing(
@@ -277,10 +281,10 @@ def _by_address(driver: DriverKnowledge, kind: str, plural: str, fix: str) -> Fi
     return test
 
 
-def _levels(shapes: t.Sequence[Shape], number: int, gpu: str) -> list[str]:
+def _levels(matched_boards: t.Sequence[MatchedBoard], number: int, gpu: str) -> list[str]:
     """The levels of a GPU's nearest NICs on these boards."""
-    pairs = [(shape, nic) for shape in shapes for nic in shape.allowed[number].get(gpu, ())]
-    return sorted({shape.board.level(gpu, nic) for shape, nic in pairs}, key=RANK.__getitem__)
+    pairs = [(matched, nic) for matched in matched_boards for nic in matched.allowed[number].get(gpu, ())]
+    return sorted({matched.board.level(gpu, nic) for matched, nic in pairs}, key=RANK.__getitem__)
 
 
 def _publishes_pair(device: MatchingDevice, gpu: str, levels: t.Collection[str]) -> bool:
@@ -289,44 +293,49 @@ def _publishes_pair(device: MatchingDevice, gpu: str, levels: t.Collection[str])
     return gpu in near and device.values.get(NEAREST_GPU_LEVEL) in levels
 
 
-def _map_selectors(shapes: t.Sequence[Shape], number: int, gpus: tuple[str, ...]) -> tuple[selectors.Selector, ...]:
+def _map_selectors(
+    matched_boards: t.Sequence[MatchedBoard], number: int, gpus: tuple[str, ...]
+) -> tuple[selectors.Selector, ...]:
     """The selectors of NICs that publish these GPUs as nearest."""
-    levels = [level for level in RANK if any(level in _levels(shapes, number, gpu) for gpu in gpus)]
+    levels = [level for level in RANK if any(level in _levels(matched_boards, number, gpu) for gpu in gpus)]
     parts = [selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus]
     return (*parts, selectors.one_of(NEAREST_GPU_LEVEL, levels))
 
 
-def _board_name(shape: Shape) -> str:
-    return shape.board.shape
+def _board_name(matched: MatchedBoard) -> str:
+    return matched.board.shape
 
 
-def _gpus_by_nics(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
+def _gpus_by_nics(matched_boards: t.Sequence[MatchedBoard]) -> list[tuple[str, ...]]:
     """The GPUs with a nearest NIC for every request, grouped by their nearest NICs on all boards."""
     groups: dict[t.Hashable, list[str]] = {}
-    served = {gpu for shape in shapes for gpu in shape.served()}
-    for gpu in dict.fromkeys(gpu for shape in shapes for gpu in shape.gpus):
+    served = {gpu for matched in matched_boards for gpu in matched.served()}
+    for gpu in dict.fromkeys(gpu for matched in matched_boards for gpu in matched.gpus):
         if gpu in served:
-            nics = tuple(tuple(row[gpu] for row in shape.allowed) if gpu in shape.gpus else None for shape in shapes)
+            nics = tuple(
+                tuple(row[gpu] for row in matched.allowed) if gpu in matched.gpus else None
+                for matched in matched_boards
+            )
             groups.setdefault(nics, []).append(gpu)
     return [tuple(gpus) for gpus in groups.values()]
 
 
-def _differs(shape: Shape, alternatives: t.Sequence[Alternative], name: str, others: bool) -> bool:
+def _differs(matched: MatchedBoard, alternatives: t.Sequence[Alternative], name: str, others: bool) -> bool:
     """Whether an attribute differs in every combination of a GPU with a NIC of another alternative."""
-    for gpu in shape.gpus if others else shape.served():
+    for gpu in matched.gpus if others else matched.served():
         own_alternative = next((alternative for alternative in alternatives if gpu in alternative.gpus), None)
-        value = shape.gpus[gpu].values.get(name)
+        value = matched.gpus[gpu].values.get(name)
         if value is None and own_alternative is None:
             continue  # a constraint that covers this GPU fails
         if value is None:
             return False
         for alternative in alternatives:
-            for number, nics in enumerate(shape.nics):
+            for number, nics in enumerate(matched.nics):
                 near = {
                     place
                     for member in alternative.gpus
-                    if member in shape.gpus
-                    for place in shape.allowed[number][member]
+                    if member in matched.gpus
+                    for place in matched.allowed[number][member]
                 }
                 for place in near:
                     for device in nics.get(place, ()):

@@ -157,7 +157,8 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
         if common:
             name = mapping.get("name")
             lines.append(
-                f"resources.deviceClassMappings[{name}] also has class {common[0]}: Kueue does not start with both"
+                f"resources.deviceClassMappings[{name}] has class {common[0]}, which queues_resources maps "
+                "too: Kueue allows a class in one mapping only"
             )
     if len(others) + len(required) > MAX_MAPPINGS:
         lines.append(

@@ -62,7 +62,7 @@ class Memlock(Resource):
         if self._units is None:
             argv = ["systemctl", "show", "--property=Id,LoadState,MainPID", *UNITS]
             processes: dict[str, int] = {}
-            for block in self.system.query(argv, "list the container runtimes").split("\n\n"):
+            for block in self.system.query(argv, "read the units of kubelet and the container runtimes").split("\n\n"):
                 values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
                 if values.get("LoadState") == "loaded":
                     processes[values["Id"]] = int(values.get("MainPID") or 0)

@@ -21,7 +21,7 @@ def endpoint(service_name: str, remote: str, local: str = "", interface: str = "
 
 
 def tree(root: Path, files: dict[str, str]) -> str:
-    """Write files below `root`, and an empty list of mounts if they have none. Returns `root`."""
+    """Write files below `root`, and an empty list of mounts unless `files` has one. Returns `root`."""
     for name, text in {"proc/1/mounts": "", **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def test_nvme_controllers_over_a_network_have_endpoints(tmp_path: Path) -> None:
 
 
 def test_iscsi_connections_have_their_current_and_persistent_address_as_endpoints(tmp_path: Path) -> None:
-    """The netdev of a host is `default` if the session is not bound to an interface."""
+    """The netdev of an iSCSI host is `default` if the session is not bound to an interface."""
     root = tree(tmp_path, {})
     for number, netdev in ((3, "eth1"), (4, "default")):
         host = tmp_path / f"sys/devices/platform/host{number}"
@@ -121,7 +121,7 @@ def test_files_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
         assert endpoints(root)[1] == ["the NVMe controllers (Permission denied)"]
 
 
-def test_at_most_4096_endpoints_of_mounts_are_read(tmp_path: Path) -> None:
+def test_at_most_4096_endpoints_of_mounts_are_returned(tmp_path: Path) -> None:
     lines = "".join(f"x:/ /m{n} nfs rw,addr=10.{n >> 16}.{n >> 8 & 255}.{n & 255} 0 0\n" for n in range(50000))
     found, unread = endpoints(tree(tmp_path, {"proc/1/mounts": lines}))
     assert len(found) == 4096 and unread == ["all of 50000 addresses of storage"]

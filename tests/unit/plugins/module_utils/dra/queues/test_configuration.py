@@ -45,7 +45,8 @@ def test_differences_from_the_running_configuration_are_reported() -> None:
     lines = differences(
         REQUIRED, merged(running, {"resources": {"deviceClassMappings": REQUIRED["resources"]["deviceClassMappings"]}})
     )
-    assert "resources.deviceClassMappings[example.com/gpus] also has class gpu: Kueue does not start with both" in lines
+    problem = "has class gpu, which queues_resources maps too: Kueue allows a class in one mapping only"
+    assert f"resources.deviceClassMappings[example.com/gpus] {problem}" in lines
     assert any(line.startswith("featureGates.KueueDRAIntegration is not true") for line in lines)
 
 
