@@ -85,7 +85,7 @@ def test_values_with_which_kueue_would_not_start_are_refused(folder: Folder) -> 
     mapping = {"name": "example.com/gpus", "deviceClassNames": ["gpu"]}
     output = _run(folder, rc=2, queues_configuration={"resources": {"deviceClassMappings": [mapping]}})
     assert "Nothing was written, as Kueue would not start with kueue/values.yaml:" in output
-    problem = "has class gpu, which queues_resources maps too: Kueue allows a class in one mapping only"
+    problem = "has class gpu, which queues_resources maps too: Kueue does not start with both mappings"
     assert f"resources.deviceClassMappings[example.com/gpus] {problem}" in output
     assert not (folder.path / "queues").exists()
 

@@ -158,7 +158,7 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
             name = mapping.get("name")
             lines.append(
                 f"resources.deviceClassMappings[{name}] has class {common[0]}, which queues_resources maps "
-                "too: Kueue allows a class in one mapping only"
+                "too: Kueue does not start with both mappings"
             )
     if len(others) + len(required) > MAX_MAPPINGS:
         lines.append(

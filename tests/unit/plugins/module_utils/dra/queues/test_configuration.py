@@ -45,7 +45,7 @@ def test_differences_from_the_running_configuration_are_reported() -> None:
     lines = differences(
         REQUIRED, merged(running, {"resources": {"deviceClassMappings": REQUIRED["resources"]["deviceClassMappings"]}})
     )
-    problem = "has class gpu, which queues_resources maps too: Kueue allows a class in one mapping only"
+    problem = "has class gpu, which queues_resources maps too: Kueue does not start with both mappings"
     assert f"resources.deviceClassMappings[example.com/gpus] {problem}" in lines
     assert any(line.startswith("featureGates.KueueDRAIntegration is not true") for line in lines)
 
@@ -68,8 +68,8 @@ def test_mappings_with_different_counters_can_share_a_class() -> None:
     assert conflicts(ours, _mapped(_mapping("example.com/engines", "copy-engines"))) == []
     for counter in ("memory", ""):
         assert conflicts(ours, _mapped(_mapping("example.com/gpus", counter))) == [
-            "resources.deviceClassMappings[example.com/gpus] also has class gpu-partition: "
-            "Kueue does not start with both"
+            "resources.deviceClassMappings[example.com/gpus] has class gpu-partition, which queues_resources maps too: "
+            "Kueue does not start with both mappings"
         ]
     assert conflicts(ours, _mapped(_mapping("example.com/gpus", "copy-engines", "gpu-partition", "gpu")))
     assert conflicts(_mapped(_mapping("lanewise.dev/memory")), _mapped(_mapping("example.com/gpus", "memory")))
