@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 #: linux/rtnetlink.h and linux/if_link.h
 _RTM_NEWADDR, _RTM_GETADDR, _RTM_NEWROUTE, _RTM_GETNEIGH, _RTM_NEWQDISC, _RTM_GETQDISC = 20, 22, 24, 30, 36, 38
 _IFLA_OPERSTATE, _IF_OPER_TESTING, _IF_OPER_DORMANT = 16, 4, 5
-_NUD_PERMANENT, _RTN_UNICAST = 0x80, 1
+_NUD_PERMANENT, _RTN_UNICAST, _IFA_F_TENTATIVE = 0x80, 1, 0x40
 #: linux/bpf.h: commands, types of programs, and attach points
 _BPF_PROG_LOAD, _BPF_PROG_ATTACH, _BPF_LINK_CREATE = 5, 8, 28
 _SCHED_CLS, _XDP_PROGRAM = 3, 6
@@ -110,7 +110,10 @@ def view(pod: Pod, name: str, specs: Path) -> dict[str, str]:
                 (state,) = struct.unpack_from("=H", body, 8) if what == "neighbors" else (0,)
                 learned = what == "neighbors" and not (state & _NUD_PERMANENT and body[11] == _RTN_UNICAST)
                 if owner == link.index and not learned:
-                    bodies.append(body[:4].hex())
+                    head = bytearray(body[:4])
+                    if what == "addresses":
+                        head[2] &= ~_IFA_F_TENTATIVE  # duplicate address detection ends some time after the link is up
+                    bodies.append(head.hex())
             seen[what] = " ".join(sorted(bodies))
     return seen
 
