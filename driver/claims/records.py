@@ -34,9 +34,9 @@ from ..publish.device import Device, withheld_with
 from ..shares.share import ShareRecord
 from ..topology.publish import device_name
 from ..topology.publish_shares import VFS
-from ..topology.stored import NewerForm
+from ..topology.stored import NewerFormat
 from .cdi import DeviceNode
-from .record_forms import FORMS
+from .record_formats import FORMATS
 from .record_values import BESIDE, decoded, decoded_beside, encoded
 
 #: Maximum bytes of a record. A record with 32 devices on a node with thousands of routes has less than a megabyte.
@@ -248,7 +248,7 @@ class Unreadable(DriverError):
 
 def encode(record: Record) -> bytes:
     """The content of a record's file."""
-    value = FORMS.write(encoded(record))
+    value = FORMATS.write(encoded(record))
     # without indentation json encodes in C, which takes a tenth of the time
     return (json.dumps(value, sort_keys=True) + "\n").encode()
 
@@ -256,25 +256,25 @@ def encode(record: Record) -> bytes:
 def encode_facts(record: Record) -> bytes:
     """The content that is stored beside the record; empty if there is none."""
     facts = encoded(record, beside=True)
-    return (json.dumps(FORMS.write(facts)) + "\n").encode() if facts.keys() - {"mapped"} else b""
+    return (json.dumps(FORMATS.write(facts)) + "\n").encode() if facts.keys() - {"mapped"} else b""
 
 
 def add_facts(record: Record, content: bytes) -> None:
     """Add to a record the content that is stored beside it. Raises ValueError if the content is damaged, or if only a
     newer driver can read it."""
-    value = FORMS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
+    value = FORMATS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
     for name, item in decoded_beside(Record, value).items():
         setattr(record, name, item)
 
 
 def decode(content: bytes) -> Record:
-    """The record in a file's content. Raises ValueError for an invalid record, and NewerForm if only a newer driver can
-    read it."""
-    value = FORMS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
+    """The record in a file's content. Raises ValueError for an invalid record, and NewerFormat if only a newer driver
+    can read it."""
+    value = FORMATS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
     record = t.cast(Record, decoded(Record, value, "record"))
     if record.phase not in PHASES:
-        newer = value["schema"] > FORMS.newest
-        raise (NewerForm if newer else ValueError)(f"its phase {record.phase!r} is unknown")
+        newer = value["schema"] > FORMATS.newest
+        raise (NewerFormat if newer else ValueError)(f"its phase {record.phase!r} is unknown")
     if record.netns is not None and len(record.netns) != 2:
         raise ValueError("netns must be two numbers")
     for device in record.devices:
@@ -353,7 +353,7 @@ class Store:
             record = decode(content)
             if record.uid != uid:
                 raise ValueError(f"it is the record of claim {record.uid}")
-        except NewerForm as error:
+        except NewerFormat as error:
             fix = (
                 "the claim's devices stay in the pod; reinstall the release that wrote the record (dra_driver_release)"
             )

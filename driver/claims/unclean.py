@@ -31,7 +31,7 @@ from ..interface.children import Siblings
 from ..interface.host_state import HostState
 from ..publish.device import Device
 from ..topology.publish_shares import base_name
-from ..topology.stored import Forms
+from ..topology.stored import Formats
 from .records import Record
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUFFIX = ".json"
 #: The first files had no schema number.
-_FORMS = Forms("schema", unnumbered=1)
+_FORMATS = Formats("schema", unnumbered=1)
 #: Seconds between two attempts to restore a device.
 _INTERVAL = 30.0
 #: Maximum number of reasons that are kept for a device.
@@ -84,7 +84,7 @@ class UncleanDevice:
 
 def _read(content: bytes) -> UncleanDevice:
     """The entry in a file of this or another release; unknown fields are ignored. Raises ValueError."""
-    value = _FORMS.read(loads(content))
+    value = _FORMATS.read(loads(content))
     fields = {"device": str, "word": str, "reasons": list, "known": dict, "host": dict, "boot": str}
     if not all(isinstance(value.get(name), form) for name, form in fields.items()):
         raise ValueError(f"it must have the fields {', '.join(fields)}")
@@ -160,7 +160,7 @@ class UncleanDevices:
     def _write(self, entry: UncleanDevice, path: Path) -> str:
         """Write an entry and return its text. Raises DriverError."""
         try:
-            files.replace(path, json.dumps(_FORMS.write(entry.as_json()), sort_keys=True, indent=1).encode(), 0o600)
+            files.replace(path, json.dumps(_FORMATS.write(entry.as_json()), sort_keys=True, indent=1).encode(), 0o600)
         except OSError as error:
             raise DriverError(
                 f"could not record that {entry.device} must be withheld from pods ({entry.text}): {error}"

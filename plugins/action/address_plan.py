@@ -19,13 +19,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_pl
     site_plan,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Formats
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
 
 #: The collection itself does not read `addresses.json`; the format number is for programs of the site.
-FORMS = Forms()
+FORMATS = Formats()
 _SPEC: Spec = {"dest": {"type": "path"}, "check_only": {"type": "bool", "default": False}}
 #: The maximum number of problems in the message. The result has all of them.
 _MAX_SHOWN = 20
@@ -58,7 +58,7 @@ class ActionModule(ReportAction):
 
     def _written(self, dest: pathlib.Path, site: Site) -> Result:
         """Write the files that differ. Returns the part of the result that describes them."""
-        content = FORMS.write({"pools": formats.pool_rows(site), "ranges": formats.rows(site)})
+        content = FORMATS.write({"pools": formats.pool_rows(site), "ranges": formats.rows(site)})
         files = {
             "addresses.csv": formats.as_csv(site).encode(),
             "addresses.json": (json.dumps(content, indent=1, sort_keys=True) + "\n").encode(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pathlib
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Formats
 from ansible_collections.lanewise.dra.plugins.plugin_utils.alignment_pages import render
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result,
 _SECTIONS = ("summary", "claims", "comparisons", "notes")
 
 #: The collection itself does not read `alignment.json`; the format number is for programs of the site.
-FORMS = Forms()
+FORMATS = Formats()
 _SPEC: Spec = {
     "dest": {"type": "path", "required": True},
     "checked": {"type": "dict", "required": True},
@@ -39,5 +39,5 @@ class ActionModule(ReportAction):
         folders = self._templates(options["template_dir"], "alignment", "topology")
         with self._reporting_faults():
             page = render(folders, options["title"], checked)
-            result.update(self._write_report(dest, "alignment", FORMS.write(checked), page))
+            result.update(self._write_report(dest, "alignment", FORMATS.write(checked), page))
         return result

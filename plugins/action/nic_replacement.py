@@ -13,7 +13,7 @@ import pathlib
 
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Formats
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
 from ansible_collections.lanewise.dra.plugins.plugin_utils.card import (
     Card,
@@ -29,8 +29,8 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.card import (
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import (
-    FORMS,
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_formats import (
+    FORMATS,
     REPLACED,
     Unusable,
     check_facts_version,
@@ -78,7 +78,7 @@ class ActionModule(ControllerAction):
         folder = pathlib.Path(self._loader.path_dwim(options["report"]))
         path = folder / "replaced" / f"{file_name(host)}.json"
         record = _read(path, REPLACED)
-        stored = _read(folder / "nodes" / f"{file_name(host)}.json", FORMS).get("facts")
+        stored = _read(folder / "nodes" / f"{file_name(host)}.json", FORMATS).get("facts")
         check = _Check(host, options, facts, _stored_facts(stored, host), record)
         try:
             if options["phase"] == "before":
@@ -91,13 +91,13 @@ class ActionModule(ControllerAction):
         return result
 
 
-def _read(path: pathlib.Path, forms: Forms) -> Json:
+def _read(path: pathlib.Path, formats: Formats) -> Json:
     """A file of the report; empty if it does not exist.
 
     Raises AnsibleActionFail if it is damaged, or from a newer release.
     """
     try:
-        return read_stored(json.loads(path.read_bytes()), path, forms)
+        return read_stored(json.loads(path.read_bytes()), path, formats)
     except FileNotFoundError:
         return {}
     except Unusable as error:

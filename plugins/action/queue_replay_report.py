@@ -13,12 +13,12 @@ import json
 import pathlib
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Formats
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.queue_pages import replay_page
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 
-FORMS = Forms()
+FORMATS = Formats()
 _SPEC: Spec = {
     "dest": {"type": "path", "required": True},
     "name": {"type": "str", "required": True},
@@ -44,7 +44,7 @@ class ActionModule(ReportAction):
             new = {"name": options["name"], "source": options["source"], **options["result"]}
             results = [old for old in _stored(dest / "replay.json") if old.get("name") != options["name"]] + [new]
             page = replay_page(folders, options["title"], results)
-            result.update(self._write_report(dest, "replay", FORMS.write({"results": results}), page))
+            result.update(self._write_report(dest, "replay", FORMATS.write({"results": results}), page))
         result["lines"] = [_line(replay) for replay in results]
         return result
 
@@ -54,7 +54,7 @@ def _stored(path: pathlib.Path) -> list[Json]:
     if not path.exists():
         return []
     try:
-        results = FORMS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
+        results = FORMATS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
         if any(name not in dict(result) for result in results for name in _FIELDS):
             raise ValueError("a result lacks a field")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -16,14 +16,14 @@ from datetime import datetime, timezone
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.inputs import objects_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues import usage
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms, NewerForm
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Formats, NewerFormat
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.kueue_metrics import Unreadable, charges
 from ansible_collections.lanewise.dra.plugins.plugin_utils.queue_pages import usage_page
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 
 #: Each line of the samples has a format number, and so does usage.json.
-FORMS = Forms()
+FORMATS = Formats()
 SAMPLES = "usage-samples.jsonl"
 _SPEC: Spec = {
     "dest": {"type": "path", "required": True},
@@ -48,12 +48,12 @@ class ActionModule(ReportAction):
             if options["objects"] is not None:
                 new = _sample(options["objects"], options["metrics"])
                 samples.append(new)
-                lines.append(json.dumps(FORMS.write(new.as_dict()), sort_keys=True).encode())
+                lines.append(json.dumps(FORMATS.write(new.as_dict()), sort_keys=True).encode())
             samples.sort(key=lambda sample: sample.time)
             totals = usage.totals(samples, options["gap"])
             page = usage_page(folders, options["title"], totals, samples, options["gap"])
             files = {SAMPLES: b"".join(line + b"\n" for line in lines)}
-            result.update(self._write_report(dest, "usage", FORMS.write(totals.as_dict()), page, files))
+            result.update(self._write_report(dest, "usage", FORMATS.write(totals.as_dict()), page, files))
         loans = samples[-1].loans if samples else []
         result.update(usage=totals.as_dict(), lines=usage.lines(totals, loans))
         return result
@@ -77,8 +77,8 @@ def _stored(path: pathlib.Path) -> tuple[list[bytes], list[usage.Sample]]:
     samples = []
     for number, line in enumerate(lines, 1):
         try:
-            samples.append(usage.sample_from_dict(FORMS.read(json.loads(line))))
-        except NewerForm as error:
+            samples.append(usage.sample_from_dict(FORMATS.read(json.loads(line))))
+        except NewerFormat as error:
             raise AnsibleActionFail(f"{path}:{number}: {error}. Nothing was written") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise AnsibleActionFail(

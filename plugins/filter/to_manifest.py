@@ -15,7 +15,7 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Writes an object, or a single text or number in a template, as YAML.
+  - Writes an object as YAML, or a single string or number for use in a template.
   - Quotes text that C(kubectl), Flux and Argo CD would not read as text, such as V(08), V(7e2), V(0o17) or V(y).
     The filter P(ansible.builtin.to_nice_yaml#filter) does not, because Ansible itself reads these as text.
 positional: _input
@@ -36,7 +36,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The YAML. That of an object ends with a line break, that of a single text or number does not.
+  description: The YAML. That of an object ends with a line break, that of a single string or number does not.
   type: str
 """
 

@@ -8,8 +8,9 @@ Ansible sends a module and its module_utils as a zip archive of sources. Python'
 :meth:`zipimporter.get_filename`, which the import system calls for the location of a module, compiles it and discards
 the result. The finder here computes the location itself. The same zipimporter loads the module.
 
-The process runs for a fraction of a second, and keeps everything that it has loaded. Loaded objects are exempted from
-garbage collection, which would otherwise traverse all of them several times, and once more at the end.
+The process runs for a fraction of a second, and keeps everything that it has loaded. Objects that exist when `begin` is
+called are exempted from garbage collection, which would otherwise traverse all of them several times, and once more
+at the end.
 
 Outside an archive, as on the controller, nothing changes.
 """

@@ -20,7 +20,7 @@ description:
   - Only for a cluster of simulated nodes without machines. Each node must have the label
     C(lanewise.dev/no-machine=true), and kwok runs the pods with the stages in C(playbooks/files/no-machine-stages). Any
     other cluster is refused.
-  - The Jobs of all replays in the namespaces of the teams are deleted at the end.
+  - At the end, all Jobs of replays in the namespaces of the teams are deleted, also those of other replays.
   - If the cluster can no longer be watched, the replay ends with an error and without a result.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing Nodes and ResourceSlices, watching
@@ -87,8 +87,8 @@ options:
     default: 0.9
   swing:
     description:
-      - For drawn jobs, how much a team's arrivals rise and fall in O(hours), from 0 to 1. The teams are busy one after
-        the other.
+      - For drawn jobs, how much the rate of a team's arrivals rises and falls, from 0 to 1, in one cycle over O(hours).
+        The teams are busy one after the other.
     type: float
     default: 0.9
   seed:
@@ -190,7 +190,7 @@ def jobs_of(params: t.Mapping[str, t.Any]) -> tuple[list[Job], str]:
     """The jobs within `hours`, and their source. Raises ValueError."""
     for name, minimum, maximum in (("hours", 0, 10_000), ("speed", 0, 100_000), ("load", 0, 100), ("gpus", 0, 1e6)):
         if not minimum < params[name] <= maximum:
-            raise ValueError(f"{name}: {params[name]:g} must be above {minimum} and at most {maximum:g}")
+            raise ValueError(f"{name}: {params[name]:g} must be above {minimum} and at most {maximum:.0f}")
     if not 0 <= params["swing"] <= 1:
         raise ValueError(f"swing: {params['swing']:g} must be from 0 to 1")
     if params["csv"] is not None:

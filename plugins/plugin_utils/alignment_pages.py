@@ -65,7 +65,7 @@ def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, object]
         verdicts=VERDICTS,
         shades=_SEVERITIES,
         by_node=Markup(bars(_by_node(claims), "Claims by node", "claims")),
-        by_level=Markup(bars(_by_level(claims), "GPU-NIC pairs by affinity", "pairs")),
+        by_level=Markup(bars(_by_level(claims), "GPUs by affinity to the nearest NIC of their claim", "GPUs")),
         rates=Markup(ranges(_rates(claims), "Predicted and measured rates")),
         compared=Markup(ranges(_compared(result.get("comparisons") or []), "Near and far placements, predicted")),
     )
@@ -81,7 +81,7 @@ def _by_node(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]]
     """The numbers of claims by node and by verdict."""
     rows: dict[str, dict[str, int]] = {}
     for claim in claims:
-        counts = rows.setdefault(claim["node"] or "several nodes", {})
+        counts = rows.setdefault(claim["node"] or "several or unknown nodes", {})
         counts[claim["verdict"]] = counts.get(claim["verdict"], 0) + 1
     return [
         (node, [(*VERDICTS[name], counts[name]) for name in VERDICTS if name in counts])

@@ -16,7 +16,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.lanewise.dra.plugins.plugin_utils.before_fork import load_filters
 from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import require_supported_core
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_formats import Unusable
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Variables
 from jinja2 import TemplateError

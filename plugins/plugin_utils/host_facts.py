@@ -15,7 +15,7 @@ import zlib
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import (
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_formats import (
     Unusable,
     check_facts_version,
     read_stored,

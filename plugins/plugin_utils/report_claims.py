@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..module_utils.topology.boards import board_map
 from .report_facts import clean, natural
-from .report_forms import FORMS, Unusable, read_stored
+from .report_formats import FORMATS, Unusable, read_stored
 from .report_store import Store
 from .values import Json
 
@@ -58,7 +58,7 @@ class Claims:
                 self.sites[str(site)] = _rendered(site, uses)
             self.sites = {site: uses for site, uses in sorted(self.sites.items()) if uses}
             if self.sites or store.path(FILE).exists():
-                store.write(FILE, json.dumps(FORMS.write({"sites": self.sites}), indent=1).encode() + b"\n")
+                store.write(FILE, json.dumps(FORMATS.write({"sites": self.sites}), indent=1).encode() + b"\n")
         self._by_host: dict[str, list[tuple[str, str, Json]]] = {}
         for uses in self.sites.values():
             for use in uses:

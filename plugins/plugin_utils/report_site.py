@@ -22,7 +22,7 @@ from .report_claims import NO_CLAIMS, Claims
 from .report_compare import PeerGroup, changes, differences, fingerprint_of, group_peers, hardware_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
-from .report_forms import FORMS, check_facts_version
+from .report_formats import FORMATS, check_facts_version
 from .report_nodes import Counts, DistinctTopology, Node, NodeFinding, counts_of, finding_groups, node_row
 from .report_pages import Pages
 from .report_store import Store, Stored, facts_text, file_name
@@ -346,7 +346,7 @@ class Site:
             "absent": {node.host: node.status for node in nodes if node.status},
             "pages": pages,
         }
-        return json.dumps(FORMS.write(site), indent=1).encode() + b"\n"
+        return json.dumps(FORMATS.write(site), indent=1).encode() + b"\n"
 
     def _summary(self, nodes: list[Node], counts: Counts) -> list[str]:
         """A few lines about the report for a terminal."""

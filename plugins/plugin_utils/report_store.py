@@ -20,7 +20,7 @@ import pathlib
 import re
 import typing as t
 
-from .report_forms import FORMS, Unusable, check_facts_version, read_stored, version_in
+from .report_formats import FORMATS, Unusable, check_facts_version, read_stored, version_in
 from .values import Json
 
 _SPLIT = b'\n"facts": '
@@ -176,7 +176,7 @@ class Store:
         os.replace(temporary, path)
 
     def write_node(self, node: Stored) -> None:
-        head = json.dumps(FORMS.write({"host": node.host, "facts_changed": node.changed}))
+        head = json.dumps(FORMATS.write({"host": node.host, "facts_changed": node.changed}))
         text = head[:-1].encode() + b"," + _SPLIT + node.facts.encode() + b"\n}\n"
         self.write(f"nodes/{file_name(node.host)}.json", text)
 

@@ -14,14 +14,14 @@ import socket
 import subprocess
 from dataclasses import asdict, dataclass, fields
 
-from ..module_utils.topology.stored import Forms, NewerForm
+from ..module_utils.topology.stored import Formats, NewerFormat
 
 #: The owner of a Node: none, this run, a run that has ended or was interrupted, a run that is still running, or a run
 #: whose state this controller cannot determine.
 NOBODY, OURS, ENDED, RUNS, UNKNOWN = "nobody", "ours", "ended", "runs", "unknown"
 _MAX_LENGTH = 200  # of a text of an owner, in characters
 #: The first release that recorded a run wrote no format number. The release before it wrote only the word true.
-_FORMS = Forms(unnumbered=1)
+_FORMATS = Formats(unnumbered=1)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Owner:
 
     @property
     def text(self) -> str:
-        return json.dumps(_FORMS.write(asdict(self)), sort_keys=True)
+        return json.dumps(_FORMATS.write(asdict(self)), sort_keys=True)
 
 
 def this_run() -> Owner:
@@ -67,7 +67,7 @@ def state(text: str | None, this: Owner) -> str:
         return NOBODY
     try:
         owner = _parsed(text)
-    except NewerForm:
+    except NewerFormat:
         return UNKNOWN
     if owner is None:
         return ENDED
@@ -85,18 +85,18 @@ def parse(text: str) -> Owner | None:
     """The run that an annotation names; None if it names no run, or if only a newer release can read it."""
     try:
         return _parsed(text)
-    except NewerForm:
+    except NewerFormat:
         return None
 
 
 def _parsed(text: str) -> Owner | None:
-    """As `parse`, but raises NewerForm. The text is not trusted, because a node can write it."""
+    """As `parse`, but raises NewerFormat. The text is not trusted, because a node can write it."""
     if len(text) > 5 * _MAX_LENGTH:
         return None
     try:
-        stored = _FORMS.read(json.loads(text))
+        stored = _FORMATS.read(json.loads(text))
         values = {field.name: stored[field.name] for field in fields(Owner)}
-    except NewerForm:
+    except NewerFormat:
         raise
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

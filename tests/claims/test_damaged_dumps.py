@@ -4,7 +4,7 @@
 
 """Dumps of clusters that are damaged, incomplete or hostile: a plan reports the errors, and never guesses.
 
-LANEWISE_DUMPS sets the number of random damages.
+LANEWISE_DUMPS sets the number of randomly damaged dumps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-Path = tuple[t.Union[str, int], ...]
+FieldPath = tuple[t.Union[str, int], ...]
 DUMPS = int(os.environ.get("LANEWISE_DUMPS", "200"))
 DRIVER, NODES = "vendor.example.com", ("a", "b")
 V1 = "resource.k8s.io/v1"
@@ -217,7 +217,7 @@ def engine() -> Engine:
     return require_engine()
 
 
-def _paths(value: t.Any, here: Path = ()) -> t.Iterator[Path]:
+def _paths(value: t.Any, here: FieldPath = ()) -> t.Iterator[FieldPath]:
     """The paths of all values in objects, and of the objects themselves."""
     items: t.Iterable[tuple[t.Any, t.Any]] = ()
     if isinstance(value, dict):
@@ -241,7 +241,7 @@ REMOVED = object()
 DAMAGE = st.tuples(st.sampled_from(PATHS), st.one_of(st.just(REMOVED), ANY_VALUE))
 
 
-def _damaged(damages: t.Sequence[tuple[Path, t.Any]]) -> Object:
+def _damaged(damages: t.Sequence[tuple[FieldPath, t.Any]]) -> Object:
     dump = copy.deepcopy(_dump())
     for path, value in damages:
         container: t.Any = dump
@@ -268,7 +268,7 @@ def test_the_undamaged_dump_gives_a_complete_answer(engine: Engine) -> None:
 
 @settings(max_examples=DUMPS, deadline=None, suppress_health_check=list(HealthCheck))
 @given(damages=st.lists(DAMAGE, min_size=1, max_size=3))
-def test_a_damaged_dump_is_refused_or_counted(engine: Engine, damages: list[tuple[Path, t.Any]]) -> None:
+def test_a_damaged_dump_is_refused_or_counted(engine: Engine, damages: list[tuple[FieldPath, t.Any]]) -> None:
     """A refusal names each object and field. Nothing else is raised."""
     try:
         _fleet, found = _plan(engine, _damaged(damages))
@@ -288,10 +288,8 @@ def _named(reported: str) -> bool:
 
 
 def test_each_invalid_or_missing_field_is_refused_unused_or_makes_a_bound(engine: Engine) -> None:
-    """A plan is refused because of a field with a value of a wrong type, and the message names the field. Or the field
-    is not used, and the answer is the same.
-
-    Without a field, the plan is refused, its count is marked as a bound, or the field is optional."""
+    """If a field has a value of a wrong type or null, either the plan is refused and the message names the field, or
+    the answer is unchanged or marked as a bound."""
     whole = _plan(engine, _dump())[1]
     faults = []
     for path in PATHS:
@@ -310,7 +308,7 @@ def test_each_invalid_or_missing_field_is_refused_unused_or_makes_a_bound(engine
     assert not faults, faults[:5]
 
 
-def _wrong(path: Path) -> list[t.Any]:
+def _wrong(path: FieldPath) -> list[t.Any]:
     """Values that no API server would return at this path."""
     value: t.Any = _dump()
     for key in path:
@@ -375,5 +373,5 @@ def test_devices_allocated_by_other_schedulers_are_in_use(engine: Engine) -> Non
     assert found.at_least and found.at_most and any("placed by scheduler volcano" in item for item in found.notes)
 
 
-def _last(path: Path) -> str:
+def _last(path: FieldPath) -> str:
     return [entry for entry in path if isinstance(entry, str)][-1]

@@ -114,8 +114,9 @@ def test_a_claim_with_settings_that_its_class_does_not_allow_is_an_error(check: 
     assert "class 'guarded' sets vf" in answer["problems"][0]["message"]
     assert "limits what claims may set as mtu: at most 9000" in answer["problems"][1]["message"]
     assert "not for claims of namespace 'other'" in check(foreign, guarded)["msg"]
-    # without the class, only settings that every class refuses are errors
+    # without the class among the objects, its policy is not known
     assert check(hopping, wide, foreign)["problems"] == []
+    # a class without a policy does not let claims set a MAC address
     closed = configured("closed", mac="02:00:00:00:00:01")
     assert "does not let claims set mac" in check(closed, device_class("guarded", "lanewise.dev"))["msg"]
 

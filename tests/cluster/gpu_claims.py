@@ -29,7 +29,7 @@ def pair(tree: MachineTree) -> Object:
     board's map."""
     speed = max(tree.speed.values()) // 1000
     devices = [GPU, {"name": "nic", "kind": "nic", "where": {"min_speed": f"{speed}G"}}]
-    if all(tree.nearest(gpu) == ROOT for gpu in tree.gpus):
+    if all(tree.nearest_level(gpu) == ROOT for gpu in tree.gpus):
         return {"align": "pcie_root", "devices": devices}
     return {"align": "nearest", "at_least": "NODE", "devices": devices}
 

@@ -54,7 +54,7 @@ class MachineTree:
         return sorted(self.gpu_by_minor.values())
 
     @property
-    def fabric(self) -> list[str]:
+    def fabric_nics(self) -> list[str]:
         """The fastest NICs of the machine."""
         return sorted(nic for nic, speed in self.speed.items() if speed == max(self.speed.values()))
 
@@ -92,28 +92,28 @@ class MachineTree:
             return ROOT
         return NODE if self.numa_node(gpu) == self.numa_node(nic) >= 0 else FAR
 
-    def nearest(self, gpu: str) -> int:
+    def nearest_level(self, gpu: str) -> int:
         """How near the nearest NIC is to this GPU."""
         return max(self.nearness(gpu, nic) for nic in self.nic_by_mac.values())
 
     def location(self, gpu: str, address: str) -> t.Hashable:
         """The location of a PCI function at the level of this GPU's nearest NICs: its host bridge or its NUMA node."""
-        return self.pcie_root(address) if self.nearest(gpu) == ROOT else self.numa_node(address)
+        return self.pcie_root(address) if self.nearest_level(gpu) == ROOT else self.numa_node(address)
 
     def aligned(self, seen: Seen) -> bool:
-        """Whether a pod has GPUs, and one nearest NIC for each of them."""
+        """Whether a pod has GPUs and exactly one NIC for each, at the level of the GPU's nearest NICs."""
         if not seen.gpus or len(seen.gpus) != len(seen.nics):
             return False
-        if any(self.nearest(gpu) == FAR for gpu in seen.gpus):
+        if any(self.nearest_level(gpu) == FAR for gpu in seen.gpus):
             return False
-        first = seen.gpus[0]  # on a board, the nearest NICs of all GPUs are at the same level
+        first = seen.gpus[0]  # on one machine, the nearest NICs of all GPUs are at the same level
         locations = [collections.Counter(self.location(first, address) for address in addresses) for addresses in seen]
-        return len({self.nearest(gpu) for gpu in seen.gpus}) == 1 and locations[0] == locations[1]
+        return len({self.nearest_level(gpu) for gpu in seen.gpus}) == 1 and locations[0] == locations[1]
 
-    def room(self, gpus: t.Iterable[str], nics: t.Iterable[str]) -> int:
+    def max_pairs(self, gpus: t.Iterable[str], nics: t.Iterable[str]) -> int:
         """The maximum number of disjoint aligned pairs of these devices."""
         gpus, nics = list(gpus), list(nics)
-        if not gpus:
+        if not gpus or self.nearest_level(gpus[0]) == FAR:
             return 0
         locations = [
             collections.Counter(self.location(gpus[0], address) for address in addresses) for addresses in (gpus, nics)

@@ -31,7 +31,7 @@ from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, STATE, Driver, add_rail, host_state
-from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS_CONFIG
 
 STRIDE = int(os.environ.get("LANEWISE_CHAOS_STRIDE", "0"))
 OUTAGE = float(os.environ.get("LANEWISE_OUTAGE", "10"))
@@ -77,7 +77,7 @@ def _driver(node: Node) -> t.Iterator[Driver]:
     except Failed as failure:
         raise Failed(f"{failure}: {driver.reasons()}\n{driver.log()}") from None
     selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
-    device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS]}}
+    device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS_CONFIG]}}
     node.plane.expect("POST", f"{API}/deviceclasses", device_class)
     make_template(driver, "whole", CONFIGURATION)
     for number in range(RAILS):

@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail, host_state, responds
-from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS_CONFIG
 
 RAILS = ("rail0", "rail1", "rail2", "rail3")
 
@@ -39,7 +39,7 @@ def _driver(node: Node) -> t.Iterator[Driver]:
     except Failed as failure:
         raise Failed(f"{failure}: {driver.reasons()}\n{driver.log()}") from None
     selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
-    device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS]}}
+    device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS_CONFIG]}}
     node.plane.expect("POST", f"{API}/deviceclasses", device_class)
     yield driver
     driver.stop()

@@ -72,7 +72,7 @@ def _gpus(
 
 def shares_roots(tree: MachineTree) -> bool:
     """Whether each GPU of a machine has a NIC below its PCIe root."""
-    return all(tree.nearest(gpu) == ROOT for gpu in tree.gpus)
+    return all(tree.nearest_level(gpu) == ROOT for gpu in tree.gpus)
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +176,7 @@ def test_a_claim_for_a_common_pcie_root_is_refused_if_no_pair_has_one(
     with pytest.raises(Problems) as caught:
         compile_site(site_variables, {node.name: machine.facts})
     [problem] = caught.value.problems
-    roots = [", ".join(sorted({tree.pcie_root(entry) for entry in found})) for found in (tree.gpus, tree.fabric)]
+    roots = [", ".join(sorted({tree.pcie_root(entry) for entry in found})) for found in (tree.gpus, tree.fabric_nics)]
     reason = "no value of resource.kubernetes.io/pcieRoot is common to requests gpu, nic: "
     assert f"{reason}gpu has {roots[0]}; nic has {roots[1]}" in str(problem), problem
     gpu_claims.apply(node, {**site_variables, "dra_claims_allow_unreachable": True}, machine.facts)

@@ -320,7 +320,7 @@ def test_upgrade_and_rollback_keep_pods_and_the_configured_number_of_releases(si
     assert Path(os.readlink(CURRENT)).name == first and site.info()["service"]["release"] == first
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
     assert site.play(playbook="lanewise.dra.rollback") == 0
-    assert f"is back on release {first}" in site.output
+    assert f"was already rolled back to release {first}" in site.output
     assert Path(os.readlink(CURRENT)).name == first and site.info()["service"]["release"] == first
     site.play(playbook="lanewise.dra.rollback", dra_driver_release=second)
     assert Path(os.readlink(CURRENT)).name == second

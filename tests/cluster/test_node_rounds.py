@@ -5,9 +5,10 @@
 """Pods are created and deleted at random on nodes with NVIDIA's driver. No pod may get a pair that is not aligned, or a
 wrong map of its devices.
 
-A pod's devices are read inside the pod, as device numbers and MAC addresses, and checked only with the machine's tree.
-LANEWISE_ROUNDS is the number of rounds on all machines together, 8 by default. LANEWISE_MACHINES lists other machines,
-separated by commas: names in tests/machines/descriptions, or paths of such files.
+A pod's devices are read inside the pod, as device numbers and MAC addresses, and checked with the machine's tree alone,
+without code of the collection. LANEWISE_ROUNDS is the number of rounds on the listed machines together, 8 by default.
+LANEWISE_MACHINES lists other machines, separated by commas: names in tests/machines/descriptions, or paths of such
+files.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pytest
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.machine_tree import MachineTree, Seen
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
-from environment import Missing  # tools/cluster.py has put its folder on the path
+from environment import Missing  # tools/cluster.py has put tools/ on sys.path
 
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
@@ -52,7 +53,7 @@ def check_tree(tree: MachineTree, gpu: str, near: str, far: str) -> None:
     other = next(entry for entry in tree.gpus if tree.aligned(Seen([entry], [far])))
     assert tree.aligned(Seen([gpu, other], [far, near]))
     assert not tree.aligned(Seen([gpu, other], [near, near])) and not tree.aligned(Seen([gpu], []))
-    assert tree.room([gpu, other], [near, far]) == 2 and tree.room([gpu], [far]) == 0
+    assert tree.max_pairs([gpu, other], [near, far]) == 2 and tree.max_pairs([gpu], [far]) == 0
 
 
 class Rounds:
@@ -77,7 +78,9 @@ class Rounds:
         for name, template in started.items():
             self.node.plane.expect("POST", PODS, self.machine.pod(name, template))
         waiting = set(started)
-        self.node.plane.wait_for(lambda: self._settled(started, waiting), "all pods to start or to be rejected", 120)
+        self.node.plane.wait_for(
+            lambda: self._settled(started, waiting), "all pods to start or to be unschedulable", 120
+        )
         self.counts.update(rounds=1, pods=len(started), waiting=len(waiting))
         self.end(sorted(waiting))
 
@@ -96,8 +99,8 @@ class Rounds:
         return not owners.isdisjoint(names)
 
     def _settled(self, started: t.Mapping[str, str], waiting: set[str]) -> bool:
-        """Check the pods that have started. Returns whether all others were rejected, and their devices are in use."""
-        rejected = set()
+        """Check the pods that have started. Returns whether all others are unschedulable with their devices in use."""
+        unschedulable = set()
         for pod in self.node.plane.expect("GET", PODS)["items"]:
             name, status = pod["metadata"]["name"], pod["status"]
             conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
@@ -105,8 +108,8 @@ class Rounds:
                 waiting.remove(name)
                 self.check_pod(name, started[name], self.machine.seen(name))
             elif name in waiting and conditions.get("PodScheduled") == "False":
-                rejected.add(name)
-        return rejected == waiting and not any(self.room(started[name]) for name in waiting)
+                unschedulable.add(name)
+        return unschedulable == waiting and not any(self.has_room(started[name]) for name in waiting)
 
     def check_pod(self, name: str, template: str, seen: Seen) -> None:
         """Check the devices of a pod that has started."""
@@ -136,7 +139,7 @@ class Rounds:
                 assert map_judge.faults(self.machine, name, wrong_map), change
                 self.counts["wrong maps found"] += 1
 
-    def room(self, template: str) -> bool:
+    def has_room(self, template: str) -> bool:
         """Whether the free devices suffice for a pod of this template, according to the tree."""
         free = [
             [
@@ -144,10 +147,10 @@ class Rounds:
                 for address in addresses
                 if not any(address in devices[kind] for _template, devices in self.live.values())
             ]
-            for kind, addresses in enumerate((self.tree.gpus, self.tree.fabric))
+            for kind, addresses in enumerate((self.tree.gpus, self.tree.fabric_nics))
         ]
         gpus, nics = DEVICE_COUNTS[template]
-        return self.tree.room(*free) >= gpus if gpus == nics else len(free[0]) >= gpus and len(free[1]) >= nics
+        return self.tree.max_pairs(*free) >= gpus if gpus == nics else len(free[0]) >= gpus and len(free[1]) >= nics
 
 
 def run(node: Node, machine: str | Path, folder: Path) -> None:

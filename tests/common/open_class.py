@@ -23,4 +23,6 @@ def allow_everything() -> Object:
 
 
 #: An entry for the `config` of a DeviceClass.
-OPEN_CLASS: Object = {"opaque": {"driver": DRIVER, "parameters": tenancy.parameters([{"allow": allow_everything()}])}}
+OPEN_CLASS_CONFIG: Object = {
+    "opaque": {"driver": DRIVER, "parameters": tenancy.parameters([{"allow": allow_everything()}])}
+}

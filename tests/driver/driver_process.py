@@ -98,7 +98,7 @@ class Launcher:
 def wait_for(condition: t.Callable[[], object], description: str, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"{description}: not after {seconds} s"
+        assert time.monotonic() < end, f"waited {seconds} s for {description}"
         time.sleep(0.005)
 
 

@@ -10,7 +10,7 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS_CONFIG
 from lanewise_driver.base.errors import DriverError, Refused
 from lanewise_driver.base.objects import Object
 from lanewise_driver.claims.plan import check_pod, plan
@@ -63,7 +63,7 @@ def policy(*tenants: Object) -> Object:
 
 
 #: The policy of a class that lets claims set everything.
-OPEN: Object = {"source": "FromClass", **OPEN_CLASS}
+OPEN: Object = {"source": "FromClass", **OPEN_CLASS_CONFIG}
 
 
 def claim(results: list[Object], configs: t.Sequence[Object] = (), **metadata: str) -> Object:

@@ -25,14 +25,14 @@ from ansible_collections.lanewise.dra.tests.driver.releases import old_driver, r
 from lanewise_driver import cli
 from lanewise_driver.base.settings import load
 from lanewise_driver.claims import records
-from lanewise_driver.claims.record_forms import FORMS
+from lanewise_driver.claims.record_formats import FORMATS
 from lanewise_driver.claims.records import DeviceRecord, Record, Store
 from lanewise_driver.dra.config.rail_range import RailRange
 from lanewise_driver.dra.kube.problems import Problems
 from lanewise_driver.interface import rails
 from lanewise_driver.publish.inventory import Device
 from lanewise_driver.shares.share import ShareRecord
-from lanewise_driver.topology.stored import Conversion, NewerForm
+from lanewise_driver.topology.stored import Conversion, NewerFormat
 
 FOLDER = Path(__file__).parent / "releases"
 RELEASES = {"1.0.0": records_1_0_0}
@@ -86,12 +86,12 @@ def test_the_driver_of_1_0_0_reads_current_records(tmp_path: Path) -> None:
     assert phases == set(records.PHASES)
 
 
-@pytest.mark.parametrize("schema", [FORMS.newest, FORMS.newest + 1])
+@pytest.mark.parametrize("schema", [FORMATS.newest, FORMATS.newest + 1])
 def test_fields_of_a_later_release_are_ignored(schema: int) -> None:
     """As after a rollback. The format may be newer too, if the record says that it is readable as this release's."""
     for sample in SAMPLES:
         value = json.loads(sample.read_bytes())
-        later = {**value, "schema": schema, "readable_by": FORMS.newest, "witness": {"new": [1]}}
+        later = {**value, "schema": schema, "readable_by": FORMATS.newest, "witness": {"new": [1]}}
         later["devices"] = [
             {**device, "shaping": {"rate": 1}, "known": {**device["known"], "firmware": "1.2"}}
             for device in value["devices"]
@@ -166,7 +166,7 @@ def next_format(monkeypatch: pytest.MonkeyPatch) -> None:
         value["devices"] = [{**device, "request": device["request"].lower()} for device in value["devices"]]
         return value
 
-    monkeypatch.setitem(FORMS.conversions, FORMS.newest + 1, Conversion(up, down))
+    monkeypatch.setitem(FORMATS.conversions, FORMATS.newest + 1, Conversion(up, down))
 
 
 def test_a_format_is_converted_to_the_next_and_back(next_format: None, tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_records_in_a_format_that_this_release_does_not_have_are_refused(
     next_format: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = records.decode(SAMPLES[0].read_bytes())
-    monkeypatch.setattr(FORMS, "written", FORMS.newest)
+    monkeypatch.setattr(FORMATS, "written", FORMATS.newest)
     written = records.encode(record)
-    assert json.loads(written)["schema"] == FORMS.newest == 2
+    assert json.loads(written)["schema"] == FORMATS.newest == 2
     assert records.decode(written) == record
     monkeypatch.undo()
-    with pytest.raises(NewerForm, match="schema is 2, and this release knows up to 1"):
+    with pytest.raises(NewerFormat, match="schema is 2, and this release knows up to 1"):
         records.decode(written)
 
 
@@ -207,7 +207,7 @@ def test_the_status_says_which_record_needs_a_newer_release(tmp_path: Path, caps
     command = [f"--settings={tmp_path}/driver.yml", f"--plugin-dir={tmp_path}", "status", "--json"]
     assert cli.main(command) == 0 and json.loads(capsys.readouterr().out)["reasons"] == []
     (path,) = store.folder.iterdir()
-    content = json.dumps({**json.loads(path.read_text()), "schema": FORMS.newest + 1})
+    content = json.dumps({**json.loads(path.read_text()), "schema": FORMATS.newest + 1})
     path.write_text(content)
     assert cli.main(command) == 1
     status = json.loads(capsys.readouterr().out)

@@ -31,7 +31,7 @@ from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import records
 from lanewise_driver.claims.cdi import DeviceNode
 from lanewise_driver.claims.claim_files import ClaimFiles
-from lanewise_driver.claims.record_forms import FORMS
+from lanewise_driver.claims.record_formats import FORMATS
 from lanewise_driver.claims.records import DeviceRecord, Pod, RdmaRecord, Record, Store, Unreadable
 from lanewise_driver.publish.inventory import Device
 from lanewise_driver.shares.share import ShareRecord
@@ -277,8 +277,8 @@ def test_records_of_a_newer_driver_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     value = json.loads(store.path(UID).read_bytes())
-    newer = {**value, "schema": FORMS.newest + 1, "new": {}}
-    for content in (newer, {**newer, "readable_by": FORMS.newest, "phase": "moving"}):
+    newer = {**value, "schema": FORMATS.newest + 1, "new": {}}
+    for content in (newer, {**newer, "readable_by": FORMATS.newest, "phase": "moving"}):
         store.path(UID).write_text(json.dumps(content))
         for _attempt in range(2):
             with pytest.raises(Unreadable, match="schema|phase"):

@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quant
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS_CONFIG
 from ansible_collections.lanewise.dra.tests.driver.claims_node import Sandbox
 from ansible_collections.lanewise.dra.tests.driver.fake_cluster import attach_with_retries
 from ansible_collections.lanewise.dra.tests.driver.shares_node import (
@@ -116,7 +116,7 @@ class Site:
             "requests": [{"name": "nic", "exactly": {"deviceClassName": name}}],
             "config": [{"opaque": {"driver": "lanewise.dev", "parameters": parameters({"name": "net1"})}}],
         }
-        spec = {"selectors": selectors, "config": [OPEN_CLASS]}
+        spec = {"selectors": selectors, "config": [OPEN_CLASS_CONFIG]}
         device_class = {**header, "kind": "DeviceClass", "spec": spec}
         self._create(name, [device_class, {**header, "kind": "ResourceClaim", "spec": {"devices": devices}}])
         return name

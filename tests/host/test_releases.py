@@ -162,7 +162,7 @@ def test_the_next_format_of_the_origin_file_is_written_one_release_later(
     fabric_node.write("origin", ORIGIN)
     expected = origin.load(fabric_node.system)
     change = Change("sysctl", NODE, "vm.swappiness", "60", "10")
-    monkeypatch.setattr(origin._FORMS, "written", 2)
+    monkeypatch.setattr(origin._FORMATS, "written", 2)
     origin.remember(fabric_node.system, [change])
     assert json.loads(fabric_node.text("origin"))["format"] == 2
     expected["sysctl"][NODE]["vm.swappiness"] = "60"
@@ -259,10 +259,10 @@ def test_unknown_fields_in_an_undo_file_are_ignored(tmp_path: Path) -> None:
 
 
 def test_each_format_has_a_conversion_from_the_previous_one() -> None:
-    for forms in (origin._FORMS, program._FORMS, guard._FORMS):
-        assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
-        assert forms.newest - 1 <= forms.written <= forms.newest
-        assert all(isinstance(conversion, Conversion) for conversion in forms.conversions.values())
+    for formats in (origin._FORMATS, program._FORMATS, guard._FORMATS):
+        assert sorted(formats.conversions) == list(range(2, formats.newest + 1))
+        assert formats.newest - 1 <= formats.written <= formats.newest
+        assert all(isinstance(conversion, Conversion) for conversion in formats.conversions.values())
 
 
 @pytest.mark.parametrize("indent", [1, None], ids=["1.0.0", "current"])

@@ -19,7 +19,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
-from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS_CONFIG
 from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, Member, Service, host_state, one_member
 from ansible_collections.lanewise.dra.tests.lab.node import Device, Failed, Node
 from environment import Missing  # tools/lab.py has put its folder on the path
@@ -117,7 +117,7 @@ def _site() -> t.Iterator[Site]:
         site.make_vfs()
         site.driver.wait_ready()
         selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
-        nic = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS]}}
+        nic = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS_CONFIG]}}
         plane.expect("POST", f"{API}/deviceclasses", nic)
         wait_for_device(site, site.vf(VFS - 1)[0])
         yield site

@@ -14,7 +14,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_claims import FILE
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_formats import Unusable
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.simulated_node import (
     with_near_nics,
     with_shuffled_nics,

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import stored_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import read_facts
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import (
-    FORMS,
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_formats import (
+    FORMATS,
     REPLACED,
     Unusable,
     check_facts_version,
@@ -136,9 +136,9 @@ def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, co
 
 
 def test_each_format_has_a_conversion_from_the_previous_one() -> None:
-    for forms in (FORMS, REPLACED):
-        assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
-        assert forms.newest - 1 <= forms.written <= forms.newest
+    for formats in (FORMATS, REPLACED):
+        assert sorted(formats.conversions) == list(range(2, formats.newest + 1))
+        assert formats.newest - 1 <= formats.written <= formats.newest
 
 
 @ansible_playbook

@@ -233,7 +233,7 @@ def test_an_unknown_card_is_refused_with_a_list_of_the_cards(site):
     assert "no NIC has address 0000:ff:00.0" in output and RAIL in output
     output = site.before("-e", f"replace_nic_address={RAIL}", rc=2)
     assert f"no NIC has slot {SLOT} and address {RAIL}" in output
-    assert "Name the card" in site.play(rc=2)
+    assert "Identify the card" in site.play(rc=2)
     assert "select one with --limit NODE" in site.before("all", rc=2)
     assert "must be 'before' (the swap) or 'after'" in site.before("-e", "replace_nic_phase=during", rc=2)
     site.variables["topology_subset"] = ["functions", "devices"]

@@ -6,13 +6,13 @@
 """The formats of stored files, and the conversions between them.
 
 A file can outlive the release that wrote it: an upgrade finds the files of the release before, a rollback those of the
-release after. Each kind of file has one object of `Forms`, and docs/architecture.md lists them all. The rules:
+release after. Each kind of file has one object of `Formats`, and docs/architecture.md lists them all. The rules:
 
-- A new field has a default, and readers ignore fields that they do not know. The number of the form does not change.
-- If a field changes its meaning, the form gets the next number, with a Conversion between it and the form before.
-  That release still writes the form before (`written`), so that the release before it can read it after a rollback;
-  the next release writes the new form.
-- If older readers can use a new form, its field `readable_by` contains the oldest form whose readers can use it.
+- A new field has a default, and readers ignore fields that they do not know. The number of the format does not change.
+- If a field changes its meaning, the format gets the next number, with a Conversion between it and the format before.
+  That release still writes the format before (`written`), so that the release before it can read it after a rollback;
+  the next release writes the new format.
+- If older readers can use a new format, its field `readable_by` contains the oldest format whose readers can use it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ Object = dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Conversion:
-    """Converts between a form and the one before it: `up` to this form, `down` to the one before. Both may change their
-    argument."""
+    """Converts between a format and the one before it: `up` to this format, `down` to the one before. Both may change
+    their argument."""
 
     up: t.Callable[[Object], Object]
     down: t.Callable[[Object], Object]
 
 
-class NewerForm(ValueError):
-    """A newer release wrote the file, in a form that this release does not know."""
+class NewerFormat(ValueError):
+    """A newer release wrote the file, in a format that this release does not know."""
 
 
-class Forms:
-    """The forms of one kind of file. The first has the number 1.
+class Formats:
+    """The formats of one kind of file. The first has the number 1.
 
-    `key` is the field that contains the form's number. `unnumbered` is the form of a file without a number (0: every
-    file must have one). With `bare`, that form has no field for a number, and is written without one. `conversions`
-    contains a Conversion for each later form, by its number. `written` is the form to write: the newest form that the
-    previous release reads.
+    `key` is the field that contains the format's number. `unnumbered` is the format of a file without a number (0:
+    every file must have one). With `bare`, that format has no field for a number, and is written without one.
+    `conversions` contains a Conversion for each later format, by its number. `written` is the format to write: the
+    newest format that the previous release reads.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class Forms:
 
     @property
     def newest(self) -> int:
-        """The form that the code works with."""
+        """The format that the code works with."""
         return max([1, *self.conversions])
 
     def read(self, value: t.Any) -> Object:
-        """The content of a file of any form, converted to the newest, with its number. Raises ValueError for invalid
-        content, and NewerForm if only a newer release can read it."""
+        """The content of a file of any format, converted to the newest, with its number. Raises ValueError for invalid
+        content, and NewerFormat if only a newer release can read it."""
         number = value.get(self.key, self.unnumbered or None) if isinstance(value, dict) else None
         if number.__class__ is not int:
             raise ValueError(f"it is not a mapping with a {self.key}")
         if number > self.newest:
             readable_by = value.get("readable_by")
             if readable_by.__class__ is not int or readable_by > self.newest:
-                raise NewerForm(f"its {self.key} is {number}, and this release knows up to {self.newest}")
+                raise NewerFormat(f"its {self.key} is {number}, and this release knows up to {self.newest}")
             return t.cast(Object, value)
         if number < 1:
             raise ValueError(f"there is no {self.key} {number}")
@@ -83,8 +83,8 @@ class Forms:
         return {**value, self.key: self.newest}
 
     def write(self, value: Object) -> Object:
-        """Convert content of the newest form to the form to write, with its number unless that form has no field for
-        it."""
+        """Convert content of the newest format to the format to write, with its number unless that format has no field
+        for it."""
         if self.newest > self.written:
             value = copy.deepcopy(value)  # otherwise a conversion would change the caller's object
         for later in range(self.newest, self.written, -1):

@@ -117,7 +117,7 @@ def lines(reports: t.Iterable[Object]) -> list[str]:
     for report in reports:
         proof = "" if report["verdict"] != KEPT or report["proven"] else ", confirmed by the drivers' slices only"
         text_lines.append(
-            f"{report['claim']} on {report['node'] or 'several nodes'}: {texts[report['verdict']]}{proof}"
+            f"{report['claim']} on {report['node'] or 'several or unknown nodes'}: {texts[report['verdict']]}{proof}"
         )
         for finding in report["findings"]:
             text_lines.append(

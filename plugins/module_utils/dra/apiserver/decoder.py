@@ -44,8 +44,8 @@ def _zero(item: str) -> object:
 class Decoder:
     """Reads a JSON object into the fields of a kind, as the API server's strict decoder does.
 
-    `types` collects values that no server accepts; `unknown` collects fields, with their values, that a strict server
-    refuses and a lenient one drops.
+    `types` collects values that no server accepts; `unknown` collects fields, with their values, that it refuses
+    with `fieldValidation=Strict` and otherwise drops.
     """
 
     def __init__(self, version: str, minor: int) -> None:
@@ -54,7 +54,7 @@ class Decoder:
         self.unknown: list[tuple[Problem, object]] = []
 
     def struct(self, value: object, name: str, path: str) -> Object:
-        """`value` without unset (null) and unknown fields, and without nulls in lists and maps."""
+        """`value` without unset (null) and unknown fields, and with zero values for nulls in lists and maps."""
         if not isinstance(value, dict):
             self._wrong(path, "an object", value)
             return {}
@@ -114,7 +114,7 @@ class Decoder:
             self._wrong(path, "an integer", value)
             return 0
         if not limits.INT64_MIN <= value <= limits.INT64_MAX:
-            self._wrong(path, "a 64-bit integer", value)
+            self.types.append(Problem(path, "must be an integer of 64 bits", "type"))
             return 0
         return value
 

@@ -32,8 +32,8 @@ class GatedField:
     """A field that a server drops while its gate is off.
 
     `path` is in the v1 form, with `[]` for the items of a list and `{}` for the values of a map. Servers before
-    1.`drops_since` keep the field and ignore it; with `fatal_without`, the name of another gate, their scheduler fails
-    every pod that uses the field while that gate is off, too. Up to 1.`idle_until` the field has no effect even while
+    1.`drops_since` keep the field and ignore it. If `fatal_without` names a second gate and both gates are off, their
+    scheduler fails every pod that uses the field. Up to 1.`idle_until` the field has no effect even while
     its gate is on.
     """
 
@@ -119,7 +119,7 @@ FEATURES: dict[str, Feature] = {
             fields=(
                 *_slice("devices[].allowMultipleAllocations", "devices[].capacity{}.requestPolicy"),
                 *_request("capacity"),
-                # 1.34 compares the addresses of the values, so that no two are ever the same (constraint.go)
+                # 1.34 compares pointers instead of values, so no two are ever equal (constraint.go)
                 *_claim(
                     "constraints[].distinctAttribute",
                     drops_since=35,
@@ -128,7 +128,7 @@ FEATURES: dict[str, Feature] = {
                 ),
             ),
         ),
-        # On by default only if the minimum compatibility version is above 1.36, which is not the default.
+        # On by default only if --min-compatibility-version is set above 1.36.
         Feature("DRAFractionalCapacityRange", {37: False}, needs=("DRAConsumableCapacity",)),
         Feature(
             "DRAExtendedResource",
@@ -208,8 +208,8 @@ def dropped_device_fields(minor: int, gates: Gates = None) -> frozenset[str]:
 
 def accepts_distinct_attribute(minor: int, gates: Gates = None) -> bool:
     """Whether the scheduler of 1.`minor` accepts constraints with distinctAttribute, even if they have no effect."""
-    kept = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
-    return kept or enabled("DRAConsumableCapacity", minor, gates)
+    ignored = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
+    return ignored or enabled("DRAConsumableCapacity", minor, gates)
 
 
 def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
@@ -238,10 +238,10 @@ def path_in_version(path: str, kind: str, version: str) -> str:
 def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:
     """The fields of a new object that a server of release `kubernetes` (`"1.34"`) drops or ignores.
 
-    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (this version lacks the kind),
-    `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (dropped silently), `inactive` (no
-    effect while a gate is off) and `fatal` (the scheduler fails every pod that uses it). Empty fields are never
-    reported. Raises ValueError as `minor_of` does.
+    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (the release does not serve
+    this kind in this API version), `unknown-field` (refused with `fieldValidation=Strict`, otherwise dropped),
+    `dropped` (dropped silently), `inactive` (no effect while a gate is off) and `fatal` (the scheduler fails every
+    pod that uses it). Empty fields are never reported. Raises ValueError as `minor_of` does.
     """
     minor = versions.minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")

@@ -29,7 +29,7 @@ KEY = "lanewise.dev/hold"
 EFFECT = "NoSchedule"
 OWNER, REASON, EXPIRES, PURPOSE = (f"{KEY}-{name}" for name in ("owner", "reason", "expires", "purpose"))
 #: The purpose of a hold: a reservation for a later job; defragmentation, where pods are moved for the job; or a swap,
-#: where pods are evicted for those of a tier.
+#: where pods are evicted to make room for pods of a tier.
 RESERVE, DEFRAGMENT, SWAP = "reserve", "defragment", "swap"
 #: The maximum length of an owner or reason, number of devices of a hold, and time until a hold expires.
 MAX_TEXT_BYTES, MAX_DEVICES, MAX_DAYS = 256, 4096, 366
@@ -113,7 +113,9 @@ def check(hold: Hold, now: datetime) -> None:
     elif not now < hold.expires <= now + timedelta(days=MAX_DAYS):
         problems.append(Problem("expires", f"must be in the future, at most {MAX_DAYS} days from now", "bad-time"))
     if len(hold.devices) > MAX_DEVICES:
-        problems.append(Problem("devices", f"must be at most {MAX_DEVICES}, as each needs a rule", "too-many"))
+        problems.append(
+            Problem("devices", f"must have at most {MAX_DEVICES} entries, as each needs a rule", "too-many")
+        )
     problems += [
         Problem("devices", f"{'/'.join(device)}: {error}", "bad-device")
         for device in hold.devices

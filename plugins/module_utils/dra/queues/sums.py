@@ -96,10 +96,14 @@ def _check_loan(
     lent, guaranteed = lent_amounts[loan.lender, name], lender.guaranteed.get(name, _ZERO)
     maximum = min(guaranteed, lender.lend.get(name, guaranteed))
     if lent > maximum:
-        limit = "the team lends at most" if maximum < guaranteed else "the team is guaranteed"
-        limit += f" {amount_text(maximum, binary)}"
-        message = f"{lender.name} has lent {amount_text(lent, binary)} {short}, but {limit}"
-        reader.problem(path, message, "lends-too-much", "a team cannot lend what it has borrowed")
+        if maximum < guaranteed:
+            limit, fix = "may lend at most", f"raise {child(lender.path, 'lend')}, or shorten the loans"
+        else:
+            limit, fix = "is guaranteed", "a team cannot lend what it has borrowed"
+        message = (
+            f"{lender.name} would lend {amount_text(lent, binary)} {short}, but {limit} {amount_text(maximum, binary)}"
+        )
+        reader.problem(path, message, "lends-too-much", fix)
     borrowed, borrow_limit = borrowed_amounts[loan.borrower, name], borrower.borrow.get(name)
     if borrow_limit is not None and borrowed > borrow_limit:
         message = (
@@ -142,7 +146,8 @@ def check_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader
         else:
             warnings.append(
                 f"{resource.path}: {amount_text(total, binary)} {resource.short} are guaranteed, but only "
-                f"{amount_text(supply.certain, binary)} are certain: the probe does not know enough about the others"
+                f"{amount_text(supply.certain, binary)} are certain: the probe does not know enough about "
+                "the remaining ones"
             )
 
 
@@ -153,7 +158,7 @@ def _stated_supply(resource: Resource) -> Supply | None:
 def _first_excess_path(
     queues: Queues, resource: Resource, guarantees: list[tuple[str, Fraction]], maximum: Fraction
 ) -> str:
-    """The path of the first guarantee that exceeds the fleet, in the order of the inventory."""
+    """The path of the first guarantee with which the sum exceeds the fleet, in the order of the inventory."""
     total = _ZERO
     for owner, amount in guarantees:
         total += amount

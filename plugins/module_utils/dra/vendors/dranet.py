@@ -77,7 +77,7 @@ _KNOWLEDGE = DriverKnowledge(
 #: Interfaces that DRANET never publishes (pkg/inventory/db.go, ignoredInterfaceNames).
 _IGNORED = frozenset(("cilium_net", "cilium_host", "docker0"))
 #: Kinds of virtual interfaces that are certainly not veth. DRANET's default filter drops veth.
-_VIRTUAL = frozenset(("bond", "bridge", "vlan", "macvlan", "ipvlan", "vxlan"))
+_NOT_VETH = frozenset(("bond", "bridge", "vlan", "macvlan", "ipvlan", "vxlan"))
 _ENCAPSULATION = {"ethernet": "ether", "infiniband": "infiniband"}
 #: The kernel's interface states that DRANET's netlink library spells differently (link.go, String).
 _STATES = {"notpresent": "not-present", "lowerlayerdown": "lower-layer-down"}
@@ -92,18 +92,18 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
     Functions that manage NVLink switches count as network functions, because DRANET checks only the PCI class.
     """
     excluded = _uplinks(facts["interfaces"])
-    ports: dict[str, InterfaceFacts] = {}
+    by_address: dict[str, InterfaceFacts] = {}
     for interface in sorted(facts["interfaces"], key=lambda interface: interface["ifindex"] or 0):
-        if interface["address"] and interface["kind"] != "usb":
-            ports[interface["address"]] = interface  # of several interfaces of a function, DRANET takes the last
+        if interface["address"] and interface["kind"] != "usb":  # of a USB NIC, it is the USB controller's
+            by_address[interface["address"]] = interface  # of several interfaces of a function, DRANET takes the last
     nics = {nic["address"]: nic for nic in facts["nics"]}
     offers = []
     for address, function in facts["functions"].items():
         network = address in nics or str(function["class_code"] or "").startswith("02")
         if network and function["driver"] is not None and function["driver"] not in publish.USER_SPACE:
-            port = ports.get(address)
-            if port is None or port["name"] not in excluded:
-                offers.append(_of_function(node, facts, driver, function, nics.get(address), port))
+            interface_of = by_address.get(address)
+            if interface_of is None or interface_of["name"] not in excluded:
+                offers.append(_of_function(node, facts, driver, function, nics.get(address), interface_of))
     for interface in facts["interfaces"]:
         if (
             interface["address"] is None
@@ -182,12 +182,12 @@ def _of_interface(node: str, facts: NodeFacts, driver: DriverKnowledge, interfac
     name = interface["name"]
     if not _LABEL.match(name):  # pkg/names, NormalizeInterfaceName
         name = "net-" + base64.b32encode(name.encode()).decode().rstrip("=").lower()
-    return replace(builder.offer(node, name, unknown), possible=interface["kind"] not in _VIRTUAL)
+    return replace(builder.offer(node, name, unknown), possible=interface["kind"] not in _NOT_VETH)
 
 
 def _link(builder: DeviceBuilder, facts: NodeFacts, interface: InterfaceFacts) -> list[str]:
-    """Add the attributes that DRANET publishes for an interface (addLinkAttributes). Returns the names that a probe
-    cannot see."""
+    """Add the attributes that DRANET publishes for an interface (addLinkAttributes). Returns the names of the
+    attributes whose values the probe does not know."""
     state = interface["operstate"] or ""
     values = {
         "ifName": interface["name"],

@@ -15,7 +15,7 @@ import sys
 import time
 import typing as t
 
-from ...topology.stored import Forms
+from ...topology.stored import Formats
 from ..access.system import HostError, System, refused
 from ..engine.change import Change, SideEffects, Unread, stored
 from ..engine.node import Node
@@ -25,7 +25,7 @@ from .program import archive
 _FOLDER = "/run/lanewise"
 _PROGRAM = f"{_FOLDER}/fabric.pyz"
 #: Files of the first release have no format number.
-_FORMS = Forms(unnumbered=1)
+_FORMATS = Formats(unnumbered=1)
 _FIELDS = [field.name for field in dataclasses.fields(Change)]
 _ARM_STEP = "set a timer that undoes the changes if the connection is lost"
 
@@ -53,7 +53,7 @@ def _write(
         "changes": [change.as_json() for change in changes],
         "side_effects": list(effects),
     }
-    system.install(path, json.dumps(_FORMS.write(content)), step, 0o600)
+    system.install(path, json.dumps(_FORMATS.write(content)), step, 0o600)
 
 
 class _Content(t.NamedTuple):
@@ -69,7 +69,7 @@ def _read(path: str) -> _Content:
     with open(path, encoding="utf-8") as file:
         text = file.read()
     try:
-        content = _FORMS.read(json.loads(text))
+        content = _FORMATS.read(json.loads(text))
         if not {"until", "changes"} <= content.keys():
             raise ValueError("it must contain until and changes")
         changes = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ...topology.stored import Conversion, Forms, NewerForm
+from ...topology.stored import Conversion, Formats, NewerFormat
 from ..access.system import HostError, System
 from ..engine.change import NODE, Change, State, stored
 from ..engine.node import Node
@@ -21,7 +21,7 @@ PATH = "/var/lib/lanewise/fabric-origin.json"
 #: The rollback of the run that has restored the settings, until they are confirmed.
 _RESTORED_BY = "/run/lanewise/fabric-restored-by"
 #: The settings by resource, device and name. The first format had only these.
-_FORMS = Forms(
+_FORMATS = Formats(
     conversions={2: Conversion(up=lambda value: {"resources": value}, down=lambda value: value["resources"])},
     unnumbered=1,
     bare=True,
@@ -36,10 +36,10 @@ def load(system: System) -> dict[str, State]:
     """
     text = system.content(PATH)
     try:
-        recorded = _FORMS.read(json.loads(text or "{}"))["resources"]
+        recorded = _FORMATS.read(json.loads(text or "{}"))["resources"]
         if not all(isinstance(level, dict) for level in _levels(recorded)):
             raise ValueError("it must contain settings by resource and device")
-    except NewerForm as error:
+    except NewerFormat as error:
         raise HostError(f"read {PATH}", str(error), _FIX) from None
     except (ValueError, KeyError, RecursionError) as error:
         fix = "remove it; the original settings are then not restored"
@@ -66,7 +66,7 @@ def remember(system: System, changes: t.Sequence[Change]) -> None:
             change.setting, stored(change.before)
         )
     if json.dumps(recorded, indent=2, sort_keys=True) != before:
-        text = json.dumps(_FORMS.write({"resources": recorded}), indent=2, sort_keys=True)
+        text = json.dumps(_FORMATS.write({"resources": recorded}), indent=2, sort_keys=True)
         system.install(PATH, text + "\n", "record the original settings", 0o600)
 
 

@@ -20,7 +20,7 @@ import sys
 import typing as t
 import zipfile
 
-from ...topology.stored import Forms, NewerForm
+from ...topology.stored import Formats, NewerFormat
 from ..access.system import HostError, System
 from ..engine.change import NODE, Change, State
 from ..engine.node import Node
@@ -30,7 +30,7 @@ from ..engine.settings import NicSettings, NodeSettings
 PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
 DESIRED = "/etc/lanewise/fabric.json"
 #: Files of the first release have no format number.
-_FORMS = Forms(unnumbered=1)
+_FORMATS = Formats(unnumbered=1)
 UNIT = "lanewise-fabric.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
 #: Installed only if a setting needs the network, so that other nodes do not wait for the network at boot.
@@ -133,11 +133,11 @@ def load(system: System) -> tuple[list[StoredRule], NodeSettings]:
     step, fix = f"read {DESIRED}", "run lanewise.dra.fabric on this node, which writes it and the program again"
     text = system.content(DESIRED)
     try:
-        content = _FORMS.read(json.loads(text or "{}"))
+        content = _FORMATS.read(json.loads(text or "{}"))
         nics, general = content.get("nics", []), content.get("node", {})
         if not isinstance(nics, list) or not isinstance(general, dict) or not all(map(_is_rule, nics)):
             raise ValueError("it must contain rules (nics) and settings (node)")
-    except NewerForm as error:
+    except NewerFormat as error:
         raise HostError(step, f"a newer release wrote it: {error}", fix) from None
     except (ValueError, RecursionError) as error:
         raise HostError(step, f"it is damaged: {error}", fix) from None
@@ -215,7 +215,7 @@ class Boot(Resource):
             return {NODE: {**no_network, "enabled": None, "unit": None, "desired": None, "program": None}}
         values = {
             "program": hashlib.sha256(self._archive).hexdigest(),
-            "desired": json.dumps(_FORMS.write(dict(self._desired)), indent=2, sort_keys=True) + "\n",
+            "desired": json.dumps(_FORMATS.write(dict(self._desired)), indent=2, sort_keys=True) + "\n",
             "unit": unit(),
             "enabled": True,
         }

@@ -77,7 +77,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
             function("pci0009:00/0009:00:00.0/0009:01:00.0", 0),
             "NODE",
         ),
-        # two devices whose locality the machine does not report
+        # the NUMA node of at least one device is unknown
         (
             function("pci0000:20/0000:20:01.1/0000:21:00.0"),
             function("pci0000:40/0000:40:01.1/0000:41:00.0", 0),
@@ -103,12 +103,12 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
             function("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0/10000:02:01.0/10000:04:00.0"),
             "PIX",
         ),
-        # switches that the site states by overrides
+        # switches that the site's overrides state
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw0"), "PIX"),
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw1"), "UNKNOWN"),
     ],
 )
-def test_the_level_of_two_functions_follows_from_their_nearest_common_part(left, right, expected):
+def test_the_level_of_two_functions_follows_from_their_nearest_common_ancestor(left, right, expected):
     assert [level(left, right), level(right, left)] == [expected, expected]
 
 
@@ -122,7 +122,7 @@ def test_the_level_of_two_functions_follows_from_their_nearest_common_part(left,
         (function("pci0000:20/0000:20:01.0/0000:21:00.0"), None),
     ],
 )
-def test_the_meeting_point_is_the_nearest_common_part_of_two_functions(other, expected):
+def test_the_meeting_point_is_the_nearest_common_ancestor_of_two_functions(other, expected):
     assert meeting_point(function(GPU_PATH, 0), other) == expected
 
 
@@ -139,7 +139,7 @@ def functions(draw):
 
 
 @given(functions(), functions())
-def test_the_level_is_symmetric_and_near_only_if_a_common_part_is_known(left, right):
+def test_the_level_is_symmetric_and_near_only_if_a_common_ancestor_is_known(left, right):
     found = level(left, right)
     assert found == level(right, left)
     if found == "NODE":
@@ -151,7 +151,7 @@ def test_the_level_is_symmetric_and_near_only_if_a_common_part_is_known(left, ri
 
 
 @given(st.lists(functions(), min_size=2, max_size=12, unique_by=lambda drawn: drawn.address))
-def test_the_index_finds_the_same_nearest_functions_as_comparing_all_pairs(drawn):
+def test_proximity_finds_the_same_nearest_functions_as_comparing_all_pairs(drawn):
     by_address = {device.address: device for device in drawn}
     address, *others = by_address
     proximity = Proximity(Topology(functions=by_address))
@@ -338,7 +338,7 @@ def add_gpu_and_data_direct_nic(tree, *uuids):
     return gpu, nic
 
 
-def test_a_nic_is_near_a_gpu_at_the_switch_of_its_data_direct_function(tree):
+def test_a_nic_is_near_the_gpu_that_shares_a_switch_with_its_data_direct_function(tree):
     gpu, nic = add_gpu_and_data_direct_nic(tree, OTHER_UUID, NIC_UUID)
     topology = tree.probe()
     near = topology.gpus[0].nearest_nics

@@ -10,7 +10,7 @@ import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import class_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config, tenancy
-from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS, allow_everything
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS_CONFIG, allow_everything
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import given, settings
 
@@ -86,6 +86,6 @@ def test_claim_templates_are_checked_against_the_policy_of_their_class() -> None
     assert problem_paths(_claim({}, "training"), tenant) == ["spec.spec.devices.requests[0]"]
     assert not problem_paths(_claim({"mac": "02:00:00:00:00:01"}))  # without its class, the claim cannot be checked
     assert problem_paths(_claim({"mac": "02:00:00:00:00:01"}), _class()) == [f"{path}.mac"]
-    assert not problem_paths(_claim({"mac": "02:00:00:00:00:01"}), _class(OPEN_CLASS["opaque"]["parameters"]))
+    assert not problem_paths(_claim({"mac": "02:00:00:00:00:01"}), _class(OPEN_CLASS_CONFIG["opaque"]["parameters"]))
     assert problem_paths(_claim({"mtu": 1})) == [f"{path}.mtu"]
     assert problem_paths(_claim({}), _class(policy, policy)) == ["spec.config[1].opaque.parameters"]

@@ -11,6 +11,6 @@ combination.
 
 from __future__ import annotations
 
-from ..topology.stored import Forms
+from ..topology.stored import Formats
 
-FORMS = Forms("schema")
+FORMATS = Formats("schema")

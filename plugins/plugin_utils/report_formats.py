@@ -12,13 +12,13 @@ import pathlib
 import re
 
 from ..module_utils.topology.model import SCHEMA_VERSION
-from ..module_utils.topology.stored import Forms, NewerForm
+from ..module_utils.topology.stored import Formats, NewerFormat
 from .values import Json
 
 #: The formats of `site.json` and of the files in `nodes`.
-FORMS = Forms()
+FORMATS = Formats()
 #: The formats of the files in `replaced`. The first release wrote no format number.
-REPLACED = Forms(unnumbered=1)
+REPLACED = Formats(unnumbered=1)
 _VERSION = re.compile(r"([0-9]{1,4})\.[0-9]+")
 _KNOWN = int(SCHEMA_VERSION.partition(".")[0])
 _IN_TEXT = '\n "schema_version": '
@@ -28,15 +28,15 @@ class Unusable(ValueError):
     """A file of the report, or facts, that this release cannot use, with what to do."""
 
 
-def read_stored(value: object, path: pathlib.Path, forms: Forms = FORMS) -> Json:
+def read_stored(value: object, path: pathlib.Path, formats: Formats = FORMATS) -> Json:
     """The content of a file of the report, converted to the newest format.
 
     `value` is the content of `site.json` or of a file in `replaced`, or the head of a file in `nodes`. Raises
     ValueError for any other value, and Unusable if only a newer release can read it.
     """
     try:
-        return forms.read(value)
-    except NewerForm as error:
+        return formats.read(value)
+    except NewerFormat as error:
         raise Unusable(
             f"{path}: a newer release of lanewise.dra wrote this report ({error}). Nothing was changed. Use that "
             "release or a newer one, or set another folder."
