@@ -100,7 +100,7 @@ def test_rules_of_other_programs_are_ignored_or_read_with_limits() -> None:
         ({"expires": NOW}, "expires: must be in the future"),
         ({"expires": NOW + timedelta(days=367)}, "at most 366 days from now"),
         ({"devices": (("g_u", "p", "d"),)}, "devices: g_u/p/d"),
-        ({"devices": (GPU_0,) * 4097}, "devices: must be at most 4096"),
+        ({"devices": (GPU_0,) * 4097}, "devices: must have at most 4096"),
     ],
 )
 def test_an_invalid_hold_is_refused(changed: Object, reported: str) -> None:
