@@ -106,7 +106,7 @@ def _print_json(value: t.Any) -> None:
 
 
 def _not_ready_reasons(settings: Settings) -> list[str]:
-    """Why the running driver is not ready, according to its readiness endpoint; empty if the settings disable that."""
+    """Why the running driver is not ready, according to its readiness endpoint; empty without that endpoint."""
     if not settings.metrics_address:
         return []
     host, port = settings.metrics_address

@@ -10,7 +10,6 @@ written by the site; those of the claim were written by a tenant.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import typing as t
 from dataclasses import dataclass, field
@@ -130,8 +129,7 @@ def check(devices: t.Sequence[AllocatedDevice], configs: Configs, namespace: str
     for config in configs.policies + configs.settings:
         if not any(config.covers(device.request) for device in (held if config.of_class else own_devices)):
             continue
-        with contextlib.suppress(ValueError):  # for a value that JSON does not have; `_problems` names its field
-            size += limits.opaque_size(config.fields)
+        size += limits.opaque_size(config.fields)
         if size > MAX_CONFIG_BYTES:
             raise Refused(f"{config.path}: the claim's configurations have more than {MAX_CONFIG_BYTES} bytes together")
         problems += _problems(config)

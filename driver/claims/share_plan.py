@@ -86,14 +86,8 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
     """
     for old in context.already_held:
         if old.share and (old.device, old.share_id) == (device.device, device.share_id):
-            return replace(
-                device,
-                known=old.known,
-                config=old.config,
-                interface=old.interface,
-                lock=old.lock,
-                share=old.share,
-            )
+            share = replace(device, lock=old.lock, share=old.share)
+            return replace(share, known=old.known, config=old.config, interface=old.interface)
     offer = context.offers.get(device.device)
     if offer is None:
         raise Busy(

@@ -167,12 +167,10 @@ class ClaimRules(MetadataRules):
             self._add(parameters_path, "is required", "required")
         elif not isinstance(parameters, dict):
             self._add(parameters_path, "must be an object", "type")
-        else:
-            try:
-                if limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
-                    self._add(parameters_path, f"is longer than {limits.OPAQUE_BYTES} bytes of JSON", "too-long")
-            except ValueError as error:
-                self._add(parameters_path, str(error), "type")
+        elif json_error := limits.json_error(parameters):
+            self._add(parameters_path, json_error, "type")
+        elif limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
+            self._add(parameters_path, f"is longer than {limits.OPAQUE_BYTES} bytes of JSON", "too-long")
 
 
 def constrained_attributes(constraints: list[Object]) -> dict[str, set[str]]:

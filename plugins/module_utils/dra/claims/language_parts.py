@@ -96,12 +96,11 @@ class PartParser:
             if not isinstance(parameters, dict):
                 self.reader.wrong_type(parameters, child(entry, "parameters"), "a mapping")
                 continue
-            try:
-                size = limits.opaque_size(parameters)
-            except ValueError as error:
-                self.reader.problem(child(entry, "parameters"), str(error), "wrong-type")
+            json_error = limits.json_error(parameters)
+            if json_error:
+                self.reader.problem(child(entry, "parameters"), json_error, "wrong-type")
                 continue
-            if size > limits.OPAQUE_BYTES:
+            if limits.opaque_size(parameters) > limits.OPAQUE_BYTES:
                 message = f"is longer than {limits.OPAQUE_BYTES} bytes"
                 self.reader.problem(child(entry, "parameters"), message, "too-long")
             elif driver == interface_config.DRIVER:

@@ -189,14 +189,19 @@ def extended_resource_name(name: str) -> str:
     return label_key(f"requests.{name}")
 
 
+def json_error(value: object) -> str:
+    """Why a value of a YAML file cannot be written as JSON; empty if it can be."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return "contains a value that JSON does not have; write a date as a string, in quotes"
+    return ""
+
+
 def opaque_size(parameters: object) -> int:
     """Bytes of opaque parameters as compact UTF-8 JSON.
 
-    The server counts the bytes that it receives, so whitespace and escapes in a request count, too. Raises ValueError
-    for a value that JSON does not have.
+    The server counts the bytes that it receives, so whitespace and escapes in a request count, too. The parameters
+    have no `json_error`, or were read from JSON: a number such as 1e400 is then infinite, and counts as `Infinity`.
     """
-    try:
-        text = json.dumps(parameters, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError):
-        raise ValueError("contains a value that JSON does not have; write a date as a string, in quotes") from None
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(json.dumps(parameters, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))

@@ -65,9 +65,13 @@ def test_limits_depend_on_the_release(limit, expected):
 def test_sizes_are_counted_in_bytes():
     assert limits.size("ü" * 3 + "a") == 7
     assert limits.opaque_size({"a": "ü", "b": [1, None]}) == len('{"a":"ü","b":[1,null]}'.encode())
-    for value in (datetime.date(2026, 1, 1), float("nan")):
-        with pytest.raises(ValueError, match="in quotes"):
-            limits.opaque_size({"a": value})
+    assert limits.opaque_size({"a": float("inf")}) == len('{"a":Infinity}')
+
+
+def test_values_that_json_does_not_have_are_named():
+    assert limits.json_error({"a": [1.5, "2026-01-01", None]}) == ""
+    for value in (datetime.date(2026, 1, 1), float("nan"), b"a", {(1, 2): 1}):
+        assert "in quotes" in limits.json_error({"a": value})
 
 
 @given(st.text(max_size=80))
