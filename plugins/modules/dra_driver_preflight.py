@@ -90,6 +90,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils.host.access.processes import is_of_node
 from ..module_utils.uplinks import netlink, used
 
 MIN_PYTHON = (3, 10)
@@ -217,20 +218,11 @@ def find_process(name: str) -> tuple[str, list[str]] | None:
                 with open(f"/proc/{entry}/cmdline", "rb") as stream:
                     arguments = [os.fsdecode(part) for part in stream.read().split(b"\0")]
                 os.readlink(f"/proc/{entry}/exe")  # fails for threads of the kernel and without permission
-                if is_trusted(entry):
+                if is_of_node(entry):
                     return f"/proc/{entry}/exe", arguments
         except OSError:  # the process has ended
             continue
     return None
-
-
-def is_trusted(pid: str) -> bool:
-    """Whether a process is one of root or of this user, and has the root folder of the node. Raises OSError."""
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as stream:
-        ids = next((line.split()[1:] for line in stream if line.startswith("Uid:")), [])
-    # the owner of /proc/PID says less: it is root for every process that cannot be traced
-    users = {int(user) for user in ids}
-    return bool(users) and users <= {0, os.geteuid()} and os.path.samefile(f"/proc/{pid}/root", "/")
 
 
 def failure_reason(status: int, output: str) -> str:

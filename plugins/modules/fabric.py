@@ -278,7 +278,7 @@ def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
     """The profiles, validated like the settings of a rule. Fails the module if one is invalid."""
     validated, problems = {}, []
     for name, settings in module.params["profiles"].items():
-        if not isinstance(settings or {}, dict):
+        if settings is not None and not isinstance(settings, dict):
             problems.append(f"profiles.{name}: must be a mapping of settings, not {settings!r}")
             continue
         values, unset = split_nulls(settings or {})

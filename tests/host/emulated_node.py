@@ -82,6 +82,7 @@ _FILES: dict[str, str] = {
     "proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz-6.8.0 root=/dev/sda1 ro quiet",
     "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15",
     f"proc/{_PID}/comm": "kubelet",
+    f"proc/{_PID}/status": "Uid:\t0\t0\t0\t0",
     f"proc/{_PID}/limits": "Max locked memory         65536                65536                bytes",
     "boot/grub/grub.cfg": f"menuentry 'Debian' $menuentry_id_option 'gnulinux' {{\n\t{_GRUB_LINE} quiet\n}}",
     "usr/sbin/update-grub": "",
@@ -121,6 +122,7 @@ class EmulatedNode:
         for path, text in _FILES.items():
             self.write(path, text)
         command = ["kubelet", "--config-dir=/etc/kubernetes/kubelet.conf.d"]
+        (self.root / f"proc/{_PID}/root").symlink_to(self.root)
         (self.root / f"proc/{_PID}/cmdline").write_text("\0".join(command) + "\0")
         for number, irq in enumerate(("98", "99")):
             self.write(f"proc/irq/{irq}/smp_affinity_list", str(number))

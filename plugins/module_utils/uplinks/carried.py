@@ -230,8 +230,8 @@ class Rule:
         they were read more than `max_age` seconds ago. What could not be read, or was left out because of a limit, is
         added to `unexamined`.
 
-        Connections within the node use no interface, so they do not count towards the limits. Of a client's connections
-        to one port, which differ in the client's port, one is enough.
+        Connections to an address of the node itself use no interface, so they do not count towards the limits. Of a
+        client's connections to one port, which differ in the client's port, one is enough.
         """
         used: dict[Path, None] = {}
         served: dict[tuple[object, ...], Path] = {}

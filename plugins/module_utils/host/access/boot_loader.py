@@ -8,6 +8,7 @@ Specification (RHEL family with GRUB, systemd-boot)."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import typing as t
@@ -299,9 +300,10 @@ def _efi_text(system: System, name: str) -> str:
 def _conflict(new: Arguments, texts: t.Sequence[str], variables: t.Mapping[str, str], path: str) -> tuple[str, str]:
     """Why the variables of a file that boot entries contain conflict with arguments, and how to fix it."""
     for name in sorted({match.group(1) for text in texts for match in _VARIABLE.finditer(text)}):
-        conflicts = [argument for argument in split(variables.get(name, "")) if new.removes(argument)]
+        conflicts = [argument for argument in split(variables.get(name, "")) if new.conflicts_with(argument)]
         if conflicts:
-            return f"${name} of {path} contains {' '.join(conflicts)}", "change the tuned profile"
+            owner = "the tuned profile" if name.startswith("tuned_") else f"what sets ${name}"
+            return f"${name} of {path} contains {' '.join(conflicts)}", f"change {owner}"
     return "", ""
 
 
@@ -319,8 +321,14 @@ def _linux_lines(text: str) -> t.Iterator[tuple[int, str]]:
 
 
 def _set_variables(text: str) -> dict[str, str]:
-    """The variables that a grub.cfg sets for all entries."""
-    return {match.group(1): match.group(2).strip().strip("\"'") for match in _SET.finditer(text)}
+    """The variables that a grub.cfg sets for all entries, without those whose values are not whole arguments."""
+    variables = {}
+    for match in _SET.finditer(text):
+        with contextlib.suppress(ValueError):
+            value = next(iter(shlex.split(match.group(2), comments=True)), "")
+            shlex.split(value)
+            variables[match.group(1)] = value
+    return variables
 
 
 def grub_lines(text: str) -> list[list[str]]:

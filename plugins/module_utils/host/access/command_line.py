@@ -94,13 +94,17 @@ class Arguments:
     def relevant(self, arguments: t.Sequence[str]) -> list[str]:
         """The arguments with the name of a wanted argument, in the wanted order, then the unwanted arguments.
 
-        The result is equal to `ordered` if nothing needs to change.
+        The result is equal to `ordered` if nothing needs to change. A repetition of a wanted argument, which another
+        program may add, is left out, unless its position matters.
         """
         names = [_group(key(wanted)) for wanted in self.present]
         ranked: list[tuple[int, int, str]] = []
         for position, argument in enumerate(arguments):
+            name = key(argument)
             if self.owns(argument):
-                ranked.append((names.index(_group(key(argument))), position, argument))
+                repeats = name not in _GROUPED_WITH and name not in _GROUPED_WITH.values()
+                if not (repeats and argument in self.present and argument in arguments[:position]):
+                    ranked.append((names.index(_group(name)), position, argument))
             elif any(equal(argument, wanted) for wanted in self.present):
                 first = next(rank for rank, wanted in enumerate(self.present) if equal(argument, wanted))
                 if not any(equal(argument, other) for _rank, _position, other in ranked):
@@ -144,6 +148,10 @@ class Arguments:
     def removes(self, argument: str) -> bool:
         """Whether an argument that is not the site's own is removed."""
         return self.owns(argument) or any(matches(item, argument) for item in self.absent)
+
+    def conflicts_with(self, argument: str) -> bool:
+        """Whether an argument that another program adds prevents that the command line has these arguments."""
+        return self.removes(argument) and not any(equal(argument, wanted) for wanted in self.present)
 
     def restored(self, removed_before: t.Sequence[str]) -> list[str]:
         """The arguments in `removed_before` that these arguments neither remove nor contain."""

@@ -29,6 +29,8 @@ class Resource:
     network = False
     #: Files that a recorded tree must contain to show the resource. Without them, nothing is planned.
     recorded_in: tuple[str, ...] = ()
+    #: Settings that are changed before the others of a device, in this order, also when earlier values are restored.
+    first_settings: tuple[str, ...] = ()
     #: Whether a change creates or removes devices, so that the node is read again afterwards.
     recreates_devices = False
     #: Whether another process can restore the side effects of changes. Otherwise only the process can that made them.
@@ -97,7 +99,8 @@ class Resource:
         state = self.read(node, wanted)
         plan = Plan(reboot=self.pending(node, wanted, state))
         for device, settings in wanted.items():
-            for setting, after in settings.items():
+            for setting in sorted(settings, key=lambda name: name not in self.first_settings):
+                after = settings[setting]
                 before = state.get(device, {}).get(setting)
                 if self.same(setting, before, after):
                     continue

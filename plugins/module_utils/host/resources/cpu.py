@@ -32,6 +32,7 @@ class Cpu(Resource):
 
     name = "cpu"
     recorded_in = ("/sys/devices/system/cpu/cpufreq",)
+    first_settings = ("cpu_governor",)  # it decides which preferences are available
 
     def __init__(self, system: System) -> None:
         super().__init__(system)
@@ -39,7 +40,6 @@ class Cpu(Resource):
 
     def wanted(self, node: Node) -> State:
         requested: t.Mapping[str, object] = node.general
-        # the governor first, as it decides which preferences are available
         settings = {name: requested[name] for name in _FILES if requested.get(name) is not None}
         limit = node.general.get("cpu_idle_max_latency_us")
         if limit is not None:
@@ -91,10 +91,6 @@ class Cpu(Resource):
         return {NODE: current}
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource. Of an earlier state, the governor is restored first too."""
-        if wanted is not None and NODE in wanted:
-            names = sorted(wanted[NODE], key=lambda name: name != "cpu_governor")
-            wanted = {NODE: {name: wanted[NODE][name] for name in names}}
         settings: t.Mapping[str, object] = node.general if wanted is None else wanted.get(NODE, {})
         self._planned_governor = settings.get("cpu_governor")
         return super().plan(node, wanted)

@@ -68,10 +68,11 @@ class InterfaceSysctls(Resource):
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
-        impossible = [change for change in plan.changes if change.after is None]
+        unset_by_reboot = [change for change in plan.changes if change.after is None]
         plan.changes = [change for change in plan.changes if change.after is not None]
         plan.reboot += [
-            f"{change.setting} of {change.device} was not set, and only a reboot unsets it" for change in impossible
+            f"{change.setting} of {change.device} was not set, and only a reboot unsets it"
+            for change in unset_by_reboot
         ]
         refused = {(refusal.device, refusal.setting) for refusal in plan.refusals}
         for key, settings in (self.wanted(node) if wanted is None else {}).items():

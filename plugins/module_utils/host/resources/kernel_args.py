@@ -174,6 +174,8 @@ class KernelArgs(Resource):
         The argument is not removed, as its other values may be wanted.
         """
         mode = node.general.get("iommu")
+        if mode is None:
+            return None
         loader = self._boot_loader()
         for line in loader.lines() if loader else [self.running()]:
             for argument in self._contradicting(node, _arguments(wanted[NODE]["kernel_args"]), line):

@@ -13,6 +13,7 @@ import time
 import typing as t
 
 from ..access import units
+from ..access.processes import is_of_node
 from ..access.system import HostError, System
 from ..engine.change import NODE, Change, Refusal, SideEffects, State
 from ..engine.node import Node
@@ -62,14 +63,20 @@ class Kubelet(Resource):
         """The command line of the running kubelet; empty if none runs."""
         if self._arguments is None:
             self._arguments = []
-            for process in self.system.names("/proc"):
-                if not process.isdigit() or self.system.text(f"/proc/{process}/comm") != "kubelet":
-                    continue
-                if "kubepods" in (self.system.text(f"/proc/{process}/cgroup") or ""):
-                    continue  # a process of a pod, which may have any name and arguments
-                data = self.system.reader.data(f"/proc/{process}/cmdline", 65536) or b""
-                self._arguments = data.decode(errors="replace").rstrip("\0").split("\0")
+            for process in filter(str.isdigit, self.system.names("/proc")):
+                if self.system.text(f"/proc/{process}/comm") == "kubelet" and self._is_of_node(process):
+                    data = self.system.reader.data(f"/proc/{process}/cmdline", 65536) or b""
+                    self._arguments = data.decode(errors="replace").rstrip("\0").split("\0")
+                    break
         return self._arguments
+
+    def _is_of_node(self, process: str) -> bool:
+        try:
+            return is_of_node(process, self.system.reader.root)
+        except PermissionError:
+            return True  # without root, nothing can be changed
+        except OSError:
+            return False  # the process has ended
 
     def option(self, name: str) -> str | None:
         """The value of an option of the running kubelet; None if it is not set. The last one counts."""

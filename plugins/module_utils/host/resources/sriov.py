@@ -35,11 +35,11 @@ class Sriov(Resource):
 
     name = "sriov"
     recreates_devices = True
+    first_settings = ("vfs_autoprobe",)  # the kernel reads it when a VF appears
 
     def wanted(self, node: Node) -> State:
         state: State = {}
         for key, settings in node.settings.items():
-            # the kernel reads autoprobe when a VF appears, so it is set first
             values: dict[str, object] = {}
             if "vfs_autoprobe" in settings:
                 values["vfs_autoprobe"] = settings["vfs_autoprobe"]

@@ -78,7 +78,8 @@ class Rate(Value):
 
 
 class Vf(Resource):
-    """`vf` for all VFs of a PF, and `vfs` for VFs by index. A VF that is in use is never changed.
+    """`vf` for all VFs of a PF, and `vfs` for VFs by index. A VF that is in use is never changed,
+    not even to undo a change: it then keeps the new value.
 
     `vlan`, `qos` and `vlan_protocol` are one setting of the kernel, and so are `min_rate` and `max_rate`.
     """

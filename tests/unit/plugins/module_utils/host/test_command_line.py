@@ -99,3 +99,17 @@ def test_the_variables_of_a_grub_menu_are_replaced_by_their_values() -> None:
     menu = GRUB_CFG.replace("$vt_handoff", "$vt_handoff ${tuned_params} -- single")
     menu = f'function gfxmode {{\n\tset vt_handoff=vt.handoff=7\n}}\nset tuned_params="isolcpus=2 nosmt"\n{menu}'
     assert grub_lines(menu)[0][-3:] == ["$vt_handoff", "isolcpus=2", "nosmt"]
+
+
+def test_a_variable_of_a_grub_menu_that_is_no_whole_argument_stays_as_it_is() -> None:
+    menu = GRUB_CFG.replace("$vt_handoff", "$vt_handoff $a $b $c")
+    values = 'set a="dyndbg=\'file a +p\'"\nset b="it\'s"\nset c="x" # a comment\n'
+    assert grub_lines(values + menu)[0][-4:] == ["$vt_handoff", "dyndbg=file a +p", "$b", "x"]
+
+
+def test_a_wanted_argument_that_another_program_repeats_needs_no_change() -> None:
+    wanted = Arguments(("isolcpus=2", "hugepagesz=1G", "hugepages=4"))
+    assert wanted.relevant(["isolcpus=2", "hugepagesz=1G", "hugepages=4", "isolcpus=2"]) == wanted.ordered()
+    assert wanted.relevant(["hugepages=4", "isolcpus=2", "hugepagesz=1G", "hugepages=4"]) != wanted.ordered()
+    assert wanted.relevant(["isolcpus=2", "isolcpus=3", "hugepagesz=1G", "hugepages=4"]) != wanted.ordered()
+    assert not wanted.conflicts_with("isolcpus=2") and wanted.conflicts_with("isolcpus=3")

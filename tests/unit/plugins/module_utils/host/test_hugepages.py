@@ -85,6 +85,8 @@ def test_counts_that_differ_from_kubelets_memory_manager_state_are_refused(root:
     process = root / "proc/77"
     process.mkdir(parents=True)
     (process / "comm").write_text("kubelet\n")
+    (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
+    (process / "root").symlink_to(root)
     (process / "cmdline").write_text(f"/usr/bin/kubelet\0--root-dir=/{folder}\0")
     state = root / folder / "memory_manager_state"
     state.parent.mkdir(parents=True)

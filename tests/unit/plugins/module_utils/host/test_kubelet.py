@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import typing as t
 
 import pytest
@@ -45,19 +46,23 @@ FOLDER = "/etc/kubernetes/kubelet.conf.d"
 
 @pytest.fixture
 def machine() -> t.Iterator[Machine]:
-    """A node whose kubelet reads drop-ins. A pod has a process of the same name."""
+    """A node whose kubelet reads drop-ins. A container and an ordinary user have processes of the same name."""
     with Machine("sriov") as machine:
-        for process, folder, cgroup in (
-            ("700", FOLDER, "0::/system.slice/kubelet.service"),
-            ("900", "/pod", "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-1.scope"),
+        machine.write("/container/etc/hostname", "pod")
+        for process, folder, user, root in (
+            ("600", "/user", os.geteuid() + 1, ""),
+            ("650", "/container", 0, "container"),
+            ("700", FOLDER, 0, ""),
+            ("900", "/user", 65534, ""),
         ):
             machine.write(f"/proc/{process}/comm", "kubelet")
             machine.write(f"/proc/{process}/cmdline", f"/usr/bin/kubelet\0--config-dir={folder}\0")
-            machine.write(f"/proc/{process}/cgroup", cgroup)
+            machine.write(f"/proc/{process}/status", f"Name:\tkubelet\nUid:\t{user}\t{user}\t{user}\t{user}\n")
+            (machine.root / f"proc/{process}/root").symlink_to(machine.root / root)
         yield machine
 
 
-def test_a_process_of_a_pod_is_not_kubelet(machine: Machine) -> None:
+def test_a_process_of_a_container_or_another_user_is_not_kubelet(machine: Machine) -> None:
     plan = machine.plan(Kubelet, {}, kubelet={"topology_manager_policy": "restricted"})
     assert [change.setting for change in plan.changes] == [f"{FOLDER}/90-lanewise.conf"] and not plan.refusals
 

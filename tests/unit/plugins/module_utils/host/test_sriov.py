@@ -132,3 +132,11 @@ def test_a_setting_is_written_read_back_and_undone(make_node: MakeNode) -> None:
     assert planned_changes(node) == []
     Sriov(node.system).apply(node, outcome.changes[0].reversed())
     assert planned_changes(node) == [f"{address}: vfs_autoprobe true -> false"]
+
+
+def test_autoprobe_is_restored_before_the_vfs_are_created(make_node: MakeNode) -> None:
+    """The kernel reads it when a VF appears; the recorded settings are in alphabetical order."""
+    node = make_node("sriov")
+    address = pf_with_vfs(node, 8)
+    plan = Sriov(node.system).plan(node, {address: {"num_vfs": 4, "vfs_autoprobe": False}})
+    assert [change.setting for change in plan.changes] == ["vfs_autoprobe", "num_vfs"]

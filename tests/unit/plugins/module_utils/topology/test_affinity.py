@@ -152,7 +152,7 @@ def test_the_level_is_symmetric_and_near_only_if_a_common_ancestor_is_known(left
 
 @given(st.lists(functions(), min_size=2, max_size=12, unique_by=lambda drawn: drawn.address))
 def test_proximity_finds_the_same_nearest_functions_as_comparing_all_pairs(drawn):
-    by_address = {device.address: device for device in drawn}
+    by_address = {function.address: function for function in drawn}
     address, *others = by_address
     proximity = Proximity(Topology(functions=by_address))
     nearest = proximity.nearest(address, proximity.neighbours(others))

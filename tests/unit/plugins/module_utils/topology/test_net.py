@@ -170,7 +170,8 @@ def test_an_interface_with_a_dangling_link_still_belongs_to_its_function(tree):
     tree.routes("eth0")
     topology = tree.probe()
     found = [
-        (device.name, device.kind, device.address, device.default_route, device.mac) for device in topology.interfaces
+        (interface.name, interface.kind, interface.address, interface.default_route, interface.mac)
+        for interface in topology.interfaces
     ]
     assert found == [
         ("eth0", "physical", nic, True, None),
@@ -188,9 +189,9 @@ def test_an_interface_with_only_one_recorded_file_is_listed(tree, attribute):
     tree.link("sys/class/net/enp3s0", f"{tree.folder(nic)}/net/enp3s0")
     tree.write(f"{tree.folder(nic)}/net/enp3s0/{attribute}", "0")
     topology = tree.probe()
-    assert [(device.name, device.kind, device.address, device.mac) for device in topology.interfaces] == [
-        ("enp3s0", "physical", nic, None)
-    ]
+    assert [
+        (interface.name, interface.kind, interface.address, interface.mac) for interface in topology.interfaces
+    ] == [("enp3s0", "physical", nic, None)]
     assert topology.source.unreadable == []
 
 
