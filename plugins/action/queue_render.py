@@ -96,7 +96,7 @@ class ActionModule(SiteCompiler, ControllerAction):
         try:
             server = Server(kubernetes, t.cast(Json, gates))
         except ValueError as error:
-            raise AnsibleActionFail(f"kubernetes_version: {error}") from None
+            raise AnsibleActionFail(f"kubernetes_version or feature_gates: {error}") from None
         compiled = compile_queues(
             t.cast(Json, plain(options["variables"])),
             CompileInput(

@@ -122,7 +122,7 @@ class EmulatedNode:
         for path, text in _FILES.items():
             self.write(path, text)
         command = ["kubelet", "--config-dir=/etc/kubernetes/kubelet.conf.d"]
-        (self.root / f"proc/{_PID}/root").symlink_to(self.root)
+        (self.root / f"proc/{_PID}/root").symlink_to("../..")
         (self.root / f"proc/{_PID}/cmdline").write_text("\0".join(command) + "\0")
         for number, irq in enumerate(("98", "99")):
             self.write(f"proc/irq/{irq}/smp_affinity_list", str(number))

@@ -163,6 +163,6 @@ def _gateway(reader: Reader, value: object, path: str) -> Address | str | None:
         return None
     try:
         return rail_range.parse_address(text)
-    except ValueError:
-        reader.problem(path, f"{text[:64]!r} is not an IP address, {FIRST} or {LAST}", "bad-value")
+    except ValueError as error:
+        reader.problem(path, f"must be an IP address, {FIRST} or {LAST}: {error}", "bad-value")
         return None

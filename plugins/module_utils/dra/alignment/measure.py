@@ -24,6 +24,8 @@ from ..scheduler.search_devices import attribute
 from .devices import NIC
 
 _PORT = 18515
+#: The maximum length of an error message and of a text of a pod, and a bound of its numbers.
+_MAX_MESSAGE, _MAX_TEXT, _MAX_NUMBER = 300, 64, 1e15
 _TIMEOUT_STATUSES = (124, 143)  # exit statuses of GNU's and BusyBox's timeout after it stopped a program
 _RDMA_DEVICE = "rdmaDevice"  # the name in lanewise.dev and dra.net
 
@@ -154,27 +156,36 @@ def read(tool: str, text: str, status: int = 0) -> Object:
     reader = readers[tool]
     try:
         measurement = reader(text)
-    except Unreadable:
-        raise
+    except Unreadable as error:
+        raise Unreadable(str(error)[:_MAX_MESSAGE]) from None
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
-        raise Unreadable(f"its output is not in the format of {tool}: {str(error)[:200]}") from None
+        raise Unreadable(f"its output is not in the format of {tool}: {error}"[:_MAX_MESSAGE]) from None
     if status:
-        raise Unreadable(f"it exited with status {status}: {_no_measurement(text)}")
+        raise Unreadable(f"it exited with status {status}: {_no_measurement(text)}"[:_MAX_MESSAGE])
     return measurement
 
 
 def _no_measurement(text: str) -> Unreadable:
     """The error for output without a measurement, with the last line of the output."""
     lines = [line.strip() for line in text.splitlines() if line.strip().strip("#")]
-    return Unreadable(lines[-1][:300] if lines else "it printed nothing")
+    return Unreadable(lines[-1] if lines else "it printed nothing")
 
 
 def _measurement(tool: str, rate: float | None, latency: float | None, size: int | None, **details: object) -> Object:
+    """A measurement. `details` that are neither finite numbers nor texts are left out, and long texts are cut."""
     for value in (rate, latency):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise Unreadable(f"{tool} reports {value}, which is not a measurement")
     measurement: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
-    return {**measurement, "bytes": size, "details": details}
+    return {**measurement, "bytes": size, "details": dict(_bounded(details))}
+
+
+def _bounded(details: t.Mapping[str, object]) -> t.Iterator[tuple[str, object]]:
+    for name, value in details.items():
+        if isinstance(value, str):
+            yield name, value[:_MAX_TEXT]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER:
+            yield name, value
 
 
 def iperf3(text: str) -> Object:
@@ -189,7 +200,7 @@ def iperf3(text: str) -> Object:
     if not isinstance(output, dict):
         raise _no_measurement(text)
     if output.get("error"):
-        raise Unreadable(str(output["error"])[:300])
+        raise Unreadable(str(output["error"]))
     end = output.get("end") or {}
     total = end.get("sum_received") or end.get("sum")
     if not isinstance(total, dict) or not isinstance(total.get("bits_per_second"), (int, float)):
@@ -202,8 +213,7 @@ def iperf3(text: str) -> Object:
         "retransmits": (end.get("sum_sent") or {}).get("retransmits"),
         "lost_percent": total.get("lost_percent"),
     }
-    known_details = {name: value for name, value in details.items() if isinstance(value, (int, float))}
-    return _measurement("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **known_details)
+    return _measurement("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **details)
 
 
 def perftest(text: str) -> Object:
@@ -249,7 +259,7 @@ def nccl_tests(text: str) -> Object:
     text = _MPI_TAG.sub("", text)
     failure = _FAILURE.search(text)
     if failure:
-        raise Unreadable(failure.group().strip()[:300])
+        raise Unreadable(failure.group().strip())
     columns: list[str] = []
     rows = []
     for line in text.splitlines():

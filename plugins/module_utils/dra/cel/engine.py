@@ -94,11 +94,17 @@ class Engine:
         """
         return self.selects(expression, Subject(device, driver))
 
+    def looks_up_names_only(self, expression: str) -> bool:
+        """Whether the result of a selector depends only on attributes and capacities that it looks up by constant
+        names. Also true for a selector that cannot be evaluated."""
+        try:
+            return self._compiled(expression).reads is not None
+        except (EvaluationError, Uncheckable):
+            return True
+
     def selects(self, expression: str, subject: Subject) -> bool:
         """Like `matches`, for a subject that several selectors use."""
-        program = self._programs.get(expression)
-        if program is None:
-            program = self._programs[expression] = self._program(expression)
+        program = self._compiled(expression)
         subject.convert()
         if program.reads is None:
             return self._evaluate(program, subject)
@@ -114,6 +120,13 @@ class Engine:
         if isinstance(answer, bool):
             return answer
         raise type(answer)(str(answer))
+
+    def _compiled(self, expression: str) -> Program:
+        """The selector, compiled once. Raises EvaluationError or Uncheckable."""
+        program = self._programs.get(expression)
+        if program is None:
+            program = self._programs[expression] = self._program(expression)
+        return program
 
     def _evaluate(self, program: Program, subject: Subject) -> bool:
         """The result of a selector on a device. Raises EvaluationError or Uncheckable."""

@@ -85,7 +85,7 @@ def reach(
     unknown whether some node can satisfy the claim, or with `allow_unreachable`. `drivers` is `dra_claims_drivers`, and
     `server` the API server to which the drivers publish.
     """
-    node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
+    node_shapes, problems = shapes(drivers, claims, classes, nodes, server, engine)
     cache = SelectorCache(engine)
     trials = _Trials(classes, node_shapes, cache, (server or Server()).constraints)
     in_use = _NodesInUse(nodes, node_shapes, cache, server)

@@ -44,6 +44,8 @@ class SelectorCache:
                 subject = self.subjects[equivalent] = Subject(device, driver)
             try:
                 answer = self.engine.selects(expression, subject)
+            except RecursionError:
+                raise  # of the caller's stack, so it says nothing about the selector and the device
             except Exception as error:  # noqa: BLE001  # pylint: disable=broad-exception-caught
                 answer = error
             self.known[key] = answer

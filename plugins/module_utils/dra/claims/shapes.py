@@ -11,6 +11,7 @@ import json
 import re
 import typing as t
 
+from ..cel.engine import Engine
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem
 from ..scheduler.allocator import not_predicted
@@ -22,9 +23,6 @@ from ..vendors.offers import offers, unpredictable
 from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
-
-#: Macros and `size`: a selector with one of them may depend on attributes that it does not name.
-_DEPENDS_ON_ANY = re.compile(r"\.(?:exists|existsOne|exists_one|all|map|filter|transform\w+)\s*\(|\bsize\s*\(")
 
 
 class NodeShape(t.NamedTuple):
@@ -42,6 +40,7 @@ def shapes(
     classes: t.Mapping[str, Object],
     nodes: Nodes,
     server: Server | None,
+    engine: Engine,
 ) -> tuple[list[NodeShape], list[Problem]]:
     """The different sets of devices among the nodes, each with its nodes.
 
@@ -50,7 +49,7 @@ def shapes(
     facts.
     """
     problems = []
-    fingerprinter = fingerprinter_of([compiled.devices for _claim, compiled in claims], classes)
+    fingerprinter = fingerprinter_of([compiled.devices for _claim, compiled in claims], classes, engine)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
     unpredicted = {name: not_predicted(name) for name in unpredictable(drivers)}
     shapes_by_key: dict[str, NodeShape] = {}
@@ -71,7 +70,7 @@ def shapes(
     return list(shapes_by_key.values()), problems
 
 
-def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> Fingerprinter:
+def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object], engine: Engine) -> Fingerprinter:
     """The fingerprinter for claims with these `devices`, and for all `classes`, v1 DeviceClasses by name."""
     texts = {text for body in bodies(devices, classes) for text in expressions(body.get("selectors") or ())}
     matched = {
@@ -79,8 +78,8 @@ def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Ob
         for claim_devices in devices
         for constraint in claim_devices.get("constraints") or ()
     }
-    everything = "\n".join(texts)
-    return Fingerprinter(set(re.findall(r"\w+", everything)), matched, bool(_DEPENDS_ON_ANY.search(everything)))
+    words = set(re.findall(r"\w+", "\n".join(texts)))
+    return Fingerprinter(words, matched, not all(map(engine.looks_up_names_only, texts)))
 
 
 def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> t.Iterator[Object]:

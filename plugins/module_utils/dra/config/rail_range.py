@@ -180,18 +180,21 @@ def read_address(reader: Reader, value: object, path: str) -> Address | None:
         return None
     try:
         return parse_address(text)
-    except ValueError:
-        reader.problem(path, f"{text[:64]!r} is not an IP address", "bad-value")
+    except ValueError as error:
+        reader.problem(path, f"must be an IP address: {error}", "bad-value")
         return None
 
 
 def parse_address(text: str) -> Address:
     """An IP address. Raises ValueError for other text, and for an address with a zone or an IPv4-mapped one."""
-    address = ipaddress.ip_address(text)
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        raise ValueError(f"{text[:64]!r} is not one") from None
     if "%" in text:
-        raise ValueError("a zone is not allowed")
+        raise ValueError(f"{text[:64]!r} has a zone, which is not allowed")
     if getattr(address, "ipv4_mapped", None):
-        raise ValueError("IPv4-mapped addresses are not allowed")
+        raise ValueError(f"{text[:64]!r} is IPv4-mapped, which is not allowed")
     return address
 
 

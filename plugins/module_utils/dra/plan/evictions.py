@@ -85,7 +85,7 @@ class _ClaimUse:
         A pod that waits for a node has no device, even if it refers to the claim of another pod.
         """
         consumers = (self.claim.get("status") or {}).get("reservedFor") or ()
-        reserved = {consumer.get("uid") for consumer in consumers}
+        reserved = {consumer.get("uid") for consumer in consumers} - {None}
         return [pod for pod in self.pods if pod["spec"].get("nodeName") or pod["metadata"].get("uid") in reserved]
 
 
@@ -131,10 +131,11 @@ class DeviceUsers:
         unused: dict[str, None] = {}
         for device in devices:
             for use in self._of_device.get(device, ()):
+                users = use.users()
                 if swap.belongs_to_tier(use.devices[device], self.tier):
                     held_by_tier.append(device)
-                elif use.users():
-                    for pod in use.users():
+                elif users:
+                    for pod in users:
                         taken.setdefault(title(pod), {})[device] = None
                 else:
                     claim = title(use.claim)

@@ -10,13 +10,16 @@ from __future__ import annotations
 import typing as t
 
 from ..kube.objects import Object
-from ..kube.problems import Problems
+from ..kube.problems import Problem, Problems
 from ..kube.versions import V1, convert
 from . import forms
 from .fleet import Workload
 
 #: Templates by namespace and name, in resource.k8s.io/v1.
 Templates = t.Mapping[tuple[str, str], Object]
+
+#: Returns the problems of a claim's spec at a path.
+_Check = t.Callable[[object, str], "list[Problem]"]
 
 #: The argument specification of a workload.
 WORKLOAD = {
@@ -37,27 +40,25 @@ def workload(entry: Object, templates: Templates) -> Workload:
     claims = _claims(entry, templates, prefix)
     pod = forms.without_nulls(entry["pod"])
     problems = forms.spec_problems(pod, forms.POD_SPEC, f"{prefix}pod")
-    own = len(entry["claims"] or [])
-    for number, (path, claim) in enumerate(claims):
-        problems_of = forms.new_claim_problems if number < own else forms.claim_problems
+    for path, claim, problems_of in claims:
         problems += problems_of(claim, f"{prefix}{path}")
     if problems:
         raise Problems(problems)
     labels = _labels(forms.without_nulls(entry["labels"]), f"{prefix}labels")
-    return Workload(entry["name"], tuple(claim for _path, claim in claims), pod, entry["namespace"], labels)
+    return Workload(entry["name"], tuple(claim for _path, claim, _check in claims), pod, entry["namespace"], labels)
 
 
-def _claims(entry: Object, templates: Templates, prefix: str) -> list[tuple[str, Object]]:
-    """The specs of a workload's claims, each with its path: first its own, then those of its templates.
-
-    Raises ValueError.
-    """
+def _claims(entry: Object, templates: Templates, prefix: str) -> list[tuple[str, Object, _Check]]:
+    """The specs of a workload's claims, its own and those of its templates, each with its path and its check: the API
+    server has already checked templates. Raises ValueError."""
     names = entry["templates"] or []
     names = [names] if isinstance(names, str) else names  # as Ansible reads a list of strings
     own = forms.without_nulls(entry["claims"] or [])
     if not isinstance(names, list) or not isinstance(own, list):
         raise ValueError(f"{prefix}templates and claims must be lists")
-    claims = [(f"claims[{number}]", claim) for number, claim in enumerate(own)]
+    claims: list[tuple[str, Object, _Check]] = [
+        (f"claims[{number}]", claim, forms.new_claim_problems) for number, claim in enumerate(own)
+    ]
     for number, name in enumerate(names):
         template = templates.get((entry["namespace"], name))
         if template is None:
@@ -68,8 +69,8 @@ def _claims(entry: Object, templates: Templates, prefix: str) -> list[tuple[str,
                 f"{prefix}there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
                 f"objects; templates of this namespace: {known}"
             )
-        claims.append((f"templates[{number}] ({name})", template["spec"]["spec"]))
-    for path, claim in claims:
+        claims.append((f"templates[{number}] ({name})", template["spec"]["spec"], forms.claim_problems))
+    for path, claim, _check in claims:
         if not isinstance(claim, dict) or not isinstance(claim.get("devices"), dict):
             raise ValueError(f"{prefix}{path} has no devices: give the spec of a claim")
     return claims

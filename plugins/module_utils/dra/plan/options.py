@@ -45,19 +45,19 @@ class Option:
 class SearchBudget:
     """The number of sets of pods that may still be searched, and of those that may be examined before."""
 
-    def __init__(self, left: int) -> None:
-        self.left = left
-        self.unexamined = left * _EXAMINED_PER_SEARCH
+    def __init__(self, searches: int) -> None:
+        self.searches_left = searches
+        self.examinations_left = searches * _EXAMINED_PER_SEARCH
 
     def examine(self) -> bool:
         """Count one set that is examined. Returns whether it is within the budget."""
-        self.unexamined -= 1
-        return self.unexamined >= 0
+        self.examinations_left -= 1
+        return self.examinations_left >= 0
 
     def take(self) -> bool:
         """Count one search. Returns whether it is within the budget."""
-        self.left -= 1
-        return self.left >= 0
+        self.searches_left -= 1
+        return self.searches_left >= 0
 
 
 class _Supply(t.NamedTuple):

@@ -47,7 +47,6 @@ def read(
     and noted. Raises ValueError for an object that does not have the form of its kind, an unknown release, and a
     feature gate that is not true or false.
     """
-    features.check_gates(gates)
     by_kind: dict[str, list[ObjectView]] = {kind: [] for kind in KINDS}
     for item in objects:
         if item.get("kind") in by_kind:
@@ -95,7 +94,6 @@ def probed(
     ValueError for an unknown release and a feature gate that is not true or false, KeyError and TypeError for facts
     that topology_info does not return.
     """
-    features.check_gates(gates)
     server = Server(kubernetes, gates)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
     nodes = {

@@ -89,7 +89,7 @@ class States:
         self.cache = SelectorCache(engine)
         devices = [claim["devices"] for workload in workloads for claim in workload.claims]
         used = {name: fleet.classes[name] for name in _class_names(devices) if name in fleet.classes}
-        self._fingerprinter: Fingerprinter = fingerprinter_of(devices, used)
+        self._fingerprinter: Fingerprinter = fingerprinter_of(devices, used, engine)
         self._nodes: dict[int, Node] = {}  # kept, so that an id always means the same node
         self._keys: dict[int, t.Hashable] = {}
         self._shapes: dict[int, t.Hashable] = {}

@@ -203,12 +203,17 @@ def _degrade(fleet: Fleet, value: ObjectView, path: str) -> Fleet:
     taint = value.get("taint")
     if not {"attributes", "capacity", "taint"} & set(value):
         raise Problems([Problem(path, "must have attributes, capacity or a taint", "bad-step", "add one of them")])
-    if taint is not None and not (
-        isinstance(taint, dict) and isinstance(taint.get("key"), str) and taint.get("effect") in _EFFECTS
-    ):
+    if taint is not None and not _is_taint(taint):
         fix = f"the effects are {', '.join(_EFFECTS)}"
-        raise Problems([Problem(f"{path}.taint", "must have key and effect", "wrong-type", fix)])
+        raise Problems([Problem(f"{path}.taint", "must have a key, and one of the known effects", "wrong-type", fix)])
     return _with_changed_devices(fleet, node, chosen, value, path, None if taint is None else (taint,))
+
+
+def _is_taint(value: object) -> bool:
+    if not isinstance(value, dict) or value.get("effect") not in _EFFECTS:
+        return False
+    key = value.get("key")
+    return isinstance(key, str) and not limits.label_key(key)
 
 
 def _with_changed_devices(

@@ -89,7 +89,9 @@ class _Parser:
         loans = self._read("loans", lambda item, path: self._loan(item, path, names))
         choices = self._read("templates", self._choice)
         self._unique(
-            [(choice.path, f"{choice.namespace}/{choice.template}") for choice in choices], "template", "template"
+            [(choice.path, f"{choice.namespace}/{choice.template}") for choice in choices],
+            "choice for template",
+            "template",
         )
         pool: Amounts = self._amounts(values["pool"], PREFIX + "pool", "") if values.get("pool") is not None else {}
         cohort = reader.name(values.get("cohort") or site, PREFIX + "cohort", limits.dns_subdomain) or site

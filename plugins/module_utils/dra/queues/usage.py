@@ -11,6 +11,7 @@ one. If the next one is too late, the interval is a gap, which is not counted.
 
 from __future__ import annotations
 
+import math
 import typing as t
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -77,9 +78,9 @@ def sample_from_dict(value: ObjectView) -> Sample:
         str(name): {str(team): _share_from_dict(share) for team, share in by_team.items()}
         for name, by_team in value["shares"].items()
     }
-    pool = {str(name): float(amount) for name, amount in value["pool"].items()}
+    pool = {str(name): _finite(amount) for name, amount in value["pool"].items()}
     allocated = {
-        str(team): {str(driver): int(count) for driver, count in by_driver.items()}
+        str(team): {str(driver): int(_finite(count)) for driver, count in by_driver.items()}
         for team, by_driver in value["allocated"].items()
     }
     loans = [str(loan) for loan in value["loans"]]
@@ -88,7 +89,18 @@ def sample_from_dict(value: ObjectView) -> Sample:
 
 def _share_from_dict(share: ObjectView) -> Share:
     lends = share["lends"]
-    return Share(float(share["quota"]), float(share["charged"]), None if lends is None else float(lends))
+    return Share(_finite(share["quota"]), _finite(share["charged"]), None if lends is None else _finite(lends))
+
+
+def _finite(value: t.Any) -> float:
+    """A number of a file. Raises TypeError, and ValueError unless it is finite."""
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError("a number is not finite")
+    return number
 
 
 def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | None = None) -> Sample:

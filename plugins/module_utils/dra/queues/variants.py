@@ -73,14 +73,15 @@ def variant(
         for request in requests
         if request.get("firstAvailable")
     }
-    _check_requests([_exact_request(request, chosen) for request in requests])
+    exact = [_exact_request(request, chosen) for request in requests]
+    _check_requests(exact)
     if not chosen:
         return dict(template), []
     if NEAREST_ANNOTATION in (template["metadata"].get("annotations") or {}):
         raise TemplateError("its alternatives are the pairs of a board, and a variant would allow only one of them")
     result: Object = copy.deepcopy(dict(template))
     body = result["spec"]["spec"]["devices"]
-    body["requests"] = [_exact_request(request, chosen) for request in requests]
+    body["requests"] = exact
     for key, min_devices in (("constraints", 2), ("config", 1)):
         if key in body:
             reduced = (_reduced_entry(entry, chosen, min_devices, body["requests"]) for entry in body[key])

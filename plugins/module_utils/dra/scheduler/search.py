@@ -50,20 +50,23 @@ class Search(Candidates):
         try:
             self.prepare()
             # a node with too few devices is detected by counting, without a search
-            succeeded = not self._too_few() and self._claim(0)
+            succeeded = not self._too_few() and self._search()
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
         except TooManyDevices:
             succeeded = False
-        except RecursionError:  # each device of the pod needs several calls within each other
-            reason = (
-                f"not decided: the {len(self.claims)} claims of the pod request more devices than this search can try"
-            )
-            return Refusal(reason, "claims", "budget", self.steps)
         if not succeeded:
             return Refusal("no devices satisfy the claims", "claims", "count", self.steps)
         results = tuple(result for row in self.results for result in row)
         return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps, self.examined)
+
+    def _search(self) -> bool:
+        """Whether all claims are satisfied. Each device of the pod needs several calls within each other."""
+        try:
+            return self._claim(0)
+        except RecursionError:
+            reason = f"the {len(self.claims)} claims of the pod request more devices than this search can try"
+            raise Abort(Refusal(f"not decided: {reason}", "claims", "budget")) from None
 
     def _too_few(self) -> bool:
         """Whether counting shows that there is no allocation, and that the scheduler would not fail with an error

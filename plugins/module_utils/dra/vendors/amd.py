@@ -107,10 +107,10 @@ def _product_name(model: str) -> str:
 
 
 def _numa_node(function: FunctionFacts) -> int:
-    """The NUMA node that the driver publishes: the kernel's, also if the site states another one. The kernel reports no
-    NUMA node as -1."""
-    stated = function["numa_source"] not in ("kernel", "import")
-    numa_node = function["kubernetes"].get("numaNode") if stated else function["numa_node"]
+    """The NUMA node that the driver publishes: the kernel's, also if the local CPUs or the site say another one. The
+    kernel reports no NUMA node as -1."""
+    is_of_kernel = function["numa_source"] in ("kernel", "import")
+    numa_node = function["numa_node"] if is_of_kernel else function["kubernetes"].get("numaNode")
     return -1 if numa_node is None else numa_node
 
 
@@ -133,7 +133,7 @@ def _vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[
         builder.put_standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
         unknown = builder.qualified(
             "productName",
-            *([] if "deviceID" in builder.attributes else ["deviceID"]),
+            *builder.missing("deviceID"),
             *unknown_standard_attributes(function, facts),
         )
         result.append(builder.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))
@@ -157,8 +157,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
             "memory",
             "computeUnits",
             "simdUnits",
-            *([] if "productName" in builder.attributes else ["productName"]),
-            *([] if "deviceID" in builder.attributes else ["deviceID"]),
+            *builder.missing("productName", "deviceID"),
             *unknown_standard_attributes(function, facts),
         )
         # the name has the numbers of the DRM card and render node; each GPU has one of each

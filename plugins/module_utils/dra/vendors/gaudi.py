@@ -61,7 +61,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
         standard = unknown_standard_attributes(function, facts)
         unknown = builder.qualified(
             *(["serial"] if serial else []),
-            *([] if "model" in builder.attributes else ["model"]),
+            *builder.missing("model"),
             *("healthy", *standard),
         )
         name = publish.device_name(function["address"])[4:]

@@ -72,7 +72,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
         unknown = builder.qualified(
             *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion"),
             *([] if model else ["memory", "architecture"]),
-            *([] if "productName" in builder.attributes else ["productName"]),
+            *builder.missing("productName"),
             *unknown_standard_attributes(function, facts),
         )
         more: Object = {"capacity": capacity, "allowMultipleAllocations": True}

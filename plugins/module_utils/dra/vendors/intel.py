@@ -86,7 +86,7 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
             builder.put("type", "gpu")
         unknown = builder.qualified(
             *("family", "health", "memory", "millicores"),
-            *([] if "model" in builder.attributes else ["model"]),
+            *builder.missing("model"),
             *unknown_standard_attributes(function, facts),
         )
         name = f"{function['address']}-{builder.attributes.get('pciId', {}).get('string', '')}"

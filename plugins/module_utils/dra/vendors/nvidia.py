@@ -226,9 +226,7 @@ def _gpu(
     return builder, builder.qualified(
         *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion", "memory"),
         # newer drivers also publish the mode HMM, which depends on the kernel
-        *([] if "addressingMode" in builder.attributes else ["addressingMode"]),
-        *([] if "productName" in builder.attributes else ["productName"]),
-        *([] if "architecture" in builder.attributes else ["architecture"]),
+        *builder.missing("addressingMode", "productName", "architecture"),
         *fabric_attributes(facts, driver),
         *unknown_standard_attributes(function, facts),
     )

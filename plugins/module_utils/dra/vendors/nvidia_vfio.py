@@ -78,7 +78,7 @@ def vfio_devices(node: str, facts: NodeFacts, driver: DriverKnowledge) -> list[O
         fabric = fabric_attributes(facts, driver) if function["driver"] == "nvidia" else ()
         unknown = builder.qualified(
             *("productName", "iommuFDEnabled", "addressableMemory", *fabric),
-            *([] if "deviceID" in builder.attributes else ["deviceID"]),
+            *builder.missing("deviceID"),
             *unknown_standard_attributes(function, facts),
         )
         result.append(builder.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))

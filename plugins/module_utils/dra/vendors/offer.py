@@ -105,6 +105,10 @@ class DeviceBuilder:
         if numa_node is not None:
             self.attributes[NUMA_NODE] = {"ints": numa_list(facts, numa_node)} if as_list else {"int": numa_node}
 
+    def missing(self, *names: str) -> list[str]:
+        """Those of the names under which there is no attribute."""
+        return [name for name in names if name not in self.attributes]
+
     def qualified(self, *names: str) -> frozenset[str]:
         return frozenset(self.driver.qualified(name) for name in names)
 

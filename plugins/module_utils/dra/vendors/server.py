@@ -26,7 +26,8 @@ class Server:
 
     `rules` are DeviceTaintRules of any version. Those with CEL selectors or a class, which exist in 1.34 only, are not
     applied. `keeps_counters` says whether the server stores counters, `shares` whether our driver publishes devices for
-    shares of NICs. Raises ValueError for an unknown release.
+    shares of NICs. Raises ValueError for an unknown release, and a feature gate that is not
+    true or false.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Server:
         gates: features.Gates = None,
         rules: t.Sequence[ObjectView] = (),
     ) -> None:
+        features.check_gates(gates)
         minor = versions.minor_of(kubernetes)
         self.minor, self.gates = minor, gates
         self.dropped = features.dropped_device_fields(minor, gates)

@@ -117,9 +117,9 @@ def test_every_address_has_its_own_routing_table() -> None:
         *(
             ([node("a", 0, {"rails": [{"rail": 0, "pool": "fd00::/64", "prefix": 128, **fields}]})], words)
             for fields, words in (
-                ({"gateway": "fe80::1%eth0"}, "'fe80::1%eth0' is not an IP address"),
-                ({"pool": "fe80::%eth0/64"}, "a zone is not allowed"),
-                ({"pool": "::ffff:10.0.0.0/112"}, "IPv4-mapped addresses are not allowed"),
+                ({"gateway": "fe80::1%eth0"}, "'fe80::1%eth0' has a zone, which is not allowed"),
+                ({"pool": "fe80::%eth0/64"}, "has a zone, which is not allowed"),
+                ({"pool": "::ffff:10.0.0.0/112"}, "is IPv4-mapped, which is not allowed"),
             )
         ),
         ([node("a", 0, {"rail": []})], "did you mean 'rails'?"),

@@ -154,6 +154,7 @@ NCCL_COLUMNS = "# size count type time algbw busbw #wrong"
         ("iperf3", '{"error": "' + "x" * 10_000 + '"}'),
         ("ib_write_bw", f"{PERFTEST_COLUMNS}\ninf 1 1 1"),
         ("ib_write_bw", "#bytes BW average[Gb/sec]\n1 1"),
+        ("ib_write_bw", f"#bytes BW average[{'x' * 10_000}]\n1 1"),
         ("all_gather_perf", f"{NCCL_COLUMNS}\n\u00b2 1 float 1 1 1 0"),
         ("all_gather_perf", f"{NCCL_COLUMNS}\n2 1 float 1 1 1 0\n# Avg bus bandwidth : 1.2.3"),
     ],
@@ -167,6 +168,17 @@ def test_output_that_the_program_does_not_print_gives_a_short_error(tool, text):
 def test_details_of_another_type_are_left_out():
     text = '{"end": {"sum": {"bits_per_second": 8e9, "seconds": ["x"], "lost_percent": 1.5}}}'
     assert read("iperf3", text)["details"] == {"streams": 0, "lost_percent": 1.5}
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "true", "1" * 4000])
+def test_details_that_are_no_numbers_are_left_out(seconds):
+    text = f'{{"end": {{"sum": {{"bits_per_second": 8e9, "seconds": {seconds}, "lost_percent": 1.5}}}}}}'
+    assert read("iperf3", text)["details"] == {"streams": 0, "lost_percent": 1.5}
+
+
+def test_a_long_text_of_a_pod_is_cut():
+    text = f"{NCCL_COLUMNS}\n2 1 float 1 1 1 0\n# Collective test starting: {'x' * 10_000}\n"
+    assert len(json.dumps(read("all_gather_perf", text))) < 1000
 
 
 @pytest.mark.parametrize("tool", ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"])

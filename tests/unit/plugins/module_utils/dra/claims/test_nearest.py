@@ -10,13 +10,11 @@ the answers of the allocator with a matching of the free devices, the other chec
 
 from __future__ import annotations
 
-import collections
 import itertools
 import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import search_cost
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.boards import MatchedBoard
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pair_reasons import pair_reason
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pairing import constraint_sets, exclusions
@@ -84,16 +82,6 @@ def check_pairs(node: SimulatedNode, at_least: str) -> None:
     """Check that each NIC was allocated together with a GPU to which it is nearest."""
     nearest = node.nearest_nics(at_least)
     assert all(nic in nearest[gpu] for gpu, nic in node.allocated_pairs())
-
-
-def test_a_board_has_the_largest_numbers_of_its_nodes() -> None:
-    """Nodes with one board may have differently partitioned GPUs, and the search takes the longest on the largest."""
-    matched = MatchedBoard(
-        board_map(relevant_facts("hgx-h100")), ["a"], {}, [], 60, collections.Counter(gpu0=1, gpu1=7)
-    )
-    matched.add("b", 20, collections.Counter(gpu0=7, gpu1=1))
-    assert (matched.nodes, matched.max_devices) == (["a", "b"], 60)
-    assert matched.gpu_parts == {"gpu0": 7, "gpu1": 7}
 
 
 @given(st.integers(1, 8))

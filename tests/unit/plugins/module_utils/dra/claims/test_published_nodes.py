@@ -103,7 +103,9 @@ def test_claims_are_checked_on_a_fleet_that_was_never_probed() -> None:
     assert reach["own-pcie-root"][0] == ["eks-p4d"]
 
 
-@pytest.mark.parametrize("test", ['{}.existsOne(k, v, k.startsWith("product"))', "size({}) > 8", "{}.size() > 8"])
+@pytest.mark.parametrize(
+    "test", ['{}.existsOne(k, v, k.startsWith("product"))', "size({}) > 8", "{}.size() > 8", '"product" + "Name" in {}']
+)
 def test_a_selector_that_names_no_attribute_may_depend_on_any(test: str) -> None:
     objects = recorded("eks-p4d")
     for item in copy.deepcopy(objects):
@@ -128,6 +130,19 @@ def test_a_cached_error_keeps_no_frames_of_earlier_calls() -> None:
             cache.matches('device.attributes["a"].missing == 1', device, "a")
         depths.add(len(error.traceback))
     assert len(depths) == 1
+
+
+def test_the_end_of_the_callers_stack_is_no_answer_of_a_selector(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SelectorCache(Engine())
+    selector, device = 'device.driver == "a"', {"attributes": {}}
+    with monkeypatch.context() as patch, pytest.raises(RecursionError):
+        patch.setattr(cache.engine, "selects", _ends_the_stack)
+        cache.matches(selector, device, "a")
+    assert cache.matches(selector, device, "a")
+
+
+def _ends_the_stack(*arguments: object) -> bool:
+    return _ends_the_stack(*arguments)
 
 
 def test_omitted_attributes_of_a_device_in_use_are_unknown() -> None:

@@ -101,10 +101,13 @@ def test_a_replaced_device_is_free(engine: Engine) -> None:
     ("step", "reported"),
     [
         ({"degrade": {"node": "a-0", "devices": ["gpu-0"]}}, "must have attributes, capacity or a taint"),
-        ({"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x"}}}, "must have key and effect"),
+        (
+            {"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x"}}},
+            "must have a key, and one of the known effects",
+        ),
         (
             {"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x", "effect": "noschedule"}}},
-            "must have key and effect (the effects are NoExecute, NoSchedule, None)",
+            "must have a key, and one of the known effects (the effects are NoExecute, NoSchedule, None)",
         ),
         (
             {"degrade": {"node": "a-0", "devices": ["gpu-0"], "capacity": {"memory": -1}}},

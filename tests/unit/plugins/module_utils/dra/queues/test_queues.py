@@ -218,7 +218,7 @@ def test_loans_change_quotas_until_they_end() -> None:
         }
         assert compiled.loans == ["red lends blue 3 gpus until 2026-12-01T00:00:00Z"] and compiled.overdue == []
     path = "queues_loans[0].devices.gpus"
-    assert "red has lent 5 gpus, but the team lends at most 4" in _problems(lent(5, "2026-12-01", borrow={}))[path]
+    assert "red would lend 5 gpus, but may lend at most 4" in _problems(lent(5, "2026-12-01", borrow={}))[path]
     reported = _problems(lent(3, "2026-12-01", borrow={"gpus": 2}))[path]
     assert reported == "borrows-too-much: blue would borrow 3 gpus by loans, but may borrow at most 2"
     ended = _compile(lent(3, "2026-11-23"))
@@ -233,9 +233,7 @@ def test_borrowed_devices_cannot_be_lent() -> None:
         {"from": "green", "to": "blue", "devices": {"gpus": 1}, "until": "2026-12-01"},
     ]
     problems = _problems({**QUEUES, "queues_teams": teams, "queues_loans": loans})
-    assert problems == {
-        "queues_loans[1].devices.gpus": "lends-too-much: green has lent 1 gpus, but the team is guaranteed 0"
-    }
+    assert problems == {"queues_loans[1].devices.gpus": "lends-too-much: green would lend 1 gpus, but is guaranteed 0"}
 
 
 def test_templates_with_alternatives_get_variants_that_kueue_can_count() -> None:
@@ -287,7 +285,8 @@ def test_only_the_alternative_that_a_variant_requests_must_have_a_count() -> Non
 def test_two_choices_for_a_template_are_refused() -> None:
     choice = {"template": "near", "namespace": "red", "take": {"nic": "any"}}
     assert _problems({**QUEUES, "queues_templates": [choice, {**choice, "take": {"nic": "numa-node"}}]}) == {
-        "queues_templates[1].template": "duplicate-name: template 'red/near' is already defined by queues_templates[0]"
+        "queues_templates[1].template": "duplicate-name: choice for template 'red/near' is already defined by "
+        "queues_templates[0]"
     }
 
 

@@ -78,6 +78,8 @@ def test_a_sample_is_taken_from_objects_or_metrics() -> None:
         {"allocated": {"red": None}},
         {"loans": None},
         {"pool": {"x/gpus": None}},
+        {"pool": {"x/gpus": 10**400}},
+        {"allocated": {"red": {"gpu.nvidia.com": float("inf")}}},
     ],
 )
 def test_a_damaged_sample_is_an_error(damage: Object) -> None:
