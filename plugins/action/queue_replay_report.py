@@ -27,7 +27,7 @@ _SPEC: Spec = {
     "title": {"type": "str", "default": "Replayed jobs"},
     "template_dir": {"type": "path"},
 }
-_FIELDS = ("jobs", "started", "gpu_hours", "waits", "curve")
+_FIELDS = frozenset(("jobs", "started", "gpu_hours", "waits", "curve"))
 
 
 class ActionModule(ReportAction):
@@ -55,7 +55,7 @@ def _stored(path: pathlib.Path) -> list[Json]:
         return []
     try:
         results = FORMATS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
-        if any(name not in dict(result) for result in results for name in _FIELDS):
+        if any(not isinstance(result, dict) or not _FIELDS <= result.keys() for result in results):
             raise ValueError("a result lacks a field")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AnsibleActionFail(

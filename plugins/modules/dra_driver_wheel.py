@@ -173,6 +173,8 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             new.chmod(0o755)
             shutil.copy(next(out.glob(f"{NAME}-*.whl")), new)
             try:
+                if not wheel_in(dest):
+                    shutil.rmtree(dest, ignore_errors=True)  # what a cleaner of caches has left
                 new.rename(dest)
             except OSError:  # another run has built the same wheel meanwhile
                 if not wheel_in(dest):

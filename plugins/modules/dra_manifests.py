@@ -201,6 +201,8 @@ def _key(key: object) -> object:
     return str(key) if isinstance(key, (int, float)) else key
 
 
+#: The maximum number of values in a file, those of repeated aliases included.
+_MAX_VALUES = 1_000_000
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -222,16 +224,34 @@ def files_of(module: AnsibleModule) -> list[pathlib.Path]:
 
 
 def check_nesting(text: str) -> None:
-    """Raise ValueError if a text in YAML is nested so deeply that reading or checking it could exhaust the stack."""
-    level = 0
+    """Raise ValueError if a text in YAML is nested so deeply, or its aliases repeat so much, that reading or checking
+    it could exhaust the stack or the memory."""
+    depths: dict[str | None, tuple[int, int]] = {}  # depth and number of values, by anchor
+    opened: list[list[int]] = []  # the same of the lists and mappings that have not ended
+    anchors: list[str | None] = []
     for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionStartEvent):
-            level += 1
-            if level > bounded_json.DEPTH:
-                line = event.start_mark.line + 1
-                raise ValueError(f"line {line} is nested deeper than {bounded_json.DEPTH} levels")
+            opened.append([1, 1])
+            anchors.append(event.anchor)
+            inside = (0, 0)
         elif isinstance(event, yaml.CollectionEndEvent):
-            level -= 1
+            depth, values = opened.pop()
+            inside = depths[anchors.pop()] = (depth, values)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in depths:
+                raise ValueError(f"line {line}: the alias *{event.anchor} is in its own value, or has no anchor")
+            inside = depths[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            inside = depths[event.anchor] = (0, 1)
+        else:
+            continue
+        if opened and not isinstance(event, yaml.CollectionStartEvent):
+            opened[-1] = [max(opened[-1][0], inside[0] + 1), opened[-1][1] + inside[1]]
+        if len(opened) + inside[0] > bounded_json.DEPTH:
+            raise ValueError(f"line {line} is nested deeper than {bounded_json.DEPTH} levels")
+        if inside[1] > _MAX_VALUES:
+            raise ValueError(f"line {line}: by its aliases, the file has more than {_MAX_VALUES} values")
 
 
 def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
@@ -239,6 +259,9 @@ def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
     items = [(f"definitions[{index}]", item) for index, item in enumerate(module.params["definitions"])]
     if module.params["paths"] and YAML_ERROR:
         module.fail_json(msg=missing_required_lib("PyYAML"), exception=YAML_ERROR)
+    for source, item in items:
+        if bounded_json.is_nested_deeper(item):
+            module.fail_json(msg=f"{source} is nested deeper than {bounded_json.DEPTH} levels")
     for path in files_of(module):
         try:
             text = path.read_text(encoding="utf-8")

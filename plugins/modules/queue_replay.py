@@ -209,11 +209,12 @@ def shares_of(option: t.Mapping[t.Any, t.Any]) -> dict[str, float]:
     shares = {}
     for team, text in option.items():
         try:
-            shares[str(team)] = float(text)
-        except (TypeError, ValueError):
-            raise ValueError(f"shares.{team}: {text!r} is not a number") from None
-        if not 0 <= shares[str(team)] < math.inf:
-            raise ValueError(f"shares.{team}: {text!r} must be 0 or more")
+            share = float(text)
+        except (TypeError, ValueError, OverflowError):
+            share = math.nan
+        if not 0 <= share < math.inf:
+            raise ValueError(f"shares.{team}: must be a finite number, 0 or more, not {str(text)[:64]!r}")
+        shares[str(team)] = share
     return shares
 
 

@@ -33,15 +33,14 @@ def charges(text: str) -> dict[tuple[str, str], float]:
         for family in text_string_to_metric_families(text):
             for sample in family.samples if family.name == CHARGED else ():
                 key = (sample.labels["cluster_queue"], sample.labels["resource"])
-                if not math.isfinite(sample.value):
-                    raise Unreadable(f"the charge of {key[1]} in {key[0]} is not a finite number: {sample.value}")
                 charged[key] = charged.get(key, 0.0) + sample.value
-    except Unreadable:
-        raise
     except KeyError as error:
         raise Unreadable(f"{CHARGED} has no label {error}") from error
     except ValueError as error:
         raise Unreadable(f"they are not in Prometheus' text format: {error}") from error
+    for (queue, resource), amount in charged.items():
+        if not math.isfinite(amount):
+            raise Unreadable(f"the charge of {resource} in {queue} is not a finite number: {amount}")
     if CHARGED not in text:
         raise Unreadable(
             f"they have no {CHARGED}: set metrics.enableClusterQueueResources in Kueue's configuration, or omit metrics"

@@ -17,6 +17,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
     prepare,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import clean_lines
 
 #: The maximum number of characters of a module's unexpected output that are kept, and of warnings.
 _MAX_OUTPUT, _MAX_WARNINGS = 2000, 20
@@ -93,23 +94,25 @@ def _common(answer: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a ru
             common[name] = bool(answer[name])
     if "msg" in answer:
         text = answer["msg"] if isinstance(answer["msg"], str) else clipped(answer["msg"])
-        common["msg"] = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+        common["msg"] = clean_lines(text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "...")
     for name in ("module_stdout", "module_stderr"):
         if isinstance(answer.get(name), str):
-            common[name] = answer[name][:_MAX_OUTPUT]
+            common[name] = clean_lines(answer[name][:_MAX_OUTPUT])
     for name in ("warnings", "deprecations"):
         if isinstance(answer.get(name), list):
             warnings = answer[name][:_MAX_WARNINGS]
-            common[name] = [warning if not isinstance(warning, str) else warning[:_MAX_OUTPUT] for warning in warnings]
+            common[name] = [
+                clean_lines(warning[:_MAX_OUTPUT]) if isinstance(warning, str) else warning for warning in warnings
+            ]
     if "exception" in answer:  # an object of Ansible, or a text
         trace = answer["exception"]
-        common["exception"] = trace[:MAX_TEXT] if isinstance(trace, str) else trace
+        common["exception"] = clean_lines(trace[:MAX_TEXT]) if isinstance(trace, str) else trace
     if "invocation" in answer and not fault(answer["invocation"], dict[str, t.Any]):
         common["invocation"] = answer["invocation"]
     diff = answer.get("diff")
     if isinstance(diff, dict):
         common["diff"] = {
-            key: text[:_MAX_DIFF] for key, text in diff.items() if key in _SIDES and isinstance(text, str)
+            key: clean_lines(text[:_MAX_DIFF]) for key, text in diff.items() if key in _SIDES and isinstance(text, str)
         }
     facts = answer.get("ansible_facts")
     if isinstance(facts, dict):

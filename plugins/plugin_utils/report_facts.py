@@ -44,11 +44,20 @@ def clean(value: str, limit: int = _MAX_TEXT) -> str:
     """
     if len(value) > limit:
         value = value[: limit - 1] + "…"
+    return value if value.isprintable() else _printable(value).strip()
+
+
+def clean_lines(text: str) -> str:
+    """A text of several lines without the characters that `clean` replaces; tabs and spaces remain."""
+    return "\n".join("\t".join(map(_printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def _printable(value: str) -> str:
     if value.isprintable():
         return value
     return "".join(
         c if c.isprintable() else " " if c.isspace() or unicodedata.category(c) == "Zs" else "\ufffd" for c in value
-    ).strip()
+    )
 
 
 def natural(value: str) -> list[tuple[int, int, str]]:

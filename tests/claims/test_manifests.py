@@ -125,6 +125,16 @@ def test_bad_input_is_refused_with_a_reason(check: t.Callable[..., Object]) -> N
     assert "Cannot read" in check(text="a: [b")["msg"]
     for nested in ("- " * 20000, "[" * 20000 + "]" * 20000):
         assert "claims.yaml: line 2 is nested deeper than 64 levels" in check(text=f"a:\n  {nested}")["msg"]
+    doubling = "\n".join(["a0: &a0 x", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30))])
+    assert "line 20: by its aliases, the file has more than 1000000 values" in check(text=doubling)["msg"]
+    deepening = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 70))])
+    assert "is nested deeper than 64 levels" in check(text=deepening)["msg"]
+    assert "line 1: the alias *a is in its own value" in check(text="&a [*a]")["msg"]
+    assert "line 1: the alias *b is in its own value, or has no anchor" in check(text="- *b")["msg"]
+    deep: object = "x"
+    for _level in range(70):
+        deep = [deep]
+    assert check(definitions=[{"a": deep}])["msg"] == "definitions[0] is nested deeper than 64 levels"
     assert check(paths=["/nowhere"])["msg"] == "There is no file or folder /nowhere"
     assert "true or false, without quotes" in check(claim("a", "nic"), feature_gates={"DRAX": "false"})["msg"]
     assert "not a Kubernetes release" in check(claim("a", "nic"), kubernetes_version="new")["msg"]

@@ -101,7 +101,7 @@ def test_a_plot_of_zeros_has_a_readable_axis() -> None:
 def test_the_pages_say_how_many_curves_the_plots_do_not_show() -> None:
     result = score([Job(0, 0, "red", "red", 1, 3600)], {0: Run(0, [(9, 3000)], True, 1, True)}, 8, 7200)
     for number in (5, 6):
-        results = [{"name": f"s{entry}", **result} for entry in range(number)]
+        results = [{"name": f"s{index}", **result} for index in range(number)]
         text = queue_pages.replay_page(FOLDERS, "t", results).decode()
         assert ("The plots show the first 5 of 6 settings." in text) == (number == 6)
         assert text.count("<path") == 2 * (1 + 2 * 5)  # of two plots: the axes, and the curves with the legend

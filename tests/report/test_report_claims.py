@@ -92,7 +92,7 @@ def test_the_matrix_marks_each_pair_and_no_other(
     for gpu, reported in lines.items():
         names = {nic: sorted(names) for (mine, nic), names in by_pair.items() if mine == gpu}
         assert len(reported) == len(names)
-        assert all(any(line.endswith(": " + ", ".join(name)) for line in reported) for name in names.values())
+        assert all(any(line.endswith(": " + ", ".join(claims)) for line in reported) for claims in names.values())
     assert browser.problems == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate(OVERFLOWING_BOXES) == [] and browser.evaluate(CONTRAST)["bad"] == []
@@ -131,15 +131,15 @@ def test_unusable_boards_change_nothing(report: Report, site: Values, rendered: 
         [{**rendered[0], "pairs": [["a", "b"]]}],
         [{**rendered[0], "boards": []}],
     ]
-    for entry in wrong:
+    for damaged_boards in wrong:
         with pytest.raises(Unusable, match=r"claims.default: this is not the `boards` that dra_render returns"):
-            report.run(site, claims={"default": entry})
+            report.run(site, claims={"default": damaged_boards})
     assert report.files() == before
     path = report.folder / FILE
     path.write_text('{"format": 2, "sites": {}}')
     with pytest.raises(Unusable, match=r"a newer release of lanewise.dra wrote"):
         report.run(site)
-    damaged = [json.dumps({"format": 1, "sites": {"default": item}}) for item in (3, *wrong)]
+    damaged = [json.dumps({"format": 1, "sites": {"default": boards}}) for boards in (3, *wrong)]
     for text in ("[", '{"format": 1}', '{"format": 1, "sites": 3}', *damaged):
         path.write_text(text)
         with pytest.raises(Unusable, match=r"claims.json is damaged: .*Remove it") as raised:

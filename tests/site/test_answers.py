@@ -163,6 +163,15 @@ def test_undocumented_keys_are_removed():
     assert result["diff"] == {"before": "a"} and result["msg"] == "a value"
 
 
+def test_texts_of_a_node_cannot_control_the_terminal():
+    text = "one\x1b]0;evil\x07\n\ttwo\u202e"
+    done = {"msg": text, "warnings": [text], "module_stderr": text, "exception": text, "diff": {"after": text}}
+    result = checked_result({"changed": False, "problems": [], **done}, answers.Preflight, "gpu-01")
+    clean = "one\ufffd]0;evil\ufffd\n\ttwo\ufffd"
+    assert result["msg"] == result["module_stderr"] == result["exception"] == clean
+    assert result["warnings"] == [clean] and result["diff"] == {"after": clean}
+
+
 @pytest.mark.parametrize("done", [{"changed": "yes"}, {"problems": [1]}, {"problems": ["x"] * 20001}, {"python": None}])
 def test_a_result_that_does_not_match_the_schema_is_a_failure(done):
     result = checked_result({"failed": False, "changed": False, **done}, answers.Preflight, "gpu-01")
