@@ -142,10 +142,11 @@ def _status(paths: Paths, settings: Settings, options: argparse.Namespace) -> in
     records, broken = _records(paths)
     if options.json:
         claims = [dataclasses.asdict(record) for record in records]
-        _print_json({"ready": not reasons, "reasons": [*reasons, *broken], "claims": claims})
+        ready = not reasons if settings.metrics_address else None  # not checked
+        _print_json({"ready": ready, "reasons": [*reasons, *broken], "claims": claims})
         return int(bool(reasons or broken))
-    ready = "ready" if settings.metrics_address else f"readiness is not checked: {_NOT_CHECKED}"
-    print("not ready:" if reasons else ready)
+    checked = "ready" if settings.metrics_address else f"readiness is not checked: {_NOT_CHECKED}"
+    print("not ready:" if reasons else checked)
     for reason in [*reasons, *broken]:
         print(f"  {reason}")
     print(f"{len(records)} claim{'s' if len(records) != 1 else ''}")
@@ -252,7 +253,7 @@ def _withdraw(paths: Paths, settings: Settings, options: argparse.Namespace) -> 
     remaining = [entry["metadata"]["name"] for entry in api.slices()[0]]
     if remaining:
         state = f"{len(remaining)} ResourceSlices of {settings.node} exist after the deletion: {', '.join(remaining)}"
-        raise DriverError(f"{state}. Stop the driver, which publishes them again, and repeat the command")
+        raise DriverError(f"{state}. If the driver still runs, it publishes them again: stop it and repeat the command")
     if options.json:
         _print_json({"deleted": [entry["metadata"]["name"] for entry in slices]})
     else:

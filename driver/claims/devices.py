@@ -97,7 +97,7 @@ class Devices:
             except Busy:
                 pass  # an operation has the device
             except DriverError as error:
-                message = f"the original state of {name} could still not be restored: {error.message}"
+                message = f"{name} is still withheld from pods: {error.message}"
                 self._errors.report(name, logging.ERROR, message)
         return restored
 

@@ -227,7 +227,8 @@ class Ledger:
     # all records; without locks
 
     def records(self) -> list[Record]:
-        """All readable records; logs an error for each of the others. Callers must not change the records."""
+        """All readable records; logs an error for each of the others. Callers must not change the records. Raises
+        Unreadable if the folder cannot be listed."""
         records, unreadable = self.store.all()
         for error in unreadable:
             self._unreadable.report(error.message, logging.ERROR, error.message)

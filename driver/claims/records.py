@@ -381,17 +381,19 @@ class Store:
         return path.exists() or (include_corrupt and path.with_name(f"{path.name}{_CORRUPT}-0").exists())
 
     def uids(self) -> list[str]:
-        """The UIDs of all claims with a record, readable or not."""
+        """The UIDs of all claims with a record, readable or not. Raises Unreadable if the folder cannot be listed."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise Unreadable(f"the records in {self.folder} cannot be listed: {error.strerror}") from error
         uids = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
         return sorted(filter(is_uid, uids))
 
     def all(self) -> tuple[list[Record], list[Unreadable]]:
         """Every readable record, and an error for each of the others. Callers must not change the records: the next
-        call returns the same objects for unchanged files."""
+        call returns the same objects for unchanged files. Raises as `uids`."""
         seen: dict[str, tuple[bytes, Record]] = {}
         unreadable: list[Unreadable] = []
         before = self._seen

@@ -7,6 +7,7 @@ forgotten."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import typing as t
 
@@ -54,22 +55,22 @@ class Recovery:
         include the rates of shares: `Shares.settled` says whether they are set.
         """
         ledger, settled = self._ledger, True
-        for store in (ledger.store, ledger.pending_status, ledger.locks):
-            settled &= self._succeeds(store.sweep)
-        settled &= self._succeeds(ledger.sweep_addresses)
-        for uid in ledger.store.uids():
-            with logs.context(claim=uid, operation="recover"):
-                settled &= self._succeeds(self._recover, uid)
+        for name, sweep in (
+            ("records", ledger.store.sweep),
+            ("records of unprepared claims", ledger.pending_status.sweep),
+            ("locks", ledger.locks.sweep),
+            ("addresses", ledger.sweep_addresses),
+        ):
+            settled &= self._succeeds(f"sweep the {name}", sweep)
+        settled &= self._for_each("recover", ledger.store.uids, self._recover)
         settled &= self._shares.recover()
-        without_record: set[str] = set()
-        settled &= self._succeeds(lambda: without_record.update(ledger.files.claims() - set(ledger.store.uids())))
-        for uid in without_record:
-            with logs.context(claim=uid, operation="recover"):
-                settled &= self._succeeds(self._remove_files, uid)
-        for uid in ledger.pending_status.uids():
-            with logs.context(claim=uid, operation="recover"):
-                settled &= self._succeeds(self._clear_status, uid)
+        settled &= self._for_each("remove files", self._without_record, self._remove_files)
+        settled &= self._for_each("clear the status", ledger.pending_status.uids, self._clear_status)
         return settled
+
+    def _without_record(self) -> list[str]:
+        """The UIDs of claims that have files but no record."""
+        return sorted(self._ledger.files.claims() - set(self._ledger.store.uids()))
 
     def drop_lost_claims(self) -> bool:
         """Unprepare claims that were deleted, or whose allocation no longer contains their devices, and whose pods have
@@ -78,24 +79,32 @@ class Recovery:
         Kubelet unprepares such claims, unless it has forgotten them. Returns as `recover`. Stops at the first request
         that the API server does not answer.
         """
-        settled = True
-        for uid in self._ledger.store.uids():
-            with logs.context(claim=uid, operation="reconcile"):
-                try:
-                    settled &= self._succeeds(self._drop_if_lost, uid)
-                except Unreachable as error:
-                    message = f"could not determine which claims were deleted: {error.message}"
-                    self._errors.report(Unreachable, logging.WARNING, message)
-                    return False
+        try:
+            settled = self._for_each("reconcile", self._ledger.store.uids, self._drop_if_lost)
+        except Unreachable as error:
+            message = f"could not determine which claims were deleted: {error.message}"
+            self._errors.report(Unreachable, logging.WARNING, message)
+            return False
         self._errors.clear(Unreachable)
         return settled
 
-    def _succeeds(self, function: t.Callable[..., None], *args: str) -> bool:
-        """Call a function. Returns whether it succeeded; logs its errors, repeated ones only at level debug. Raises
-        only Unreachable."""
-        key = (getattr(function, "__self__", None), function.__qualname__, *args)
+    def _for_each(
+        self, action: str, claims: t.Callable[[], t.Sequence[str]], function: t.Callable[[str], None]
+    ) -> bool:
+        """Call a function with the UID of each claim. Returns and raises as `_succeeds`, for all claims and for listing
+        them."""
+        uids: list[str] = []
+        settled = self._succeeds(f"{action}: list the claims", lambda: uids.extend(claims()))
+        for uid in uids:
+            with logs.context(claim=uid, operation=action):
+                settled &= self._succeeds(f"{action}: {uid}", functools.partial(function, uid))
+        return settled
+
+    def _succeeds(self, key: str, function: t.Callable[[], None]) -> bool:
+        """Call a function. Returns whether it succeeded; logs its errors, repeated ones with the same key only at level
+        debug. Raises only Unreachable."""
         try:
-            function(*args)
+            function()
         except Unreachable:
             raise
         except DriverError as error:
@@ -149,7 +158,7 @@ class Recovery:
                 return
             lost = why_devices_lost(self._cluster.claim(record.namespace, record.name), record)
             if lost and not self._in_use(record):
-                log.warning("%s, and no process of a pod uses its devices: unpreparing the claim", lost)
+                log.warning("unpreparing the claim: %s, and no process runs in its pod's network namespace", lost)
                 self._preparation.forget(uid, record)
 
     def _in_use(self, record: Record) -> bool:

@@ -124,18 +124,21 @@ class Shares:
         """Set the rates of all NICs' shares from records and settings. Returns False if that failed for a NIC, which is
         logged; then call this again. Sets `settled` and `problems`."""
         with self._refreshing:
-            settled, problems = True, []
-            for name, shares in self._by_nic().items():
+            problems: list[str] = []
+            shares: dict[str, list[HeldShare]] = {}
+            settled, problem = self._try("records", "shares could not be set", lambda: shares.update(self._by_nic()))
+            problems += [problem] if problem else []
+            for name, held in shares.items():
                 succeeded, problem = self._try(
                     name,
                     f"the shares of {name} could not be set",
-                    functools.partial(self._refresh, name, shares[0].device.lock),
+                    functools.partial(self._refresh, name, held[0].device.lock),
                 )
                 settled &= succeeded
                 problems += [problem] if problem else []
             self.settled, self.problems = settled, tuple(problems)
-        self._report_factors()
-        return settled
+        reported, _problem = self._try("factors", "changed factors could not be reported", self._report_factors)
+        return settled and reported
 
     def _report_factors(self) -> None:
         """Report changed factors to the claims that they affect, and log the debt that a lowered factor leaves."""

@@ -192,18 +192,19 @@ class LeaseRenewer:
 
     def _reschedule(self, renewal: _Renewal, reason: str) -> None:
         """Schedule the next attempt: after half the time that remains until T2, or, after T2, half the lifetime that
-        remains; but not within a minute unless less time remains (RFC 2131, section 4.4.5; also used for DHCPv6). For
-        a lost lease, the pause doubles with each failed request, up to a minute."""
+        remains; but not within a minute unless less time remains (RFC 2131, section 4.4.5; also used for DHCPv6). A
+        lease that does not expire has no end: after T2 the pause is constant. For a lost lease, the pause doubles with
+        each failed request, up to a minute."""
         lease, now = renewal.lease, addresses.boottime()
         if lease.get("lost"):
             pause = min(_MIN_LOST_RETRY_SECONDS * 2 ** min(renewal.failures, 10), _MAX_LOST_RETRY_SECONDS)
             renewal.next_attempt = now + (1.0 if renewal.unreported else pause)
             renewal.failures += 1
+        elif lease["lifetime"] == FOREVER and dhcp.age(lease) >= lease["rebind"]:
+            renewal.next_attempt = now + _REBIND_SECONDS
         else:
             age = dhcp.age(lease)
             remaining = min((limit - age for limit in (lease["rebind"], lease["lifetime"]) if limit > age), default=0.0)
-            if lease["lifetime"] == FOREVER and age >= lease["rebind"]:
-                remaining = 2 * _REBIND_SECONDS
             renewal.next_attempt = now + max(remaining / 2, min(_RETRY_SECONDS, max(remaining, 1.0)))
         pause = renewal.next_attempt - now
         log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], pause, reason)

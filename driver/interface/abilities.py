@@ -17,11 +17,14 @@ from ..kernel.netlink import Netlink
 
 #: RFC 791: every IPv4 link carries packets of 68 bytes.
 _MIN_MTU = 68
-#: The features that can be changed on a child: those that the kernel implements itself (net/core/dev.c,
-#: register_netdevice), and LRO (drivers/net/macvlan.c).
-_CHILD_FEATURES = frozenset(
-    ("tx-generic-segmentation", "rx-gro", "rx-gro-list", "rx-udp-gro-forwarding", "tx-nocache-copy", "rx-lro")
+#: The features that can be changed on a child of each type: those that the kernel implements itself (net/core/dev.c,
+#: register_netdevice), and for a macvlan LRO (drivers/net/macvlan.c).
+_KERNEL_FEATURES = frozenset(
+    ("tx-generic-segmentation", "rx-gro", "rx-gro-list", "rx-udp-gro-forwarding", "tx-nocache-copy")
 )
+_CHILD_FEATURES = {"macvlan": _KERNEL_FEATURES | {"rx-lro"}, "ipvlan": _KERNEL_FEATURES}
+#: What messages call a future child.
+_CHILD = "a child of this interface"
 #: Features that every child has while its parent has them.
 _INHERITED_FEATURES = frozenset(
     ("tx-scatter-gather", "tx-checksum-ip-generic", "tx-tcp-segmentation", "tx-tcp6-segmentation", "rx-checksum")
@@ -37,7 +40,8 @@ def problems(
     unsupported: list[Problem] = []
     _check_link(link, config, path, unsupported)
     if "ethtool" in config:
-        _check_ethtool(link.name, config["ethtool"], "child" in config, below(path, "ethtool"), unsupported)
+        child_type = config.get("child", {}).get("type", "")
+        _check_ethtool(link.name, config["ethtool"], child_type, below(path, "ethtool"), unsupported)
     _check_ipv6(config, path, unsupported)
     _check_sysctls(link, config, path, unsupported)
     if "vf" in config:
@@ -51,7 +55,8 @@ def _check_link(link: links.Link, config: ObjectView, path: str, problems: list[
         # a child of either type is limited to its parent's current MTU
         min_mtu, max_mtu = _MIN_MTU, link.mtu
     if "mtu" in config and ((max_mtu and config["mtu"] > max_mtu) or config["mtu"] < min_mtu):
-        problems.append(Problem(below(path, "mtu"), f"this interface supports {min_mtu} to {max_mtu}", "bad-value"))
+        subject = _CHILD if "child" in config else "this interface"
+        problems.append(Problem(below(path, "mtu"), f"{subject} supports {min_mtu} to {max_mtu}", "bad-value"))
     for name, attribute in links.SIZES.items():
         if name not in config:
             continue
@@ -68,14 +73,15 @@ def _check_link(link: links.Link, config: ObjectView, path: str, problems: list[
         problems.append(Problem(below(below(path, "child"), "type"), message, "unsupported"))
 
 
-def _check_ethtool(name: str, config: ObjectView, is_child: bool, path: str, problems: list[Problem]) -> None:
-    subject = "a child interface" if is_child else "this interface"
+def _check_ethtool(name: str, config: ObjectView, child_type: str, path: str, problems: list[Problem]) -> None:
+    """`child_type` is the type of the child that will get the settings, or empty."""
+    subject = _CHILD if child_type else "this interface"
     with Ethtool() as tool:
         wanted = config.get("features", {})
         states = tool.feature_states(name) if wanted else {}
-        flags = {} if is_child else tool.private_flags(name)
-        max_sizes = {} if is_child else tool.rings(name)[1]
-    unchangeable = _unchangeable_on_child(wanted, states) if is_child else resolve(wanted, states)[1]
+        flags = {} if child_type else tool.private_flags(name)
+        max_sizes = {} if child_type else tool.rings(name)[1]
+    unchangeable = _unchangeable_on_child(wanted, states, child_type) if child_type else resolve(wanted, states)[1]
     for feature, reason in unchangeable.items():
         problems.append(Problem(below(below(path, "features"), feature), reason, "unsupported"))
     for flag in config.get("privateFlags", {}):
@@ -90,14 +96,17 @@ def _check_ethtool(name: str, config: ObjectView, is_child: bool, path: str, pro
             problems.append(Problem(at, f"this interface supports up to {max_sizes[ring]}", "bad-value"))
 
 
-def _unchangeable_on_child(wanted: t.Mapping[str, bool], states: t.Mapping[str, Feature]) -> dict[str, str]:
+def _unchangeable_on_child(
+    wanted: t.Mapping[str, bool], states: t.Mapping[str, Feature], child_type: str
+) -> dict[str, str]:
     """Why a future child of an interface will not have the wanted features, by their names; `states` are those of the
     interface. Without features for which only the existing child can tell."""
-    on = {name: state._replace(available=name in _CHILD_FEATURES) for name, state in states.items()}
+    changeable = _CHILD_FEATURES[child_type]
+    on = {name: state._replace(available=name in changeable) for name, state in states.items()}
     off = {name: state._replace(active=state.active and name in _INHERITED_FEATURES) for name, state in on.items()}
     return {
-        **resolve({name: True for name, value in wanted.items() if value}, on)[1],
-        **resolve({name: False for name, value in wanted.items() if not value}, off)[1],
+        **resolve({name: True for name, value in wanted.items() if value}, on, _CHILD)[1],
+        **resolve({name: False for name, value in wanted.items() if not value}, off, _CHILD)[1],
     }
 
 

@@ -198,8 +198,7 @@ def differences(wanted: HostState, current: HostState, carrier: bool = True) -> 
         if isinstance(value, list) and isinstance(now, list):
             texts += [(key, text) for text in _list_differences(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
-            # records of older drivers have fewer ethtool settings, and restore() itself reports inactive features
-            names = {*value} - {"inactiveFeatures"} if key == "ethtool" else {*value, *now}
+            names = {*value} if key == "ethtool" else {*value, *now}  # records of older drivers have fewer settings
             differing = [name for name in sorted(names) if value.get(name) != now.get(name)]
             texts += [
                 (key, f"{key}: {_setting_difference(name, value.get(name), now.get(name))}") for name in differing

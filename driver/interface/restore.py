@@ -50,7 +50,7 @@ def restore(connection: Netlink, link: links.Link, state: HostState, address: st
             links.set_link_state(connection, index, up=False)
     _restore_vf(connection, state, address, notes)  # first: a VF may accept only the address that its PF set
     name = _restore_link(connection, link, state, notes)
-    _restore_ethtool(name, state["ethtool"], notes)
+    requested = _restore_ethtool(name, state["ethtool"], notes)
     if state.get("vfs"):
         _try(notes, "vfs", vf.write_all, connection, index, state["vfs"])
     if "driver" in state:
@@ -73,7 +73,7 @@ def restore(connection: Netlink, link: links.Link, state: HostState, address: st
         link_dump.write_files(name, state["files"])
     _restore_neighbors(connection, index, state, notes)
     _restore_routes(connection, index, state, notes)
-    _note_inactive_features(name, state["ethtool"], notes)
+    _note_inactive_features(name, requested, notes)
     return notes
 
 
@@ -170,7 +170,8 @@ def _restore_vf(connection: Netlink, state: HostState, address: str | None, note
         _try(notes, "vf", vf.write, connection, function, state["vf"])
 
 
-def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
+def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> dict[str, bool]:
+    """Restore the ethtool settings. Returns the features whose requested state was changed, with that state."""
     with Ethtool() as tool:
         wanted, now = t.cast("ObjectView", state), t.cast("ObjectView", tool.read(name))
         writers: dict[str, t.Callable[..., None]] = {
@@ -179,25 +180,28 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
             "privateFlags": tool.set_private_flags,
             "features": tool.request_features,  # some may not have been active on the node either
         }
+        changed: dict[str, t.Any] = {}
         for key, write in writers.items():
             changed = {setting: value for setting, value in wanted[key].items() if now[key].get(setting) != value}
-            # flags one by one, so that a refused one does not keep the others from being restored
-            for part in [{flag: on} for flag, on in changed.items()] if key == "privateFlags" else [changed]:
-                if part:
-                    _try(notes, f"ethtool {key}", write, name, part)
+            if changed:
+                _try(notes, f"ethtool {key}", write, name, changed)
         if "flowRules" in state:  # not in records of older drivers
             _try(notes, "ethtool flowRules", tool.set_flow_rules, name, recorded_flow_rules(state))
             _try(notes, "ethtool RSS", tool.set_rss, name, state["spreading"])
+    return changed  # the features, which are last
 
 
-def _note_inactive_features(name: str, state: EthtoolState, notes: list[str]) -> None:
-    """Add a note about the features that have the requested state no longer, although they had it on the node."""
+def _note_inactive_features(name: str, requested: t.Mapping[str, bool], notes: list[str]) -> None:
+    """Add a note about the features that do not have the state that was just requested. On the node some may not have
+    had it either: a host state contains only what was requested."""
+    if not requested:
+        return
     with Ethtool() as tool:
-        inactive = set(tool.inactive_features(name)) - set(state.get("inactiveFeatures", ()))
+        states = tool.feature_states(name)
     differing = [
-        f"{feature} is {'off' if requested else 'on'}"
-        for feature, requested in state["features"].items()
-        if feature in inactive
+        f"{feature} is {'off' if on else 'on'}"
+        for feature, on in requested.items()
+        if feature in states and states[feature].active is not on
     ]
     if differing:
         cause = "the driver of the interface refuses the change, or another feature or setting prevents it"

@@ -214,9 +214,13 @@ def _notes_if_missing(connection: Netlink, identity_: Identity, known: Mark | No
     if identity_.address is not None:
         if not exists:
             return [f"{identity_.name} is gone: the node has no PCI function {identity_.address} any more"]
-        if not os.path.exists(f"{PCI}/{identity_.address}/driver"):
-            unbound = f"the PCI function {identity_.address} has no driver, so it has no interface"
-            raise KernelError(action, errno.ENODEV, f"{unbound}: bind the function to its driver on the node")
+        function = Path(PCI, identity_.address)
+        # sysfs has this folder whatever the interface's namespace is
+        if not any(any(function.glob(pattern)) for pattern in ("net", "virtio*/net")):
+            link = function / "driver"
+            driver = f"the driver {os.path.basename(os.readlink(link))}" if link.is_symlink() else "no driver"
+            without = f"the PCI function {identity_.address} has {driver}, so it has no interface"
+            raise KernelError(action, errno.ENODEV, f"{without}: bind the function to its network driver on the node")
         raise KernelError(action, errno.ENODEV, "it is in no network namespace that a process or a mount refers to")
     if exists:
         hidden = "its other end still exists, so it is in a network namespace that no process or mount refers to"

@@ -64,6 +64,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 _SHORT = ("rx", "tx", "sg", "tso", "gso", "gro", "lro", "rxvlan", "txvlan", "ntuple", "rxhash")
 ALIASES.update(dict(zip(_SHORT, list(ALIASES.values()))))
+#: How many refused requests an error names.
+_MAX_REFUSED = 8
 #: Features of these names that only extend others of the same name: if the others are off, TSO is off.
 _EXTENSIONS = (
     "tx-tcp-ecn-segmentation",
@@ -78,14 +80,12 @@ _EXTENSIONS = (
 class EthtoolState(t.TypedDict, total=False):
     """The settings of an interface in a host state.
 
-    `features` are the requested states, and `inactiveFeatures` the features that have another state. `flowRules` are
-    struct ethtool_rx_flow_spec in hexadecimal, and `flowRuleContexts` the RSS contexts of those that have one, both by
-    location. `spreading` is the RSS configuration (`Ethtool.rss`). Records contain these keys, so they are never
-    renamed. Records of old releases lack `inactiveFeatures` and the last three.
+    `features` are the requested states. `flowRules` are struct ethtool_rx_flow_spec in hexadecimal, and
+    `flowRuleContexts` the RSS contexts of those that have one, both by location. `spreading` is the RSS configuration
+    (`Ethtool.rss`). Records contain these keys, so they are never renamed. Records of old releases lack the last three.
     """
 
     features: dict[str, bool]
-    inactiveFeatures: list[str]
     privateFlags: dict[str, bool]
     rings: dict[str, int]
     channels: dict[str, int]
@@ -170,11 +170,6 @@ class Ethtool:
         """The requested state of each feature that the driver can change."""
         return {feature: state.requested for feature, state in self.feature_states(name).items() if state.available}
 
-    def inactive_features(self, name: str) -> list[str]:
-        """The features that do not have the requested state, of those that the driver can change."""
-        states = self.feature_states(name)
-        return [name for name, state in states.items() if state.available and state.active is not state.requested]
-
     def set_features(self, name: str, wanted: t.Mapping[str, bool]) -> None:
         """Turn features on or off, by the names of the kernel or of `ethtool -K`.
 
@@ -236,18 +231,21 @@ class Ethtool:
         return {flag: bool(value >> bit & 1) for bit, flag in enumerate(names) if flag}
 
     def set_private_flags(self, name: str, wanted: t.Mapping[str, bool]) -> None:
-        """Set the flags one by one, so that an error can name the flag."""
+        """Set the flags one by one. All are tried; then raises OSError with the refused ones."""
         names = self._strings(name, _ETH_SS_PRIV_FLAGS)
+        refused: list[tuple[int, str]] = []
         for flag, on in wanted.items():
             if flag not in names:
-                raise OSError(errno.EOPNOTSUPP, f"unknown private flag {flag}")
+                refused.append((errno.EOPNOTSUPP, f"unknown private flag {flag}"))
+                continue
             value = struct.unpack_from("=II", self._call(name, struct.pack("=II", _ETHTOOL_GPFLAGS, 0)))[1]
             bit = 1 << names.index(flag)
             if bool(value & bit) is not on:
                 try:
                     self._call(name, struct.pack("=II", _ETHTOOL_SPFLAGS, value & ~bit | (bit if on else 0)))
                 except OSError as error:
-                    raise OSError(error.errno, f"private flag {flag}") from error
+                    refused.append((error.errno or 0, f"private flag {flag}: {error.strerror}"))
+        _raise_refused(refused)
 
     def rings(self, name: str) -> tuple[dict[str, int], dict[str, int]]:
         """Current and maximum ring sizes in descriptors, without rings that the device does not have."""
@@ -315,9 +313,10 @@ class Ethtool:
             try:
                 self._call(name, content)
             except OSError as error:
+                if error.errno == errno.ENODEV:
+                    raise
                 refused.append((error.errno or 0, f"{action}: {error.strerror}"))
-        if refused:
-            raise OSError(refused[0][0], "; ".join(text for _code, text in refused))
+        _raise_refused(refused)
 
     def rss(self, name: str) -> str:
         """The RSS configuration (indirection table, key and hash function) of RSS context 0, which is for packets that
@@ -351,13 +350,10 @@ class Ethtool:
             "flowRules": {location: rule.spec for location, rule in rules.items()},
             "spreading": self.rss(name),
         }
-        # these two are absent if they are empty: releases that do not know them would report a difference
+        # absent if it is empty: releases that do not know it would report a difference
         contexts = {location: rule.rss_context for location, rule in rules.items() if rule.rss_context is not None}
         if contexts:
             state["flowRuleContexts"] = contexts
-        inactive = self.inactive_features(name)
-        if inactive:
-            state["inactiveFeatures"] = inactive
         return state
 
     def _numbers(self, name: str, command: int, fields: t.Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -396,14 +392,26 @@ class Ethtool:
         return buffer.raw
 
 
+def _raise_refused(refused: t.Sequence[tuple[int, str]]) -> None:
+    """Raise an OSError with the errors of refused requests, each a number and a text; of many only the first."""
+    if refused:
+        texts = [text for _code, text in refused[:_MAX_REFUSED]]
+        if len(refused) > _MAX_REFUSED:
+            texts.append(f"and {len(refused) - _MAX_REFUSED} more")
+        raise OSError(refused[0][0], "; ".join(texts))
+
+
 def recorded_flow_rules(state: EthtoolState) -> dict[str, FlowRule]:
     """The flow rules of a host state, by location."""
     contexts = state.get("flowRuleContexts", {})
     return {location: FlowRule(spec, contexts.get(location)) for location, spec in state["flowRules"].items()}
 
 
-def resolve(wanted: t.Mapping[str, bool], states: t.Mapping[str, Feature]) -> tuple[dict[str, bool], dict[str, str]]:
+def resolve(
+    wanted: t.Mapping[str, bool], states: t.Mapping[str, Feature], subject: str = "this interface"
+) -> tuple[dict[str, bool], dict[str, str]]:
     """The wanted states under the kernel's names, and why other wanted features cannot be set, by their wanted names.
+    `subject` begins these reasons.
 
     The names of `wanted` are those of the kernel or of `ethtool -K`. As in `ethtool -k`, a name for several features is
     on if one of them is on, and off if all of them are off. A feature that cannot be changed is no problem if it has
@@ -416,11 +424,11 @@ def resolve(wanted: t.Mapping[str, bool], states: t.Mapping[str, Feature]) -> tu
         changeable = [member for member in members if states[member].changeable]
         always_on = [member for member in members if states[member].active and member not in changeable]
         if not members:
-            unchangeable[feature] = "this interface has no such feature"
+            unchangeable[feature] = f"{subject} has no such feature"
         elif on and not changeable and not always_on:
-            unchangeable[feature] = "this interface cannot turn it on"
+            unchangeable[feature] = f"{subject} cannot turn it on"
         elif not on and always_on:
-            unchangeable[feature] = f"this interface cannot turn off {', '.join(always_on)}"
+            unchangeable[feature] = f"{subject} cannot turn off {', '.join(always_on)}"
         else:
             resolved.update(dict.fromkeys(changeable, on))
     return resolved, unchangeable

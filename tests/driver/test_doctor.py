@@ -90,7 +90,7 @@ def test_withdraw_fails_if_slices_exist_afterwards(
     assert deleted == ["worker-1-a", "worker-1-b"]
     printed = capsys.readouterr()
     if published_again:
-        assert "1 ResourceSlices of worker-1 exist after the deletion: worker-1-b. Stop the driver" in printed.err
+        assert "1 ResourceSlices of worker-1 exist after the deletion: worker-1-b. If the driver still runs" in printed.err
     else:
         assert printed.out == "2 deleted\n"
 

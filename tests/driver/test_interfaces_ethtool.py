@@ -64,15 +64,18 @@ def test_ethtool_settings_that_a_child_will_not_have_are_refused() -> None:
         for features in ({"tso": False}, {"rx-ntuple-filter": True}, {"sg": False}):
             config = {**child, "ethtool": {"features": features}}
             (problem,) = interfaces.check(ONE, config)
-            assert problem.path.startswith("ethtool.features") and "this interface cannot turn" in problem.message
+            assert (
+                problem.path.startswith("ethtool.features")
+                and "a child of this interface cannot turn" in problem.message
+            )
             with pytest.raises(KernelError, match="set features of net1"):
                 interfaces.attach(ONE, host, config, pod.pin)
     rings = {**child, "ethtool": {"rings": {"rx": 512}, "privateFlags": {"x": True}}}
     with mock.patch.object(Ethtool, "rings", return_value=({"rx": 256}, {"rx": 4096})):
         messages = [problem.message for problem in interfaces.check(ONE, rings)]
     assert messages == [
-        "a child interface has no private flags",
-        "a child interface has no such ring whose size can be set",
+        "a child of this interface has no private flags",
+        "a child of this interface has no such ring whose size can be set",
     ]
 
 
@@ -122,6 +125,35 @@ def test_features_in_a_fixed_state_are_reported_unless_it_is_the_wanted_one(
         "vlan-challenged": Feature(7, available=True, requested=True, active=True, never_changed=True),
     }
     assert resolve(wanted, states) == (resolved, unchangeable)
+
+
+def test_a_refused_private_flag_does_not_keep_the_others_from_being_set() -> None:
+    """The driver of the device refuses the second flag (requests of linux/ethtool.h)."""
+    flags = [f"flag-{number}" for number in range(12)]
+    value = 0
+
+    def call(_tool: Ethtool, _name: str, request: bytes) -> bytes:
+        nonlocal value
+        command, wanted = struct.unpack_from("=II", request)
+        if command == 0x37:  # ETHTOOL_GSSET_INFO
+            return request[:8] + struct.pack("=QI", 4, len(flags))
+        if command == 0x1B:  # ETHTOOL_GSTRINGS
+            return request[:12] + b"".join(flag.encode().ljust(32, b"\0") for flag in flags)
+        if command == 0x28:  # ETHTOOL_SPFLAGS
+            if refused & (wanted ^ value):
+                raise OSError(errno.EINVAL, "Invalid argument")
+            value = wanted
+        return struct.pack("=II", command, value)
+
+    with mock.patch.object(Ethtool, "_call", call), Ethtool() as tool:
+        refused = 0b10
+        wanted = {"flag-0": True, "flag-1": True, "none": True, "flag-2": True}
+        with pytest.raises(OSError, match="private flag flag-1: Invalid argument; unknown private flag none$"):
+            tool.set_private_flags("one", wanted)
+        assert value == 0b101 and tool.private_flags("one")["flag-2"]
+        refused = ~0
+        with pytest.raises(OSError, match="private flag flag-8: Invalid argument; and 3 more$"):
+            tool.set_private_flags("one", {flag: not tool.private_flags("one")[flag] for flag in flags[1:]})
 
 
 class FlowTable:
@@ -223,24 +255,24 @@ def test_a_flow_rule_without_its_rss_context_does_not_keep_others_from_being_res
 
 
 @on_a_node
-def test_a_note_names_the_features_that_are_no_longer_active() -> None:
+def test_a_note_names_the_restored_features_that_do_not_become_active() -> None:
     """Without scatter-gather the kernel turns TSO off, but keeps the request."""
     without_dad()
     pair("one")
     wait_for_ipv6()
     with ethtool.Ethtool() as tool:
         tool.set_features("one", {"sg": False})
+        assert tool.features("one")["tx-tcp-segmentation"]
         host = interfaces.snapshot(ONE)
-        assert "tx-tcp-segmentation" in host["ethtool"]["inactiveFeatures"]
         with Pod() as pod:
-            interfaces.attach(ONE, host, {"ethtool": {"features": {"tso": False}}}, pod.pin)
-            assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()  # it was inactive before, too
-        assert interfaces.snapshot(ONE) == host
+            interfaces.attach(ONE, host, {"ethtool": {"features": {"gro": False}}}, pod.pin)
+            assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
         with Pod() as pod:
-            interfaces.attach(ONE, host, {}, pod.pin)
-            del host["ethtool"]["inactiveFeatures"]
-            (note,) = take_back.take_back(ONE, host, pod.pin, {}).notes
-        assert note.startswith("ethtool features: ") and "tx-tcp-segmentation is off" in note
+            interfaces.attach(ONE, host, {"ethtool": {"features": {"tx-tcp-segmentation": False}}}, pod.pin)
+            outcome = take_back.take_back(ONE, host, pod.pin, {})
+        assert interfaces.snapshot(ONE) == host and not outcome.reasons
+        (note,) = outcome.notes
+        assert note.startswith("ethtool features: tx-tcp-segmentation is off, not as requested: ")
 
 
 @on_a_node

@@ -53,7 +53,10 @@ def test_detach_fails_while_the_function_has_no_interface() -> None:
         function.mkdir()
         with pytest.raises(KernelError, match="the PCI function 0000:01:00.0 has no driver, so it has no interface"):
             interfaces.detach(Identity(function.name, None, "one"), host, None, {})
-        (function / "driver").touch()
+        (function / "driver").symlink_to("/sys/bus/pci/drivers/vfio-pci")
+        with pytest.raises(KernelError, match="has the driver vfio-pci, so it has no interface: bind the function to"):
+            interfaces.detach(Identity(function.name, None, "one"), host, None, {})
+        (function / "net").mkdir()
         with pytest.raises(KernelError, match="in no network namespace that"):
             interfaces.detach(Identity(function.name, None, "one"), host, None, {})
 

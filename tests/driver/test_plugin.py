@@ -315,6 +315,23 @@ def test_deleted_sockets_are_created_again(
     assert not any(path.exists() for path in sockets)
 
 
+def test_a_driver_that_cannot_listen_for_kubelet_says_why_and_tries_again(
+    paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin_module, "WATCH_INTERVAL_SECONDS", 0.05)
+    plugin = Plugin(paths, service, Metrics())
+    plugin.start()
+    plugin.registration_socket.unlink()
+    paths.registry_dir.rmdir()
+    paths.registry_dir.touch()  # a file in place of the folder
+    until(lambda: plugin.registration_problem.startswith("it cannot listen for kubelet: "))
+    assert str(paths.registry_dir) in plugin.registration_problem
+    paths.registry_dir.unlink()
+    until(plugin.registration_socket.exists)
+    until(lambda: plugin.registration_problem.startswith("its sockets were removed, and kubelet has not contacted it"))
+    plugin.stop(1)
+
+
 def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: FileService) -> None:
     """Two pods of the driver both serve, but not two calls at a time, and one can end without the other."""
     old, new = (Plugin(paths, service, Metrics(), INSTANCE_UID.format(i)) for i in (1, 2))

@@ -337,6 +337,28 @@ def test_a_disk_error_during_recovery_is_reported_once(
         service.close()
 
 
+def test_a_folder_that_cannot_be_listed_is_reported_and_claims_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = start_service(folders.flat(tmp_path), lambda: Settings(node_name=NODE), FakeCluster())
+    folder = service.ledger.store.folder
+    try:
+        service.ledger.store.save(record(1))
+        moved = folder.rename(tmp_path / "moved")
+        folder.touch()
+        expected = f"the records in {folder} cannot be listed: Not a directory"
+        with pytest.raises(Unreadable, match=expected):
+            service.ledger.records()
+        assert not service.recover() and not service.drop_lost_claims() and not service.shares.refresh()
+        assert service.shares.problems == (f"shares could not be set: {expected}",)
+        assert expected in caplog.text and "bug in the driver" not in caplog.text
+        folder.unlink()
+        moved.rename(folder)
+        assert service.ledger.store.uids() == [UID] and service.shares.refresh()
+    finally:
+        service.close()
+
+
 def test_a_record_that_is_too_large_to_be_read_back_is_not_written(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))

@@ -250,7 +250,7 @@ def test_a_full_disk_does_not_keep_other_devices_from_being_restored(
     monkeypatch.setattr(unclean.files, "replace", replace)
     assert Devices(ledger, inventory, None).retry_unclean()
     assert sorted(ledger.unclean.all()) == names[1:3]
-    assert "net-wire1 could still not be restored" in caplog.text and "No space left on device" in caplog.text
+    assert "net-wire1 is still withheld from pods: " in caplog.text and "No space left on device" in caplog.text
 
 
 def test_a_tapped_device_is_withheld_from_all_pods(
