@@ -86,8 +86,8 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
     """
     for old in context.already_held:
         if old.share and (old.device, old.share_id) == (device.device, device.share_id):
-            share = replace(device, lock=old.lock, share=old.share)
-            return replace(share, known=old.known, config=old.config, interface=old.interface)
+            held = replace(device, lock=old.lock, share=old.share)
+            return replace(held, known=old.known, config=old.config, interface=old.interface)
     offer = context.offers.get(device.device)
     if offer is None:
         raise Busy(

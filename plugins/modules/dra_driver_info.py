@@ -86,7 +86,10 @@ contents:
   returned: with O(contents)
   type: dict
 ready:
-  description: Whether the driver reports that it serves kubelet and has published its devices.
+  description:
+    - Whether the driver reports that it serves kubelet and has published its devices.
+    - If V(metrics_address) in the driver's settings is empty, this cannot be checked, and a driver that has no other
+      problem counts as ready.
   returned: success
   type: bool
 reasons:
@@ -245,7 +248,8 @@ def driver_status(module: AnsibleModule) -> dict[str, object]:
     try:
         answer = json.loads(output)
         claims = [claim_result(record) for record in answer["claims"]]
-        return {"ready": answer["ready"] and exit_status == 0, "reasons": answer["reasons"], "claims": claims}
+        ready = answer["ready"] is not False and exit_status == 0  # None: readiness is not checked
+        return {"ready": ready, "reasons": answer["reasons"], "claims": claims}
     except (ValueError, LookupError, TypeError):
         pass
     # without a valid answer of the program, the claims' records still show whether pods have devices

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def test_readiness_that_cannot_be_checked_is_not_reported_as_ready(
     folders = [f"--plugin-dir={tmp_path}", f"--run-dir={tmp_path}", f"--root={tmp_path}"]
     assert cli.main([f"--settings={settings}", *folders, "status"]) == 0
     assert capsys.readouterr().out == "readiness is not checked: metrics_address is empty in the settings\n0 claims\n"
+    assert cli.main([f"--settings={settings}", *folders, "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ready"] is None
     cli.main([f"--settings={settings}", *folders, "doctor"])
     assert "the driver is ready (not checked: metrics_address is empty in the settings)\n" in capsys.readouterr().out
 
@@ -90,7 +93,9 @@ def test_withdraw_fails_if_slices_exist_afterwards(
     assert deleted == ["worker-1-a", "worker-1-b"]
     printed = capsys.readouterr()
     if published_again:
-        assert "1 ResourceSlices of worker-1 exist after the deletion: worker-1-b. If the driver still runs" in printed.err
+        assert (
+            "1 ResourceSlices of worker-1 exist after the deletion: worker-1-b. If the driver still runs" in printed.err
+        )
     else:
         assert printed.out == "2 deleted\n"
 

@@ -32,13 +32,14 @@ class Node:
     def __init__(self, folder):
         self.folder = folder
         self.properties = dict(RUNNING_UNIT)
+        self.reported_readiness = True
 
     def run_command(self, _module, program, *_arguments):
         if program == "systemctl":
             return 0, "".join(f"{name}={value}\n" for name, value in self.properties.items()), ""
         if not os.path.exists(program):
             return 127, "", f"timeout: failed to run command '{program}'"
-        return 0, json.dumps({"ready": True, "reasons": [], "claims": []}), ""
+        return 0, json.dumps({"ready": self.reported_readiness, "reasons": [], "claims": []}), ""
 
     def write(self, path, text=""):
         file = self.folder / path
@@ -106,7 +107,15 @@ def test_releases_their_links_and_partial_ones_are_listed(node, run):
     answer = run()
     assert (answer["release"], answer["previous"]) == ("1.0.0-b", "1.0.0-a")
     assert answer["releases"] == ["1.0.0-a", "1.0.0-b"] and answer["partial"] == ["1.0.0-c"]
-    assert answer["ready"]
+    assert answer["ready"] is True
+
+
+@pytest.mark.parametrize(("reported", "ready"), [(True, True), (None, True), (False, False)])
+def test_a_driver_whose_readiness_is_not_checked_counts_as_ready(node, run, reported, ready):
+    node.install_release("1.0.0-a", 2_000)
+    node.link("current", "1.0.0-a")
+    node.reported_readiness = reported
+    assert run()["ready"] is ready
 
 
 def test_the_states_of_the_unit_are_read_from_systemd(node, run):

@@ -30,11 +30,11 @@ def test_jobs_are_drawn_for_teams_with_a_part_of_the_load():
     [
         ({}, "shares: name the teams"),
         ({"red": 0}, "shares: name the teams"),
-        ({"red": None}, "shares.red: None is not a number"),
-        ({"red": [1]}, r"shares.red: \[1\] is not a number"),
-        ({"red": "much"}, "shares.red: 'much' is not a number"),
-        ({"red": 1, "blue": -1}, "shares.blue: -1 must be 0 or more"),
-        ({"red": "nan"}, "shares.red: 'nan' must be 0 or more"),
+        ({"red": None}, "shares.red: must be a finite number, 0 or more, not 'None'"),
+        ({"red": [1]}, r"shares.red: must be a finite number, 0 or more, not '\[1\]'"),
+        ({"red": "much"}, "shares.red: must be a finite number, 0 or more, not 'much'"),
+        ({"red": 1, "blue": -1}, "shares.blue: must be a finite number, 0 or more, not '-1'"),
+        ({"red": "nan"}, "shares.red: must be a finite number, 0 or more, not 'nan'"),
     ],
 )
 def test_a_part_of_the_load_that_is_not_a_number_is_refused(shares, message):
