@@ -23,7 +23,7 @@
     rails: {"0000:8a:00.0": 3, bond1: 4}
     rail_addresses: [{rail: 0, range: 10.100.4.64/26, pool: 10.100.0.0/16}, ...]   # see dra/config/rail_range.py
     aliases: {"0000:8a:00.0": storage, eth5: backup}
-    locality: [{address: ..., numa_node: 1}, ...]   # as the collection's dra_topology_locality_overrides
+    locality: [{address: ..., numa_node: 1}, ...]   # as the collection's topology_locality_overrides
 
 A SELECTOR has any of these conditions, which must all hold: address, interface, driver, model, vendor_id, device_id,
 link_layer, type (pf, vf, virtual), slot, rail, numa_node (a value or a list; strings are shell patterns),

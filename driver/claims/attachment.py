@@ -66,7 +66,7 @@ class Attachment:
         if record.phase != PREPARED:
             # the previous attach was interrupted, or the pod has a new sandbox
             self._leases.drop(record)
-            with self._ledger.devices(record):
+            with self._ledger.lock_devices(record):
                 self._transfer.to_node(record)
         start = time.monotonic()
         self._move(record, request)
@@ -98,7 +98,7 @@ class Attachment:
                 raise  # nothing was moved
             message = error.message if isinstance(error, DriverError) else "the driver failed"
             try:
-                with self._ledger.devices(record):
+                with self._ledger.lock_devices(record):
                     self._transfer.to_node(record)
             except DriverError as rollback_error:
                 log.error("could not move the devices back after the failed attach: %s", rollback_error.message)

@@ -19,7 +19,7 @@ from . import health
 from .claim_status import HealthProblem
 from .ledger import Ledger
 from .protocols import Inventory
-from .records import ATTACHED, PREPARED, DeviceKey, Record
+from .records import ATTACHED, PREPARED, DeviceKey, Record, device_text
 from .unclean import UncleanDevice
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Devices:
         """Check a claim's devices. Returns whether their health has changed. Raises Busy."""
         if self._changed_health(record) is None:
             return False
-        with self._ledger.claim_if_free(record.uid):
+        with self._ledger.lock_claim_if_free(record.uid):
             current = self._ledger.load(record.uid)
             problems = self._changed_health(current) if current and current.phase == ATTACHED else None
             if current is None or problems is None:
@@ -89,7 +89,7 @@ class Devices:
         restored = False
         for name, entry in self._ledger.unclean.all().items():
             try:
-                with self._ledger.device_if_free(entry.lock):
+                with self._ledger.lock_device_if_free(entry.lock):
                     if self._may_affect_pod(entry):
                         continue
                     siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
@@ -118,11 +118,6 @@ def _log_changes(
     for key, problem in current.items():
         if previous.get(key) != problem:
             text = problem.message
-            log.warning("%s in pod %s is unhealthy: %s", _device_text(key), record.pod, text, extra={"device": key[0]})
+            log.warning("%s in pod %s is unhealthy: %s", device_text(key), record.pod, text, extra={"device": key[0]})
     for key in previous.keys() - current.keys():
-        log.info("%s in pod %s is healthy again", _device_text(key), record.pod, extra={"device": key[0]})
-
-
-def _device_text(key: DeviceKey) -> str:
-    device, share = key
-    return f"share {share} of {device}" if share else device
+        log.info("%s in pod %s is healthy again", device_text(key), record.pod, extra={"device": key[0]})

@@ -66,7 +66,7 @@ class Leases:
         again after Busy. Does not wait for the claim's lock, because its holder may wait for this thread."""
         uid, name, share, family = key.split(" ")
         try:
-            with self._ledger.claim_if_free(uid):
+            with self._ledger.lock_claim_if_free(uid):
                 record = self._ledger.load(uid)
                 if record is None or record.phase != ATTACHED:
                     return

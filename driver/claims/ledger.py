@@ -4,8 +4,8 @@
 
 """The ledger: the records of the claims on this node, and the reports about them.
 
-Only the ledger reads and writes records, provides the locks of claims and devices, and reports to claims' statuses, to
-events and to the publisher. It never touches a device.
+The ledger owns the records, the locks of claims and devices, and the reports to claims' statuses, to events and to the
+publisher. It never touches a device.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _SavedRecord:
 
     #: The names, on the node, of the interfaces that move to the pod. Parents of child interfaces stay on the node.
     interfaces: frozenset[str]
-    #: The UID of the pod to which the devices will move; empty if they need not move.
+    #: The UID of the pod to which the devices will move; empty if they are not waiting to be moved.
     waiting_for: str
 
     @classmethod
@@ -109,24 +109,24 @@ class Ledger:
     # locks
 
     @contextlib.contextmanager
-    def claim(self, uid: str) -> t.Iterator[None]:
+    def lock_claim(self, uid: str) -> t.Iterator[None]:
         """Hold a claim's lock for an operation on it. Raises Busy."""
         with self.activity.operation(), self.locks.hold(f"claim-{uid}"):
             yield
 
-    def claim_if_free(self, uid: str) -> t.ContextManager[None]:
+    def lock_claim_if_free(self, uid: str) -> t.ContextManager[None]:
         """Hold a claim's lock. Raises Busy immediately if an operation holds it."""
         return self._without_waiting.hold(f"claim-{uid}")
 
-    def devices(self, record: Record) -> t.ContextManager[None]:
+    def lock_devices(self, record: Record) -> t.ContextManager[None]:
         """Hold the locks of a claim's devices. Raises Busy."""
         return self.locks.hold(*(f"device-{device.lock}" for device in record.held))
 
-    def device_if_free(self, lock: str) -> t.ContextManager[None]:
+    def lock_device_if_free(self, lock: str) -> t.ContextManager[None]:
         """Hold the lock of a device. Raises Busy immediately if an operation holds it."""
         return self._without_waiting.hold(f"device-{lock}")
 
-    def reservation(self) -> t.ContextManager[None]:
+    def lock_new_records(self) -> t.ContextManager[None]:
         """Hold the lock for new records: if two claims need the same device at the same time, the second one sees the
         record of the first. Raises Busy."""
         return self.locks.hold(_RESERVATION)
@@ -135,7 +135,8 @@ class Ledger:
 
     def load(self, uid: str) -> Record | None:
         """A claim's record, updated for this boot. None if there is none, or if it was corrupt and has been renamed.
-        Raises Unreadable for the record of a newer driver, and if the file cannot be read or renamed."""
+        Raises Unreadable for the record of a newer driver, and if the file cannot be read or renamed; DriverError if
+        the claim's other files cannot be read, or if the updated record cannot be written."""
         try:
             record = self.store.load(uid)
         except Unreadable as error:
@@ -214,14 +215,14 @@ class Ledger:
         """Release the addresses of a claim after its record is removed. The caller holds the claim's lock. Raises Busy
         and DriverError."""
         if self.addresses.has_addresses(uid):
-            with self.reservation():
+            with self.lock_new_records():
                 self.addresses.release(uid)
 
     def sweep_addresses(self) -> None:
         """Release the addresses of claims that have no record. Raises as `release_addresses`."""
         if self.paths.rail_addresses.exists():
             files.sweep(self.paths.plugin_dir, self.paths.rail_addresses.name)
-            with self.reservation():
+            with self.lock_new_records():
                 self.addresses.sweep()
 
     # all records; without locks
@@ -235,12 +236,13 @@ class Ledger:
         return records
 
     def waiting(self, pod_uid: str = "") -> list[str]:
-        """The UIDs of the claims that this process has prepared but not attached, of one pod or of all."""
+        """The UIDs of the claims whose prepared record this process has saved, of one pod or of all."""
         waiting = {uid: saved.waiting_for for uid, saved in list(self._saved.items()) if saved.waiting_for}
         return [uid for uid, pod in waiting.items() if not pod_uid or pod == pod_uid]
 
     def pod(self, uid: str) -> Pod | None:
-        """The pod for which a claim is, according to its record; None if that is unknown."""
+        """The pod that a claim belongs to, according to its record. None without a pod or a record, and if the record
+        is unreadable, which is logged."""
         try:
             record = self.store.load(uid)
         except DriverError as error:
@@ -249,7 +251,7 @@ class Ledger:
         return record.pod if record else None
 
     def holds_interface(self, interface: str) -> bool:
-        """Whether a claim whose record this process has saved has a device whose interface had this name on the node.
+        """Whether an interface of this name, on the node, belongs to a claim whose record this process has saved.
         Called for each netlink event of an interface."""
         return any(interface in saved.interfaces for saved in list(self._saved.values()))
 

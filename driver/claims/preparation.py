@@ -100,7 +100,7 @@ class Preparation:
     def assign(self, uid: str, pod_uid: str) -> None:
         """Prepare a claim again for its current pod. Takes the claim's lock. Raises DriverError, and Refused if the
         current pod does not have this UID."""
-        with self._ledger.claim(uid):
+        with self._ledger.lock_claim(uid):
             record = self._ledger.load(uid)
             if record is None or record.is_for(pod_uid):
                 return
@@ -114,7 +114,7 @@ class Preparation:
         keeps the record until the claim's status in the cluster is cleared."""
         if record:
             self._leases.drop(record)
-            with self._ledger.devices(record):
+            with self._ledger.lock_devices(record):
                 self._transfer.to_node(record, last=True)
         with trace.step("remove metadata, CDI spec and pin"):
             self._ledger.files.remove(uid)
@@ -155,7 +155,7 @@ class Preparation:
 
     def _reserve(self, claim: Object, reference: ClaimRef, found_peers: list[PeerRecord]) -> Record:
         """Write the record of a new claim, which reserves its devices."""
-        with self._ledger.reservation():
+        with self._ledger.lock_new_records():
             with trace.step("plan"):
                 record = self._plan(claim, reference.uid)
             self._update_peers(record, found_peers)
@@ -213,7 +213,7 @@ class Preparation:
     def _write(self, record: Record) -> list[PreparedDevice]:
         """Write a claim's files, and return its devices. First check the devices, unless they may be in the pod."""
         if record.phase == PREPARED:
-            with self._ledger.devices(record):
+            with self._ledger.lock_devices(record):
                 self._check_devices(record)
                 self._refresh_rdma_names(record)
             self._ledger.files.write_facts(record)

@@ -85,6 +85,12 @@ class RdmaRecord:
 DeviceKey = tuple[str, str]
 
 
+def device_text(key: DeviceKey) -> str:
+    """The name of a device in the log."""
+    device, share = key
+    return f"share {share} of {device}" if share else device
+
+
 @dataclass
 class DeviceRecord:
     """One allocated device.
@@ -284,7 +290,7 @@ def decode(content: bytes) -> Record:
 
 def _check_config(device: DeviceRecord) -> None:
     """Raises ValueError for content with which later code would fail, because that would also affect other claims."""
-    for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
+    for name in ("vrf", "child", "vf", "ethtool", "sysctls", "share"):
         if not isinstance(device.config.get(name, {}), dict):
             raise ValueError(f"config.{name} of {device.device} must be a mapping")
     if device.share:

@@ -121,13 +121,13 @@ class Recovery:
         return True
 
     def _recover(self, uid: str) -> None:
-        with self._ledger.claim(uid):
+        with self._ledger.lock_claim(uid):
             record = self._ledger.load(uid)
             if record is None:
                 return
             if record.phase in (ATTACHING, DETACHING):
                 log.info("the driver stopped while the claim was %s: moving its devices back to the node", record.phase)
-                with self._ledger.devices(record):
+                with self._ledger.lock_devices(record):
                     self._transfer.to_node(record)
             self._ledger.files.write(record)
             if record.phase == ATTACHED:
@@ -136,7 +136,7 @@ class Recovery:
             self._leases.keep(record)
 
     def _remove_files(self, uid: str) -> None:
-        with self._ledger.claim(uid):
+        with self._ledger.lock_claim(uid):
             if self._ledger.store.load(uid) is None:  # otherwise another instance has just prepared it
                 log.warning("removing the files of a claim without a record")
                 self._ledger.files.remove(uid)
@@ -144,7 +144,7 @@ class Recovery:
     def _clear_status(self, uid: str) -> None:
         """Clear the status of a claim that was unprepared by a process that was killed before its status was
         cleared."""
-        with self._ledger.claim(uid):
+        with self._ledger.lock_claim(uid):
             record = self._ledger.pending_status.load(uid)
             if record and self._ledger.store.load(uid) is None:
                 self._ledger.clear_status(record.claim)
@@ -152,7 +152,7 @@ class Recovery:
                 self._ledger.pending_status.remove(uid)
 
     def _drop_if_lost(self, uid: str) -> None:
-        with self._ledger.claim(uid):
+        with self._ledger.lock_claim(uid):
             record = self._ledger.load(uid)
             if record is None:
                 return

@@ -96,7 +96,7 @@ class Service:
         _check(claim)
         with _operation(PREPARE, claim=claim.uid, claim_name=str(claim)):
             try:
-                with self.ledger.claim(claim.uid):
+                with self.ledger.lock_claim(claim.uid):
                     return self._preparation.prepare(claim)
             except DriverError as error:
                 self.ledger.event(events.claim(claim), events.PREPARE, error)
@@ -106,7 +106,7 @@ class Service:
         """Return a claim's devices to the node and remove its record. Does not wait for the API server, because the
         claim may have been deleted. The claim's name is that in the record, or kubelet's if there is no record."""
         _check(claim)
-        with _operation(UNPREPARE, claim=claim.uid, claim_name=str(claim)), self.ledger.claim(claim.uid):
+        with _operation(UNPREPARE, claim=claim.uid, claim_name=str(claim)), self.ledger.lock_claim(claim.uid):
             record = self.ledger.load(claim.uid)
             self._preparation.forget(claim.uid, record, pending_status=True)
             # also without a record: a failed prepare has written its reason to the status
@@ -120,7 +120,7 @@ class Service:
         with _operation(ATTACH, claim=request.uid, container=request.container):
             try:
                 self._next_pod.check(request.uid, request.pod_uid)
-                with self.ledger.claim(request.uid):
+                with self.ledger.lock_claim(request.uid):
                     self._attachment.attach(request)
             except Busy:
                 raise  # the hook retries, and reports the reason when it gives up
@@ -133,7 +133,7 @@ class Service:
     def attach_early(self, request: AttachRequest) -> bool:
         """As `attach`, before the pod's containers start; errors are reported when their hooks attach. Returns whether
         the claim was attached now."""
-        with _operation(ATTACH, claim=request.uid), self.ledger.claim(request.uid):
+        with _operation(ATTACH, claim=request.uid), self.ledger.lock_claim(request.uid):
             return self._attachment.attach_early(request)
 
     def waiting(self, pod_uid: str = "") -> list[str]:

@@ -168,7 +168,7 @@ class Shares:
         for link in by_class.divided():
             if any(self._is_active(record) for record, _device in self._children(link.index)):
                 continue
-            with self._ledger.reservation():  # so that no claim gets a share of the NIC meanwhile
+            with self._ledger.lock_new_records():  # so that no claim gets a share of the NIC meanwhile
                 locks = {device.lock for _record, device in self._children(link.index)}
                 with self._ledger.locks.hold(*(f"device-{lock}" for lock in locks)):
                     if not any(self._is_active(record) for record, _device in self._children(link.index)):

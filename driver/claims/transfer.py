@@ -20,7 +20,7 @@ from ..kernel import netns, rdma
 from .leases import Leases
 from .ledger import Ledger
 from .protocols import Inventory, check_needed
-from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, RdmaRecord, Record
+from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, RdmaRecord, Record, device_text
 from .shares import Shares
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class Transfer:
     """Moves devices. Callers hold the claim's lock.
 
-    The record is written before each move: after a crash at any moment, `to_node` moves everything back.
+    The record is written before devices move to a pod: after a crash at any moment, `to_node` moves them back.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Transfer:
         """Move all devices of a prepared claim into a network namespace and configure them. After a DriverError, some
         of the devices may be in the namespace."""
         pin = self._ledger.paths.pin(record.uid)
-        with self._ledger.devices(record):
+        with self._ledger.lock_devices(record):
             # minutes may have passed since prepare, and an earlier sandbox of the pod may have had the devices
             check_needed(self._inventory, record)
             self._ledger.unclean.check(record)
@@ -57,11 +57,11 @@ class Transfer:
             if device.config.get("dhcp") and device.host is not None:
                 with trace.step("request leases", device.device):
                     _record_attachment(device, interfaces.request_leases(device.host, device.config, pin))
-        requested = {
+        addresses_by_interface = {
             str(device.network["interfaceName"]): device.network["ips"] for device in record.held if device.network
         }
         with trace.step("wait until addresses can be used"):
-            notes = interfaces.wait_for_dad(pin, requested)
+            notes = interfaces.wait_for_dad(pin, addresses_by_interface)
         for note in notes:
             log.info("%s", note)
         with trace.step("write metadata"):
@@ -85,14 +85,15 @@ class Transfer:
                 _move_device(device, pin)
 
     def _read_state(self, device: DeviceRecord, exclusive: bool) -> None:
-        """Add to a device's record what detach restores. `exclusive`: RDMA devices move with their interfaces."""
+        """Record the interface's state and the RDMA devices before the move. `exclusive`: RDMA devices move with their
+        interfaces."""
         if device.interface:
             with trace.step("read the interface's state", device.device):
                 device.host = interfaces.snapshot(device.known.identity)
         if device.known.rdma_devices:
-            moves = list(device.known.rdma_devices) if exclusive else []
-            identities = {link: rdma.identify(link) for link in moves}
-            device.rdma = RdmaRecord(self._ledger.files.live_nodes(device), moves, identities)
+            moving = list(device.known.rdma_devices) if exclusive else []
+            identities = {name: rdma.identify(name) for name in moving}
+            device.rdma = RdmaRecord(self._ledger.files.live_nodes(device), moving, identities)
 
     # to the node
 
@@ -100,8 +101,8 @@ class Transfer:
         """Move all devices back to the node, whatever their state is. The caller holds the devices' locks. Tries every
         device before the first DriverError is raised; the record then stays `detaching`.
 
-        This works on a full disk, too: with the older record, a later attempt finds the interfaces on the node. `last`:
-        the record is about to be removed, so it is not written again.
+        On a full disk the devices still move back: the record on disk keeps its older phase, and the next attempt finds
+        the devices on the node. `last`: the record is about to be removed, so it is not written after the move.
         """
         if record.phase == PREPARED:
             return
@@ -149,7 +150,7 @@ class Transfer:
                     try:
                         self._shares.release(device)
                     finally:
-                        results[device.device] = self._take_back_interface(record, device, pin)
+                        results[device_text(device.key)] = self._take_back_interface(record, device, pin)
             except DriverError as error:
                 failures.append(error)
         if failures:
@@ -164,16 +165,16 @@ class Transfer:
         """Move a device's RDMA devices back to the node."""
         if not device.rdma:
             return
-        for link in device.rdma.moves:
+        for name in device.rdma.moves:
             try:
-                rdma.move(link, pin, back=True)
+                rdma.move(name, pin, back=True)
             except KernelError as error:
-                if rdma.side(link, pin) != "missing":
+                if rdma.side(name, pin) != "missing":
                     raise
-                if rdma.fetch(link, device.rdma.known.get(link, {})):
+                if rdma.fetch(name, device.rdma.known.get(name, {})):
                     continue
                 # the hardware is gone, or a pod hides the device; prepare checks that RDMA devices are present
-                log.warning("RDMA device %s was not found: %s", link, error.message, extra={"device": device.device})
+                log.warning("RDMA device %s was not found: %s", name, error.message, extra={"device": device.device})
 
     def _take_back_interface(self, record: Record, device: DeviceRecord, pin: Path) -> str:
         """Move a device's interface back to the node, restore it and compare it with its original state. Returns the
@@ -189,7 +190,7 @@ class Transfer:
         )
         for note in outcome.notes:
             log.warning("%s", note, extra={"device": device.device})
-        differs = self._ledger.unclean.record_outcome(
+        difference = self._ledger.unclean.record_outcome(
             device.own_name,
             device.known,
             device.host,
@@ -197,30 +198,30 @@ class Transfer:
             {name: device.config[name] for name in ("child", "name") if name in device.config} if is_child else None,
             [rail_address["address"].partition("/")[0] for rail_address in rails.rail_addresses(device.config)],
         )
-        if differs:
-            self._withhold(record, device, differs)
+        if difference:
+            self._withhold(record, device, difference)
             return "differs from its original state, withheld"
         if is_child:
             return f"{device.config['child']['type']} removed"
         return "see the warnings" if outcome.notes else "compared, in its original state"
 
-    def _withhold(self, record: Record, device: DeviceRecord, differs: str) -> None:
-        message = f"{device.own_name} is withheld from pods until its original state is restored: {differs}"
+    def _withhold(self, record: Record, device: DeviceRecord, difference: str) -> None:
+        message = f"{device.own_name} is withheld from pods until its original state is restored: {difference}"
         log.error("%s", message, extra={"device": device.device})
-        self._ledger.on_withheld(f"the original state of {device.device} could not be restored")
+        self._ledger.on_withheld(f"the original state of {device.own_name} could not be restored")
         self._ledger.event(events.claim(record.claim), events.UNCLEAN, DriverError(message))
 
 
 def _move_device(device: DeviceRecord, pin: Path) -> None:
-    moves = device.rdma.moves if device.rdma else []
-    first = [link for link in moves if rdma.moves_before_interface(link)]
-    for link in first:
-        rdma.move(link, pin)
+    moving = device.rdma.moves if device.rdma else []
+    first = [name for name in moving if rdma.moves_before_interface(name)]
+    for name in first:
+        rdma.move(name, pin)
     if device.interface and device.host is not None:
         _record_attachment(device, interfaces.attach(device.known.identity, device.host, device.config, pin))
-    for link in moves:
-        if link not in first:
-            rdma.move(link, pin)
+    for name in moving:
+        if name not in first:
+            rdma.move(name, pin)
 
 
 def _record_attachment(device: DeviceRecord, attached: interfaces.Attached) -> None:

@@ -171,7 +171,9 @@ def _fail_unexpected(module: AnsibleModule, error: Exception, changed: bool, rol
 
 def fail(module: AnsibleModule, error: Unfit) -> t.NoReturn:
     """End the module: nothing was changed."""
-    module.fail_json(msg="\n".join(["nothing was changed:", *error.problems]), problems=error.problems)
+    module.fail_json(
+        msg="\n".join(["nothing was changed:", *error.problems]), problems=error.problems, remaining=[], rollback=None
+    )
 
 
 def confirm(module: AnsibleModule, name: str) -> t.NoReturn:

@@ -91,14 +91,15 @@ def list_holds(rules: list[t.Any], now: datetime) -> Object:
     for hold in listed:
         count = len(hold.devices)
         devices = "1 device" if count == 1 else f"{count} devices"
-        lines.append(f"{hold.title()}: {devices}{_rules_text(evicting.pop(hold.name, 0), counting.pop(hold.name, 0))}")
+        rules_text = _rules_text(evicting.pop(hold.name, 0), counting.pop(hold.name, 0))
+        lines.append(f"{hold.title()}: {devices}{rules_text and ', '}{rules_text}")
         if hold.overdue(now):
             held = f"{devices} {'is' if count == 1 else 'are'} still held"
             overdue.append(f"{hold.title()}, is overdue: {held}: {_advice(hold.purpose)}")
     for name in sorted({*evicting, *counting}):
         rules_text = _rules_text(evicting.get(name, 0), counting.get(name, 0))
-        lines.append(f"swap {name} without a hold{rules_text}")
-        overdue.append(f"swap {name} has no hold{rules_text}: return it with lanewise.dra.swap")
+        lines.append(f"swap {name} without a hold: {rules_text}")
+        overdue.append(f"swap {name} has no hold, but {rules_text}: return it with lanewise.dra.swap")
     return {"holds": [hold.as_dict(now) for hold in listed], "lines": lines, "overdue": overdue, "served": True}
 
 
@@ -110,11 +111,11 @@ def _advice(purpose: str) -> str:
 
 
 def _rules_text(evicting: int, counting: int) -> str:
-    """What the rules of a swap do, with the number of each kind, as the end of a sentence."""
-    text = f", {evicting} {'rule still evicts' if evicting == 1 else 'rules still evict'} pods" if evicting else ""
+    """What the rules of a swap do, with the number of each kind; empty without rules."""
+    texts = [f"{evicting} {'rule still evicts' if evicting == 1 else 'rules still evict'} pods"] if evicting else []
     if counting:
-        text += f", {counting} {'rule counts' if counting == 1 else 'rules count'} pods"
-    return text
+        texts.append(f"{counting} {'rule counts' if counting == 1 else 'rules count'} pods")
+    return " and ".join(texts)
 
 
 def work(api: t.Any, kubernetes: str) -> Object:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Raw requests to an API server: no client library changes what a test sends and receives."""
+"""Requests to an API server without a client library of Kubernetes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 
 
+class _NoAnswer(ConnectionError):
+    """The connection was closed before the first byte of the response."""
+
+
 class Client:
     """One user of one server on 127.0.0.1. Each thread has its own connection and reuses it.
 
@@ -30,12 +34,15 @@ class Client:
         self._tls = ssl.create_default_context(cafile=str(authority))
         if certificate:
             self._tls.load_cert_chain(certificate)
-        self._thread = threading.local()
+        self._local = threading.local()
 
     def _send(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes, str]:
-        connection = self._thread.connection
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
+        connection = self._local.connection
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
+            raise _NoAnswer from error
         return answer.status, answer.read(), answer.headers.get_content_type()
 
     def request(self, method: str, path: str, body: t.Any = None, content_type: str | None = None) -> tuple[int, t.Any]:
@@ -48,24 +55,24 @@ class Client:
         headers = {"Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = content_type or (MERGE_PATCH if method == "PATCH" else "application/json")
-        existing = getattr(self._thread, "connection", None)
+        existing = getattr(self._local, "connection", None)
         if existing is None:
             host, port, timeout = self._address
-            self._thread.connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+            self._local.connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
         try:
             try:
-                status, answer, kind = self._send(method, path, content, headers)
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+                status, answer, media_type = self._send(method, path, content, headers)
+            except _NoAnswer:
                 if existing is None:
                     raise
-                # the server had closed the idle connection and did not receive the request
-                self._thread.connection.close()
-                status, answer, kind = self._send(method, path, content, headers)
+                # the server has probably closed the idle connection
+                self._local.connection.close()
+                status, answer, media_type = self._send(method, path, content, headers)
         except BaseException:
-            self._thread.connection.close()
-            self._thread.connection = None
+            self._local.connection.close()
+            self._local.connection = None
             raise
-        return status, loads_pruned(answer) if kind == "application/json" and answer else answer.decode()
+        return status, loads_pruned(answer) if media_type == "application/json" and answer else answer.decode()
 
     def openapi(self, group_version: str) -> dict[str, t.Any]:
         """The OpenAPI v3 document of `v1` or of a group's version, as `resource.k8s.io/v1`."""
@@ -77,6 +84,6 @@ class Client:
 
     def close(self) -> None:
         """Close this thread's connection."""
-        if getattr(self._thread, "connection", None):
-            self._thread.connection.close()
-            self._thread.connection = None
+        if getattr(self._local, "connection", None):
+            self._local.connection.close()
+            self._local.connection = None

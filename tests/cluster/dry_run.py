@@ -19,7 +19,7 @@ _PATHS = {
 
 
 def path_of(item: Object) -> str:
-    """The API path of the objects of an object's kind, in its namespace."""
+    """The API path of the collection that an object belongs to."""
     kind = item["kind"]
     namespace = item["metadata"].get("namespace")
     if kind in _PATHS:
@@ -29,9 +29,9 @@ def path_of(item: Object) -> str:
 
 
 def rejection(plane: ControlPlane, item: Object) -> str:
-    """The server's error for an object, or the fields that it drops; empty if it accepts the object as it is."""
+    """The server's error for an object, or the fields that it does not keep; empty if it keeps all."""
     query = "dryRun=All&fieldValidation=Strict&fieldManager=test"
-    # namespaces already exist, because claims need them
+    # namespaces already exist, so they are applied instead of created
     if item["kind"] == "Namespace":
         path = f"{path_of(item)}/{item['metadata']['name']}?{query}&force=true"
         status, answer = plane.request("PATCH", path, item, "application/apply-patch+yaml")
@@ -40,4 +40,4 @@ def rejection(plane: ControlPlane, item: Object) -> str:
     if status not in (200, 201):
         return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
     dropped_fields = comparison.dropped(item, answer)
-    return f"dropped by the server: {', '.join(dropped_fields)}" if dropped_fields else ""
+    return f"not kept by the server: {', '.join(dropped_fields)}" if dropped_fields else ""

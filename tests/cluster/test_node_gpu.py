@@ -123,7 +123,8 @@ def test_every_pod_has_a_nearest_nic_of_its_gpu(node: Node, gpus: tuple[GpuNode,
     assert isinstance(answer, Refusal), answer
     gpu = next(request for request in spec["devices"]["requests"] if request["name"] == "gpu")
     matching = total // len(gpu.get("firstAvailable", "1"))  # the reason refers to the last alternative
-    reason = f"request gpu needs 1 device: {matching} match, {matching} of them are in use"
+    in_use = "1 of them is in use" if matching == 1 else f"{matching} of them are in use"
+    reason = f"request gpu needs 1 device: {matching} match, {in_use}"
     assert (answer.kind, answer.reason) == ("used", reason)
     assert not isinstance(allocate([spec], classes, offered, Engine(), held=held[2:]), Refusal)
     node.plane.expect("POST", PODS, machine.pod("next", "pair"))

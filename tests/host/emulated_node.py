@@ -4,8 +4,8 @@
 
 """A node made of files, with an emulated kernel, systemd and programs, for features that need real cards.
 
-Examples are SR-IOV, drivers of PCI functions, eswitch modes, DCB and firmware. EmulatedSystem does what the kernel
-does when an attribute is written. To find what a run has changed, tests compare snapshots of all files and of the
+Examples are SR-IOV, drivers of PCI functions, eswitch modes, DCB and firmware. EmulatedNode.write_attribute does
+what the kernel does. To find what a run has changed, tests compare snapshots of all files and of the
 emulated kernel's state (`EmulatedNode.snapshot`).
 """
 
@@ -118,7 +118,7 @@ class EmulatedNode:
 
     def __init__(self, folder: Path) -> None:
         self.root = build(_MACHINE, folder / "node")
-        self._removed_functions = folder / "removed_functions"
+        self._removed_folder = folder / "removed_functions"
         for path, text in _FILES.items():
             self.write(path, text)
         command = ["kubelet", "--config-dir=/etc/kubernetes/kubelet.conf.d"]
@@ -136,16 +136,16 @@ class EmulatedNode:
         self.firmware = {"NUM_OF_VFS": "0", "SRIOV_EN": "False(0)"}
         #: The mask of priorities with PFC, and DSCP values with their priorities.
         self.dcb = {"pfc": 0, "apps": {(code, code >> 3) for code in range(4)}}
-        #: The folders of removed functions and, of each function that was removed before, the links to it.
+        #: The original folder of each function that is removed now, and the links to each that was ever removed.
         self._original_folders: dict[str, str] = {}
         self._links: dict[str, list[tuple[Path, str]]] = {}
-        #: Files as `snapshot` read them, each with its inode, times and size.
+        #: Files as `snapshot` read them, each with its inode, modification time, size and mode.
         self._file_cache: dict[str, t.Any] = {}
         self._all_vfs: list[tuple[str, str]] = [(pf, vf_address) for pf in (MLX5, ICE) for vf_address in self._vfs(pf)]
 
     @staticmethod
     def _enable_isolation(config: Path) -> None:
-        """Enable all ACS features of a PCI configuration space, as kernels do to isolate devices."""
+        """Enable all ACS features of a PCI configuration space, of which kernels enable most, to isolate devices."""
         data, offset = bytearray(config.read_bytes()), 0x100
         while 0x100 <= offset < len(data) - 8:
             header = int.from_bytes(data[offset : offset + 4], "little")
@@ -205,7 +205,8 @@ class EmulatedNode:
     # -- the kernel's attributes
 
     def write_attribute(self, path: str, value: str) -> bool:
-        """Do what the kernel does when this attribute is written. Returns False if writing it has no other effect."""
+        """Do what the kernel does when this attribute is written. Returns False, and does nothing, if the attribute
+        only stores the value: then the caller writes the file."""
         relative = path.lstrip("/")
         name = relative.rpartition("/")[2]
         if name == "sriov_numvfs":
@@ -268,8 +269,8 @@ class EmulatedNode:
         if driver_link.is_symlink():
             driver_link.unlink()
         Path(folder, "driver_override").write_text("(null)\n")
-        self._removed_functions.mkdir(exist_ok=True)
-        shutil.move(folder, self._removed_functions / function)
+        self._removed_folder.mkdir(exist_ok=True)
+        shutil.move(folder, self._removed_folder / function)
         self._original_folders[function] = folder
 
     def _links_into(self, function_folder: str) -> t.Iterator[tuple[Path, str]]:
@@ -284,14 +285,14 @@ class EmulatedNode:
                     yield Path(path), os.readlink(path)
 
     def _restore_function(self, function: str) -> None:
-        shutil.move(self._removed_functions / function, self._original_folders.pop(function))
+        shutil.move(self._removed_folder / function, self._original_folders.pop(function))
         for link, target in self._links[function]:
             link.symlink_to(target)
 
     # -- programs
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
-        """Emulate a program by the method of its name."""
+        """Emulate a program with the method that is named after it."""
         program, arguments = os.path.basename(argv[0]), argv[1:]
         try:
             output = getattr(self, f"_{program.replace('-', '_')}")(arguments)
@@ -404,7 +405,7 @@ class EmulatedNode:
     def set_vf(self, request: t.Any) -> None:
         attributes = dict(request["attrs"])
         vfs = self.vfs[self._address(attributes["IFLA_IFNAME"])]
-        # vf.decoded reads the kernel's messages, which have a MAC address for each VF
+        # vf.decoded reads the kernel's messages, which have a MAC address for each VF: one is added to the request
         for _vf, info in attributes["IFLA_VFINFO_LIST"]["attrs"]:
             settings = dict(info["attrs"])
             number = next(value["vf"] if "vf" in value else value["attrs"][0][1]["vf"] for value in settings.values())

@@ -32,7 +32,7 @@ request = json.loads(sys.argv[1])
 def run(argv):
     done = subprocess.run(argv, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
-system = FailingSystem(request["fails"], request["code"])
+system = FailingSystem(request["fail_at"], request["code"])
 system._run = run
 answer = {"changes": [], "refusals": [], "reboot": [], "failed": "", "remaining": 0, "interrupts": []}
 try:
@@ -55,7 +55,7 @@ print(json.dumps(answer))
 
 
 def copy_package(node: Node) -> None:
-    """Copy the package to the node. It has no other dependencies."""
+    """Copy the package host, the packages that it imports, and faults.py to the node."""
     package = Path(system.__file__).absolute().parents[2]
     for name in ("host", "topology", "uplinks"):
         node.copy(package / name, f"{_COLLECTION}/plugins/module_utils/{name}")
@@ -68,16 +68,17 @@ def converge(
     settings: dict[str, dict[str, t.Any]],
     general: dict[str, t.Any] | None = None,
     check: bool = False,
-    fails: int = -1,
+    fail_at: int = -1,
     code: int = 0,
 ) -> dict[str, t.Any]:
     """Converge a node to settings by PCI address or interface, with the resources given as (module, class).
 
     Returns `changes` and what they interrupt (`interrupts`), `refusals`, `reboot`, `failed` with the number of
-    `remaining` changes, and `steps`. If `fails` is set, the step with that number fails with the errno `code`.
+    `remaining` changes, and `steps`. If `fail_at` is not negative, the step with that number (from 0) fails with
+    the errno `code`.
     """
     request = {"resources": list(resources), "settings": settings, "general": general or {}}
-    text = json.dumps({**request, "check": check, "fails": fails, "code": code})
+    text = json.dumps({**request, "check": check, "fail_at": fail_at, "code": code})
     answer: dict[str, t.Any] = json.loads(node.ssh(f"python3 -c {shlex.quote(_PROGRAM)} {shlex.quote(text)}"))
     return answer
 

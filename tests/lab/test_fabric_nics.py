@@ -78,7 +78,7 @@ def test_vfs_are_restored_whichever_step_fails(vm: Node, nic: Device) -> None:
     codes = (errno.EBUSY, errno.EIO, errno.ERANGE, errno.ENODEV, errno.EPERM)
     number = 0
     while True:
-        result = converge(vm, [VF, VF_DRIVER], settings, fails=number, code=codes[number % 5])
+        result = converge(vm, [VF, VF_DRIVER], settings, fail_at=number, code=codes[number % 5])
         if not result["failed"]:
             break
         assert (vfs(vm, nic), drivers(vm, nic)) == before, result
@@ -98,7 +98,7 @@ def test_recreated_vfs_have_their_settings_whichever_step_fails(vm: Node, nic: D
     assert before[1] == ["none", "igbvf"]
     settings = {nic.address: {"num_vfs": 3, "vf": {"vlan": 7}}}
     number = 0
-    while (result := converge(vm, [SRIOV, VF], settings, fails=number, code=errno.EIO))["failed"]:
+    while (result := converge(vm, [SRIOV, VF], settings, fail_at=number, code=errno.EIO))["failed"]:
         assert (vfs(vm, nic), drivers(vm, nic)) == before, result
         assert "node is in its previous state" in result["failed"] and not result["remaining"]
         number += 1
@@ -179,7 +179,9 @@ def test_dcb_settings_are_shown_by_the_dcb_program(vm: Node, nic: Device) -> Non
         assert ":" not in vm.ssh(f"dcb -N app show dev {name} dscp-prio")
         before = vm.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}")
         for number in range(4):
-            result = converge(vm, [DCB], {nic.address: {"dcb": {**settings, "pfc": [4]}}}, fails=number, code=errno.EIO)
+            result = converge(
+                vm, [DCB], {nic.address: {"dcb": {**settings, "pfc": [4]}}}, fail_at=number, code=errno.EIO
+            )
             if not result["failed"]:
                 break
             assert vm.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}") == before
@@ -201,7 +203,7 @@ def test_the_roce_mode_of_the_connection_manager_is_set(vm: Node, nic: Device) -
         assert len(converge_checked(vm, [ROCE], settings)) == 2
         shown = vm.ssh(f"cat {folder}/ports/1/default_roce_mode {folder}/ports/1/default_roce_tos").splitlines()
         assert shown == ["RoCE v2", "106"]
-        result = converge(vm, [ROCE], {nic.address: {"roce": {"tos": 7}}}, fails=0, code=errno.EIO)
+        result = converge(vm, [ROCE], {nic.address: {"roce": {"tos": 7}}}, fail_at=0, code=errno.EIO)
         assert "node is in its previous state" in result["failed"]
         assert vm.ssh(f"cat {folder}/ports/1/default_roce_tos") == "106"
     finally:

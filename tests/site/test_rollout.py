@@ -294,7 +294,7 @@ def test_claims_that_are_not_applied_are_not_compared(tmp_path):
 
 def test_an_overdue_hold_is_drift(tmp_path):
     """The line is one that lanewise.dra.dra_holds_info returns."""
-    late = "swap gold has no hold, 1 rule still evicts pods: return it with lanewise.dra.swap"
+    late = "swap gold has no hold, but 1 rule still evicts pods: return it with lanewise.dra.swap"
     (tmp_path / "claims.yml").write_text(CLAIMS, encoding="utf-8")
     for overdue, verdict in (([late], "drifted; drifted"), ([], "no drift; not compared")):
         reported = play(tmp_path, {"a": {"site_holds": {"overdue": overdue}}}, playbook=str(tmp_path / "claims"))

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reads `share`, the part of a GPU or NIC that a device requests."""
+"""Reads `share`, the part of a GPU or NIC that an entry of a claim requests."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _MAX_RATE = 9999 * _GIGA
 def read_share(reader: Reader, value: object, path: str) -> Object:
     """The valid parts of a share. Errors are recorded in `reader`.
 
-    Rates of a NIC are strings that are valid both as a quantity and in an InterfaceConfig. `factor` is a string in the
-    form that NICs publish.
+    Rates of a NIC are strings that are valid both as a quantity and in an InterfaceConfig; `bandwidth` may also be
+    DEFAULT. `factor` is a string in the form that NICs publish.
     """
     item = reader.mapping(value, path, KEYS, "a share")
     if item is None:
@@ -37,14 +37,16 @@ def read_share(reader: Reader, value: object, path: str) -> Object:
         fix = f"for a GPU set one of {', '.join(_GPU_KEYS)}; for a NIC one of {', '.join(NIC_SHARE)}"
         reader.problem(path, "requests nothing", "missing", fix)
     if any(key in item for key in _GPU_KEYS) and any(key in item for key in NIC_SHARE):
-        message = f"{', '.join(_GPU_KEYS)} are parts of a GPU, but {', '.join(NIC_SHARE)} are parts of a NIC"
+        of_gpu, of_nic = [", ".join(key for key in keys if key in item) for keys in (_GPU_KEYS, NIC_SHARE)]
+        message = f"{of_gpu} is for a share of a GPU, but {of_nic} for a share of a NIC"
         reader.problem(path, message, "contradiction", "use only one of these groups")
         return {}
     parts: Object = {}
     for key, part in item.items():
         parts[key] = _part(reader, key, part, child(path, key))
     parts = {key: part for key, part in parts.items() if part is not None}
-    _check_nic(reader, parts, path)
+    if "bandwidth" in parts or "bandwidth" not in item:
+        _check_nic(reader, parts, path)
     return parts
 
 
@@ -70,11 +72,8 @@ def _part(reader: Reader, key: str, value: object, path: str) -> object:
 
 def _rate(reader: Reader, value: object, path: str) -> str | None:
     """A rate in whole Mbit/s as a string: `25G`, `2500M`."""
-    rate = read_rate(reader, value, path)
+    rate = read_rate(reader, value, path, _MEGA, (_MAX_RATE, "9999G"))
     if rate is None:
-        return None
-    if rate % _MEGA or rate > _MAX_RATE:
-        reader.problem(path, f"must be a whole number of Mbit/s up to 9999G, not {value}", "out-of-range")
         return None
     return f"{rate // _GIGA}G" if rate % _GIGA == 0 else f"{rate // _MEGA}M"
 
@@ -83,7 +82,9 @@ def _check_nic(reader: Reader, parts: Object, path: str) -> None:
     """Check the rules between the parts of a share of a NIC."""
     bandwidth, burst = parts.get("bandwidth", DEFAULT), parts.get("burst")
     if parts.get("hard") and bandwidth == DEFAULT:
-        reader.problem(child(path, "hard"), "needs bandwidth", "missing", "set the bandwidth to reserve")
+        reader.problem(
+            child(path, "hard"), "needs a bandwidth with an amount", "missing", "set the bandwidth to reserve"
+        )
     if burst is not None and bandwidth != DEFAULT and quantity.parse(burst) < quantity.parse(bandwidth):
         message = f"{burst} is less than the share itself, {bandwidth}"
         reader.problem(child(path, "burst"), message, "out-of-range", "raise it, or leave it out")

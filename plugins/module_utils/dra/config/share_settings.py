@@ -44,14 +44,18 @@ def read_shares(reader: Reader, value: object, path: str) -> tuple[ShareRule, ..
     return tuple(rule for rule in rules if rule is not None)
 
 
-def read_rate(reader: Reader, value: object, path: str) -> int | None:
-    """A rate in whole bit/s from MIN_RATE to 1P, or None for any other value. Errors are recorded in `reader`."""
+def read_rate(
+    reader: Reader, value: object, path: str, multiple: int = 1, maximum: tuple[int, str] = (_MAX_RATE, "1P")
+) -> int | None:
+    """A rate in bit/s, which is a multiple of `multiple` (1 or a million) from MIN_RATE to `maximum` (a number and its
+    text), or None for any other value. Errors are recorded in `reader`."""
     text = reader.amount(value, path)
     if text is None:
         return None
     number = quantity.parse(text)
-    if number.denominator != 1 or not MIN_RATE <= number <= _MAX_RATE:
-        reader.problem(path, f"must be a whole number of bit/s from 1M to 1P, not {text}", "out-of-range")
+    if number % multiple or not MIN_RATE <= number <= maximum[0]:
+        unit = "bit/s" if multiple == 1 else "Mbit/s"
+        reader.problem(path, f"must be a whole number of {unit} from 1M to {maximum[1]}, not {text}", "out-of-range")
         return None
     return int(number)
 

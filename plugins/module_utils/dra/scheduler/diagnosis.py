@@ -12,6 +12,7 @@ import typing as t
 from dataclasses import replace
 from fractions import Fraction
 
+from ..cel.selector_text import conjuncts
 from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..kube.quantity import Quantity
@@ -19,11 +20,17 @@ from .answers import Abort, Allocation, Refusal
 from .candidates import Question
 from .search import Search
 from .search_bounds import too_few
-from .search_devices import Amount, attribute, identify, tolerates_taints
+from .search_devices import Amount, attribute, blocking_taints, identify, tolerates_taints
 from .search_requests import Constraint, Request, alike_groups
 from .search_selection import FAILS, MAYBE, YES
 
-_DRIVER = re.compile(r"""device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-9.-]+)["']\s*==\s*device\.driver""")
+#: A selector, or an operand of its `&&`, that only the devices of one driver satisfy.
+_DRIVER = re.compile(
+    r"""[(\s]*(?:device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-9.-]+)["']\s*==\s*device\.driver)[)\s]*"""
+)
+
+#: The kinds of refusals that are certain: no devices satisfy the claims.
+_IMPOSSIBLE = ("count", "limit")
 
 
 class Diagnosis:
@@ -31,7 +38,8 @@ class Diagnosis:
 
     With `doubtful`, there are uncertain devices, and the optimistic search failed too. A request is then the reason
     only if it also fails with the uncertain devices. All searches of the diagnosis together may examine a quarter of
-    the devices that the failed search was allowed to examine. An undecided check is not a reason.
+    the devices that the failed search was allowed to examine, but at least 2000; each of them an eighth, but at least
+    1000. A check whose searches end without a result is skipped.
     """
 
     def __init__(self, question: Question, steps: int, doubtful: bool) -> None:
@@ -42,7 +50,7 @@ class Diagnosis:
         self.search = self._optimistic_search() if doubtful else self.plain
         self.steps = steps
         self.remaining_budget = max(question.budget // 4, 2000)  # devices that may still be examined
-        self.ended_early = False  # whether a search ended early
+        self.undecided = False  # whether a search ended without a result
 
     def _optimistic_search(self) -> Search:
         search = Search(self.question, optimistic=True)
@@ -64,11 +72,11 @@ class Diagnosis:
                     return refusals[0] if len(row) == 1 else self._no_alternative(row, refusals)
         shortage = too_few(self.search)
         if shortage:
-            return Refusal(shortage, "claims[0].spec.devices.requests", "count")
+            return Refusal(shortage, self._path("requests"), "count")
         without_constraints = [self._only(claim, ()) for claim in self.claims]
         if self._is_impossible(without_constraints):
             reason = "each request alone has enough devices, but together they need the same devices or counters"
-            return Refusal(reason, "claims[0].spec.devices.requests", "count")
+            return Refusal(reason, self._path("requests"), "count")
         for index, claim in enumerate(self.claims):
             for number, _entry in enumerate(claim["devices"].get("constraints") or ()):
                 claims = list(without_constraints)
@@ -84,9 +92,13 @@ class Diagnosis:
 
     def _together(self) -> Refusal:
         reason = "each constraint can be met, but not all of them with the same devices"
-        if self.ended_early:
+        if self.undecided:
             reason = "the requests and constraints cannot all be met at the same time; the conflict was not determined"
-        return Refusal(reason, "claims[0].spec.devices.constraints", "constraint")
+        return Refusal(reason, self._path("constraints"), "constraint")
+
+    def _path(self, field: str) -> str:
+        """The path of a field of all claims."""
+        return f"claims[0].spec.devices.{field}" if len(self.claims) == 1 else "claims"
 
     @staticmethod
     def _no_alternative(row: list[Request], refusals: list[Refusal]) -> Refusal:
@@ -98,7 +110,7 @@ class Diagnosis:
         }
         if len(distinct) == 1:
             return Refusal(f"request {row[0].base} {distinct.pop()}", path, refusals[0].kind)
-        details = "; ".join(f"{request.name}: {refusal.reason}" for request, refusal in zip(row, refusals))
+        details = "; ".join(refusal.reason for refusal in refusals)
         return Refusal(f"no alternative can be satisfied: {details}", path, refusals[0].kind)
 
     def _search(self, claims: t.Sequence[ObjectView]) -> Allocation | Refusal:
@@ -107,13 +119,13 @@ class Diagnosis:
         search = Search(replace(self.question, claims=claims, budget=budget), self.search.optimistic)
         answer = search.run()
         self.remaining_budget = max(0, self.remaining_budget - search.examined)
-        self.ended_early = self.ended_early or (isinstance(answer, Refusal) and answer.kind == "budget")
+        self.undecided = self.undecided or (isinstance(answer, Refusal) and answer.kind not in _IMPOSSIBLE)
         return answer
 
     def _is_impossible(self, claims: t.Sequence[ObjectView]) -> bool:
         """Whether it is certain that no devices satisfy the claims."""
         answer = self._search(claims)
-        return isinstance(answer, Refusal) and answer.kind in ("count", "limit")
+        return isinstance(answer, Refusal) and answer.kind in _IMPOSSIBLE
 
     @staticmethod
     def _only(claim: ObjectView, constraints: tuple[int, ...]) -> ObjectView:
@@ -122,10 +134,11 @@ class Diagnosis:
         return {**claim, "devices": {**claim["devices"], "constraints": entries}}
 
     def _repetitions(self, index: int, groups: list[list[int]]) -> Refusal | None:
-        """A refusal that says how many identical groups can be satisfied at the same time, and what is missing."""
+        """A refusal that says how many identical groups can be satisfied at the same time, and what is missing. None if
+        all of them can, without the claim's other requests."""
         claim = self.claims[index]
         requests = claim["devices"]["requests"]
-        for number in range(len(groups) - 1, 0, -1):
+        for number in range(len(groups), 0, -1):
             positions = sorted(position for group in groups[:number] for position in group)
             names = {requests[position]["name"] for position in positions}
             rules = [
@@ -139,9 +152,11 @@ class Diagnosis:
             answer = self._search([*self.claims[:index], reduced_claim, *self.claims[index + 1 :]])
             if isinstance(answer, Allocation):
                 break
-            if answer.kind not in ("count", "limit"):
+            if answer.kind not in _IMPOSSIBLE:
                 return None
         else:
+            return None
+        if number == len(groups):
             return None
         group = [requests[position]["name"] for position in groups[0]]
         reason = f"{number} of {len(groups)} groups like {' + '.join(group)} can be satisfied at the same time"
@@ -188,11 +203,10 @@ class Diagnosis:
         demand = f"request {request.name} needs {needed} device{'s' if needed != 1 else ''}"
         all_positions = range(len(search.offers))
         name = request.spec["deviceClassName"]
-        texts = [expression for _where, expression in request.texts]
-        drivers = [driver for text in texts for pair in _DRIVER.findall(text) for driver in pair if driver]
-        of_driver = [position for position in all_positions if not drivers or search.offers[position].driver in drivers]
+        drivers = _drivers([expression for _where, expression in request.texts])
+        of_driver = [position for position in all_positions if {search.offers[position].driver}.issuperset(drivers)]
         if not of_driver:
-            published = f"{' and '.join(sorted(set(drivers)))} publishes none" if drivers else "no driver publishes any"
+            published = f"{' and '.join(drivers)} publishes none" if drivers else "no driver publishes any"
             return Refusal(f"{demand}: {published} on this node", request.path, "absent")
         source = f"{drivers[0]} publishes {len(of_driver)}" if drivers else f"the node has {len(of_driver)}"
         if len(of_driver) < needed:
@@ -221,8 +235,7 @@ class Diagnosis:
             taints = {
                 f"{taint['key']}:{taint['effect']}"
                 for position in remaining
-                for taint in search.offers[position].device.get("taints") or ()
-                if not tolerates_taints(request.spec, search.offers[position])
+                for taint in blocking_taints(request.spec, search.offers[position])
             }
             tainted = f"{len(remaining) - len(suitable)} of them tainted ({', '.join(sorted(taints))})"
             reason = f"{demand}: {len(remaining)} match, {tainted}"
@@ -238,19 +251,24 @@ class Diagnosis:
 
     @staticmethod
     def _used(search: Search, request: Request, matching: list[int], free: int) -> str:
-        """How many devices are in use, and how many shared devices have too little capacity left."""
+        """How many devices are in use, how many need counters of which too little is left, and how many shared devices
+        have too little capacity left."""
         remaining_amounts: dict[str, list[Amount]] = {}
         shortages = [search.shortages(request, position) for position in matching] if search.shares else []
         for name, amount in (item for shortage in shortages for item in shortage.items()):
             remaining_amounts.setdefault(name, []).append(amount)
-        busy = len(matching) - free - sum(bool(shortage) for shortage in shortages)
-        parts = [f"{busy} of them are in use"] if busy else []
+        in_use = sum(identify(search.offers[position]) in search.held for position in matching)
+        without_counters = len(matching) - free - in_use - sum(bool(shortage) for shortage in shortages)
+        parts = [f"{_of_them(in_use)} in use"] if in_use else []
+        if without_counters > 0:
+            parts.append(f"{_of_them(without_counters)} without enough of the counters that they share")
         for name, amounts in remaining_amounts.items():
             requested = request.amounts.get(name)
             form = quantity.BINARY_SI if str(requested).endswith("i") else quantity.DECIMAL_SI
             needs = f"{requested} is requested" if requested is not None else "the default is requested"
             maximum = quantity.canonical(Fraction(max(0, *amounts)), form)
-            parts.append(f"{len(amounts)} of them have too little {name} left ({needs}, at most {maximum} is left)")
+            have = "has" if len(amounts) == 1 else "have"
+            parts.append(f"{len(amounts)} of them {have} too little {name} left ({needs}, at most {maximum} is left)")
         return ", ".join([f"{len(matching)} match", *parts])
 
     @staticmethod
@@ -283,23 +301,32 @@ class Diagnosis:
         for name, values in per_request.items():
             if values and set(values) == {""}:
                 drivers = " and ".join(sorted({offers[position].driver for position in values[""]}))
-                reason = f"request {name}: no device of {drivers} has the attribute {constraint.attribute}"
-                return Refusal(reason, constraint.path, "constraint")
+                reason = f"request {name}: no free device of {drivers} that it selects has the attribute "
+                return Refusal(reason + constraint.attribute, constraint.path, "constraint")
+        details = "; ".join(f"{name} has {_first_values(values)}" for name, values in per_request.items())
         if constraint.distinct:
-            values_text = ", ".join(sorted({text for values in per_request.values() for text in values if text}))
-            reason = f"there are not enough different values of {constraint.attribute} ({values_text})"
+            reason = f"there are not enough different values of {constraint.attribute}: {details}"
             return Refusal(reason, constraint.path, "constraint")
         common = (
             set.intersection(*({value for value in values if value} for values in per_request.values()))
             if per_request
             else set()
         )
-        details = "; ".join(f"{name} has {_first_values(values)}" for name, values in per_request.items())
         if not common:
             reason = f"no value of {constraint.attribute} is common to requests {', '.join(per_request)}: {details}"
         else:
             reason = f"no value of {constraint.attribute} is shared by enough free devices: {details}"
         return Refusal(reason, constraint.path, "constraint")
+
+
+def _drivers(selectors: t.Iterable[str]) -> list[str]:
+    """The drivers that the selectors require of a device. Several can never be required at the same time."""
+    matches = [_DRIVER.fullmatch(part) for selector in selectors for part in conjuncts(selector)]
+    return sorted({match[1] or match[2] for match in matches if match})
+
+
+def _of_them(number: int) -> str:
+    return f"{number} of them {'is' if number == 1 else 'are'}"
 
 
 def _first_values(values: t.Iterable[str]) -> str:

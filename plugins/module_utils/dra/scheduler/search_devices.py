@@ -84,11 +84,18 @@ class ConsumedCapacity(t.NamedTuple):
 
 def tolerates_taints(request: ObjectView, offer: Offer) -> bool:
     """Whether the request tolerates all taints of the device with the effect NoSchedule or NoExecute."""
-    return all(
-        taint["effect"] not in _BLOCKING_EFFECTS
-        or any(_tolerates(toleration, taint) for toleration in request.get("tolerations") or ())
+    return not blocking_taints(request, offer)
+
+
+def blocking_taints(request: ObjectView, offer: Offer) -> list[ObjectView]:
+    """The taints with which the request cannot get the device: those with the effect NoSchedule or NoExecute that it
+    does not tolerate."""
+    return [
+        taint
         for taint in offer.device.get("taints") or ()
-    )
+        if taint["effect"] in _BLOCKING_EFFECTS
+        and not any(_tolerates(toleration, taint) for toleration in request.get("tolerations") or ())
+    ]
 
 
 def _tolerates(toleration: ObjectView, taint: ObjectView) -> bool:

@@ -21,7 +21,8 @@ _NAME = re.compile(r"^[A-Z][A-Z0-9_]*$", re.ASCII)
 _COLUMNS = re.compile(r"^Configurations:\s+(.*)$")
 _ROW = re.compile(r"^\s*\*?\s+([A-Z][A-Z0-9_]*(?:\[\S+\])?)\s+(\S.*)$", re.ASCII)
 _NUMBERED = re.compile(r"^(?:.*\()?(-?\d+|0x[0-9a-fA-F]+)\)?$", re.ASCII)
-#: The file with the ID of the boot in which a setting was written. It shows whether the node was rebooted since.
+#: The file with the ID of the boot in which the last firmware setting of any card was written by this collection. It
+#: shows whether the node was rebooted since.
 BOOT_ID_FILE = "/var/lib/lanewise/firmware-boot"
 
 
@@ -52,7 +53,9 @@ def number_or_name(value: object) -> str:
     if text.lower() in ("true", "false"):
         return "1" if text.lower() == "true" else "0"
     match = _NUMBERED.match(text)
-    return str(int(match.group(1), 0)) if match else text.upper()
+    if not match:
+        return text.upper()
+    return str(int(match.group(1), 16 if match.group(1).startswith("0x") else 10))
 
 
 class Firmware(Resource):
@@ -79,7 +82,7 @@ class Firmware(Resource):
     def _table(self, address: str, refresh: bool = False) -> dict[str, dict[str, str]]:
         if refresh or address not in self._tables:
             argv = [_PROGRAM, "-d", address, "-e", "query"]
-            fix = "install mstflint; a card whose host is restricted refuses it (see mstprivhost)"
+            fix = "install mstflint; if the host is restricted (mstprivhost), the card refuses the query"
             self._tables[address] = parse(self.system.query(argv, f"read the firmware settings of {address}", fix))
         return self._tables[address]
 
@@ -102,11 +105,18 @@ class Firmware(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
         if device.vendor_id != _NVIDIA or device.address is None:
-            return Refusal(change.device, change.setting, "is not an NVIDIA NIC", "choose with vendor_id: 15b3")
+            return Refusal(
+                change.device,
+                change.setting,
+                "the device is not an NVIDIA NIC with a PCI address",
+                "choose with vendor_id: 15b3",
+            )
         if device.physfn:
-            return Refusal(change.device, change.setting, f"is a VF of {device.physfn}", "choose PFs: type: pf")
+            return Refusal(
+                change.device, change.setting, f"the device is a VF of {device.physfn}", "choose PFs: type: pf"
+            )
         if not _NAME.match(change.setting.partition("[")[0]):
-            return Refusal(change.device, change.setting, "is not a valid name of a firmware setting")
+            return Refusal(change.device, change.setting, "this is not a valid name of a firmware setting")
         if change.before is None:
             fix = (
                 "'mstconfig query' lists the names; some only appear after ADVANCED_PCI_SETTINGS was set and the card "
@@ -119,18 +129,21 @@ class Firmware(Resource):
                 continue
             if not change.setting.endswith(("_P1", "_P2")) and not self.same(change.setting, other_value, change.after):
                 message = f"the ports of a card share this setting, but the rules set {other_value} for {other}"
-                return Refusal(change.device, change.setting, message, "request the larger value for both")
+                return Refusal(change.device, change.setting, message, "set the same value for all ports of the card")
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but a value that was not in effect after a reboot is refused."""
+        """As for any resource, but if a reboot has not brought a written value into effect, the run is refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         recorded_boot_id = self.system.text(BOOT_ID_FILE)
         if wanted and plan.reboot and not plan.changes and recorded_boot_id and recorded_boot_id != self._boot_id():
             for reason in plan.reboot:
-                message = f"the node was rebooted after the setting was written, but {reason}"
-                fix = "some cards need a power cycle or 'mstfwreset'; BlueField in DPU mode needs a power cycle"
+                message = f"the node was rebooted since a firmware setting was last written here, but {reason}"
+                fix = (
+                    "some cards need a power cycle or 'mstfwreset', and BlueField in DPU mode needs a power cycle; if "
+                    "another program has written the setting since the boot, reboot the node yourself"
+                )
                 plan.refusals.append(Refusal(NODE, "firmware", message, fix))
             plan.reboot.clear()
         return plan

@@ -16,8 +16,8 @@ V1 = "resource.k8s.io/v1"
 
 
 def expired_hold(purpose: str) -> hold.Hold:
-    """A hold of one device that expired an hour ago."""
-    return hold.Hold("gold", "team a", "release", NOW - timedelta(hours=1), (DEVICE,), purpose)
+    """A hold that expired an hour ago, of one device."""
+    return hold.Hold("gold", "team a", "training", NOW - timedelta(hours=1), (DEVICE,), purpose)
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ def expired_hold(purpose: str) -> hold.Hold:
 )
 def test_the_advice_for_an_overdue_hold_depends_on_its_purpose(purpose: str, advice: str) -> None:
     (line,) = list_holds([hold.rule(expired_hold(purpose), DEVICE, V1)], NOW)["overdue"]
-    assert line.endswith(f" (release), is overdue: 1 device is still held: {advice}")
+    assert line.endswith(f" (training), is overdue: 1 device is still held: {advice}")
 
 
 def test_a_swap_without_a_hold_is_overdue() -> None:
     rules = [swap.rule(expired_hold(hold.SWAP), DEVICE, effect, V1) for effect in (swap.EVICT, swap.COUNT)]
     (line,) = list_holds(rules, NOW)["overdue"]
-    remaining = "1 rule still evicts pods, 1 rule counts pods"
-    assert line == f"swap gold has no hold, {remaining}: return it with lanewise.dra.swap"
+    rules_text = "1 rule still evicts pods and 1 rule counts pods"
+    assert line == f"swap gold has no hold, but {rules_text}: return it with lanewise.dra.swap"

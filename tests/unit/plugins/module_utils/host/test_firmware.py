@@ -126,7 +126,7 @@ def test_a_reboot_that_did_not_help_is_not_requested_again(root: Path) -> None:
     boot_id_file.write_text("first\n")
     assert _plan(root, _query_output("0", "16"), NUM_OF_VFS=16).reboot
     _boot(root, "second")
-    with pytest.raises(Refused, match="booted after.*power cycle"):
+    with pytest.raises(Refused, match="rebooted since a firmware setting was last written here, but .*power cycle"):
         _plan(root, _query_output("0", "16"), NUM_OF_VFS=16)
     assert not _plan(root, _query_output("16", "16"), NUM_OF_VFS=16).reboot
 

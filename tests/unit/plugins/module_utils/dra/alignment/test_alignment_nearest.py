@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reports of claims with `align: nearest`, allocated as by a scheduler or by hand."""
+"""Reports of claims with `align: nearest`, with devices that the scheduler would allocate, or that the test chooses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"ver
 
 
 class NodeWithPairClaim(NodeWithClaims):
-    """A node, and claims for a GPU and a NIC of a template with `align: nearest`."""
+    """A node, and claims from a template for a GPU and its nearest NIC."""
 
     def __init__(self, machine: str, align: t.Any = "nearest", at_least: str = "PIX") -> None:
         super().__init__(machine, drivers=DRIVERS)
@@ -66,26 +66,27 @@ def test_a_gpu_and_a_nic_that_are_not_a_pair_break_the_promise() -> None:
     node = NodeWithPairClaim("hgx-h100")
     [form] = pair_forms(node.spec)
     addresses = node.allocate()
-    gpu = next(name for name in addresses if name.startswith("gpu/"))
-    other_sub = next(name for name in form.second_subs if not form.allowed(gpu.partition("/")[2], name))
-    other_gpu = other_sub.replace("-", ":", 2).replace("-", ".")
-    report = node.report_for({gpu: addresses[gpu], f"nic/{other_sub}": nearest_nic(node, other_gpu)})
+    gpu_request = next(name for name in addresses if name.startswith("gpu/"))
+    other_sub = next(name for name in form.second_subs if not form.allowed(gpu_request.partition("/")[2], name))
+    other_gpu_address = other_sub.replace("-", ":", 2).replace("-", ".")  # alternatives have the names of their GPUs
+    nic_address = nearest_nic(node, other_gpu_address)
+    report = node.report_for({gpu_request: addresses[gpu_request], f"nic/{other_sub}": nic_address})
     assert report["verdict"] == "broken"
     [promise] = [promise for promise in report["promises"] if promise["rule"] == "nearest"]
     assert "are not a pair of this claim" in promise["reason"]
 
 
 def test_a_nic_that_is_no_longer_the_nearest_breaks_the_promise() -> None:
-    """The map of the board changed after the claim was allocated."""
+    """As after a change of the board's map: the allocated NIC is not the nearest one."""
     node = NodeWithPairClaim("hgx-h100")
     addresses = node.allocate()
-    gpu, nic = sorted(addresses)
+    gpu_request, nic_request = sorted(addresses)
     far = next(
         address
         for address in _nic_addresses(node)
-        if address != addresses[nic] and node.machine.level(addresses[gpu], address)[0] != "PIX"
+        if address != addresses[nic_request] and node.machine.level(addresses[gpu_request], address)[0] != "PIX"
     )
-    report = node.report_for({gpu: addresses[gpu], nic: far})
+    report = node.report_for({gpu_request: addresses[gpu_request], nic_request: far})
     [promise] = [promise for promise in report["promises"] if promise["rule"] == "nearest"]
     assert promise["verdict"] == "broken"
     assert "is at PIX now" in promise["reason"] and "render the claims" in promise["fix"]
@@ -99,7 +100,7 @@ def test_the_promise_of_a_nearest_pair_is_not_proven_without_a_probe() -> None:
     assert (report["verdict"], report["proven"]) == ("kept", False)
 
 
-def test_the_level_that_was_chosen_from_a_list_is_reported_once() -> None:
+def test_the_entry_chosen_from_a_list_is_reported_once() -> None:
     node = NodeWithPairClaim("gb300", ["nearest", "any"], "PXB")
     report = node.report_for(node.allocate())
     assert report["preferences"] == [

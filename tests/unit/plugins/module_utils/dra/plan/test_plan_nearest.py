@@ -106,7 +106,7 @@ def test_a_free_device_whose_partner_is_in_use_is_reported_with_the_claim(site: 
         f"NIC {site.pairs[other_gpu]} is free, but its GPU {other_gpu} is in use by team/serving",
     )
     lines = report_lines.lines([found], [], [])
-    assert [line for line in lines if "is in use" in line] == [f"  a-0: {unpaired}" for unpaired in reported]
+    assert [line for line in lines if "is free, but" in line] == [f"  a-0: {unpaired}" for unpaired in reported]
 
 
 def test_only_the_first_of_many_unpaired_devices_are_listed(site: Site, engine: Engine) -> None:

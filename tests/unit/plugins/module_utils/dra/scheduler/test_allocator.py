@@ -117,7 +117,7 @@ def test_a_missing_attribute_never_matches(engine: Engine) -> None:
     claim = spec(exact("x", "a", count=2), constraints=[match_attribute(ROOT)])
     answer = refusal(allocate([claim], CLASSES, [device("d0"), device("d1")], engine))
     assert (answer.kind, answer.path) == ("constraint", "claims[0].spec.devices.constraints[0]")
-    assert answer.reason == f"request x: no device of a.example.com has the attribute {ROOT}"
+    assert answer.reason == f"request x: no free device of a.example.com that it selects has the attribute {ROOT}"
 
 
 def test_values_of_different_types_do_not_match(engine: Engine) -> None:
@@ -322,8 +322,8 @@ def test_a_reason_that_is_the_same_for_all_alternatives_is_reported_once(engine:
     answer = refusal(allocate([claim], CLASSES, [device("d0")], engine))
     assert answer.reason == (
         "no alternative can be satisfied: "
-        "x/s0: request x/s0 needs 1 device: b.example.com publishes none on this node; "
-        "x/s1: request x/s1 needs 2 devices: a.example.com publishes 1 on this node"
+        "request x/s0 needs 1 device: b.example.com publishes none on this node; "
+        "request x/s1 needs 2 devices: a.example.com publishes 1 on this node"
     )
 
 
@@ -337,7 +337,7 @@ def test_the_request_that_lacks_an_attribute_is_named(engine: Engine) -> None:
     )
     answer = refusal(allocate([claim], CLASSES, node, engine))
     assert (answer.kind, answer.path) == ("constraint", "claims[0].spec.devices.constraints[0]")
-    assert answer.reason == f"request gpu: no device of a.example.com has the attribute {ROOT}"
+    assert answer.reason == f"request gpu: no free device of a.example.com that it selects has the attribute {ROOT}"
     node = [device("g", ROOT="r0"), device("n", "b.example.com")]
     assert allocated(allocate([claim], CLASSES, node, engine)) == [("nic/s1", "n"), ("gpu", "g")]
 
