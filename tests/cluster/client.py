@@ -19,7 +19,7 @@ MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 
 
-class _NoAnswer(ConnectionError):
+class _NoAnswer(http.client.RemoteDisconnected):
     """The connection was closed before the first byte of the response."""
 
 
