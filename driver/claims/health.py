@@ -20,6 +20,8 @@ from . import claim_status
 from .claim_status import HealthProblem
 from .records import DETACHING, PREPARED, DeviceKey, Record
 
+_MISSING = "the device is no longer on the node"
+
 
 def devices(
     node: str,
@@ -34,22 +36,28 @@ def devices(
     """
     now = time.time()
     by_device = {}
+    missing = set()
     for device in publication.devices:
-        taints = {taint["key"] for taint in device.get("taints", ())}
-        message = "the link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
+        name, taints = device["name"], {taint["key"] for taint in device.get("taints", ())}
+        message = "the link is down" if publish.LINK_DOWN in taints else ""
+        if publish.MISSING in taints:
+            missing.add(name)
+            message = _MISSING
         if publish.UNCLEAN in taints:
             state = "the original state of the device, or of its NIC, could not be restored after a pod used it"
             message = f"{state}; the device is withheld from pods"
-        by_device[device["name"]] = _health(node, device["name"], now, message)
+        by_device[name] = _health(node, name, now, message)
+    published = frozenset(by_device)
     for record in records:
         for held_device in record.held:
-            if held_device.device in by_device and (record.phase == PREPARED or held_device.share):
-                continue  # the device is on the node, or the claim has only a share of it
-            message = "the device could not be returned to the node" if record.phase == DETACHING else ""
+            name = held_device.device
+            if name in published and (record.phase == PREPARED or held_device.share):
+                continue  # what is published decides: the device is on the node, or the claim has only a share of it
+            message = "the device has not returned to the node yet" if record.phase == DETACHING else ""
             problem = problems.get(record.uid, {}).get(held_device.key)
-            by_device[held_device.device] = _health(
-                held_device.pool, held_device.device, now, problem.message if problem else message
-            )
+            message = problem.message if problem else message or (_MISSING if name in missing else "")
+            if message or name in published or name not in by_device:  # a problem of one of several shares stays
+                by_device[name] = _health(held_device.pool, name, now, message)
     return list(by_device.values())
 
 

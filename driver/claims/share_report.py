@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The report about shares of NICs for the node's administrator: promised, guaranteed, current and measured rates."""
+"""The report about shares of NICs for the node's administrator: promised, guaranteed and measured rates, and
+those in force."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ MEASURE_SECONDS = 0.5
 
 
 class ShareReport(t.TypedDict):
-    """A share; rates in bit/s. `inForce` is None if no pod has the share yet, `used` also if the kernel does not count
-    its bytes."""
+    """A share; rates in bit/s. `inForce` is None while no pod has the share or is about to get it, `used` also if the
+    kernel does not count its bytes or its counters cannot be read."""
 
     claim: str
     request: str
@@ -51,15 +52,15 @@ class NicReport(t.TypedDict):
 def shares(records: t.Sequence[Record], boot: str, offers: share_state.Offers) -> list[NicReport]:
     """The NICs of which claims have shares. Takes MEASURE_SECONDS if there are any."""
     nics = [_reported(nic) for nic in share_state.nics(records, boot, offers)]
-    before, start = [_sent(nic) for nic in nics], time.monotonic()
+    before = [(time.monotonic(), _sent(nic)) for nic in nics]  # reading the counters of many NICs takes a while
     if nics:
         time.sleep(MEASURE_SECONDS)
-    seconds = time.monotonic() - start
     reports = []
-    for nic, sent_before in zip(nics, before):
-        sent = _sent(nic)
-        used = {name: (sent[name] - sent_before[name]) * 8 / seconds for name in sent if name in sent_before}
-        reports.append(_nic(nic, used))
+    for nic, (start, sent_before) in zip(nics, before):
+        seconds, sent = time.monotonic() - start, _sent(nic)
+        # a counter that was reset meanwhile is lower
+        known = [name for name in sent if sent_before.get(name, sent[name] + 1) <= sent[name]]
+        reports.append(_nic(nic, {name: (sent[name] - sent_before[name]) * 8 / seconds for name in known}))
     return reports
 
 

@@ -38,10 +38,10 @@ T = t.TypeVar("T")
 #: Hooks that are served at the same time; others wait in the socket's queue.
 WORKERS = 32
 #: Seconds within which a hook must send its request, and maximum bytes of the request. A pod's annotations can take
-#: 256 KiB.
+#: 256 KiB, and more in JSON; CRI-O repeats them in an annotation.
 READ_TIMEOUT_SECONDS = 5.0
-MAX_REQUEST_BYTES = 1 << 20
-#: Seconds between two checks of the driver's own socket, and of whether to stop.
+MAX_REQUEST_BYTES = 4 << 20
+#: Seconds without a hook after which the server checks its own socket, and whether to stop.
 CHECK_SECONDS = 0.5
 #: Seconds after which a socket under a temporary name is considered abandoned.
 DRAFT_SECONDS = 1.0
@@ -115,7 +115,7 @@ class HookServer:
             except TimeoutError:
                 if _has_listener(self.path):
                     continue
-                log.warning("the socket for hooks %s was removed: listening again", self.path)
+                log.warning("no process listens on the socket for hooks %s any more: listening again", self.path)
                 try:
                     replacement = self._listen()
                 except OSError as error:
@@ -212,6 +212,7 @@ class HookServer:
             raise Busy("the driver is stopping")
         with serialized(self._lock):
             self.service.attach(request)
+        self._busy.clear((request.uid, request.container))
 
 
 def _log_context(request: AttachRequest) -> t.ContextManager[None]:
@@ -226,14 +227,15 @@ def _log_context(request: AttachRequest) -> t.ContextManager[None]:
 
 def _has_listener(path: Path) -> bool:
     """Whether a process listens on this socket. The check connects a socket of another type, which fails with
-    EPROTOTYPE if there is a listener, and which the listener does not notice (unix(7))."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagram_socket:
-        try:
+    EPROTOTYPE if a process has this socket open, and which that process does not notice (unix(7)). If the check cannot
+    be made, for example because too many files are open, the answer is True."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagram_socket:
             datagram_socket.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-        except OSError:
-            pass
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    except OSError:
+        pass
     return True
 
 
@@ -250,11 +252,15 @@ def _receive(connection: socket.socket, netns: list[int]) -> bytes:
     connection.settimeout(READ_TIMEOUT_SECONDS)
     content, descriptors, _unused, _unused = socket.recv_fds(connection, 65536, 1, socket.MSG_CMSG_CLOEXEC)
     netns.extend(descriptors)
-    while part := connection.recv(65536) if content else b"":
-        content += part
-        if len(content) > MAX_REQUEST_BYTES or time.monotonic() > deadline:
+    parts, size = [content], len(content)
+    while content:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        content = connection.recv(65536)
+        parts.append(content)
+        size += len(content)
+        if size > MAX_REQUEST_BYTES or time.monotonic() > deadline:
             raise OSError(f"the request exceeds {MAX_REQUEST_BYTES} bytes or {READ_TIMEOUT_SECONDS:g} s")
-    return content
+    return b"".join(parts)
 
 
 def _parse_request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:

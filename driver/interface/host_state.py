@@ -28,7 +28,7 @@ from ..kernel.vf import VfSettings
 
 #: While an interface without a PCI address is in a pod, it has an altname with this prefix.
 TAG = "lanewise-"
-#: Keys of a host state that are no settings of the interface, so they are not restored.
+#: Keys of a host state that are not settings of the interface, so they are not restored.
 MARK: t.Final = "mark"
 UPPERS: t.Final = "uppers"
 CHILD: t.Final = "child"
@@ -198,7 +198,7 @@ def differences(wanted: HostState, current: HostState, carrier: bool = True) -> 
         if isinstance(value, list) and isinstance(now, list):
             texts += [(key, text) for text in _list_differences(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
-            names = {*value} if key == "ethtool" else {*value, *now}  # records of older drivers have fewer settings
+            names = {*value} if key == "ethtool" else {*value, *now}  # records of older releases have fewer settings
             differing = [name for name in sorted(names) if value.get(name) != now.get(name)]
             texts += [
                 (key, f"{key}: {_setting_difference(name, value.get(name), now.get(name))}") for name in differing
@@ -230,8 +230,8 @@ def _list_differences(
 
 
 def _without_preferred_lifetime(item: Object | str) -> Object | str:
-    """An address without the time until which it is preferred: that time passes, and two reads of it may differ by a
-    second."""
+    """An item without the time until which an address is preferred: that time passes, and two reads of it may differ by
+    a second."""
     if isinstance(item, str):  # an altname
         return item
     return {key: value for key, value in item.items() if key not in ("preferredUntil", "preferredBoottime")}
@@ -241,12 +241,13 @@ def _appears_later(item: ObjectView | str, carrier: bool) -> bool:
     """Whether the kernel will learn this again, or will create it once there is carrier."""
     if isinstance(item, str):  # an altname
         return False
-    return is_learned(item) or (not carrier and "table" in item and is_created_for_address(item))
+    return is_learned(item) or (not carrier and is_created_for_address(item))
 
 
 def _follows_from_address(item: ObjectView | str) -> bool:
-    """Whether this is a route that the kernel adds for an address: it may have appeared after the state was read."""
-    return not isinstance(item, str) and "table" in item and "protocol" in item and is_created_for_address(item)
+    """Whether this is a local IPv6 route that the kernel adds for an address: it may have appeared after the state was
+    read."""
+    return not isinstance(item, str) and is_created_for_address(item)
 
 
 def restorable(state: HostState) -> Object:
@@ -265,4 +266,8 @@ def is_created_for_address(route: ObjectView) -> bool:
 
     The kernel creates such a route once, when DAD has passed. So it is not a difference from a state that was read
     before that moment, and it must not be removed: without the route, the address would stay unusable."""
-    return (route["protocol"], route["table"], route["family"]) == (routes.RTPROT_KERNEL, routes.TABLE_LOCAL, 6)
+    return (route.get("protocol"), route.get("table"), route.get("family")) == (
+        routes.RTPROT_KERNEL,
+        routes.TABLE_LOCAL,
+        6,
+    )

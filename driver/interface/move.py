@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Moving an interface from the node into a pod, with the settings that can only be changed on the node."""
+"""Moving an interface from the node into a pod, with the settings that are made before the pod can use it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .identity import Identity, find, tag
 
 
 def move(inside: Netlink, identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str) -> int:
-    """Apply the settings that can only be changed on the node, and move the interface to the pod, where it is named
-    `name`. `inside` is a connection to the pod's namespace. Returns the interface's index in the pod.
+    """Apply the settings of the interface, and move it to the pod, where it is named `name`. `inside` is a connection
+    to the pod's namespace. Returns the interface's index in the pod.
 
-    If an interrupted attach has moved the interface already, only the settings are applied again. Raises KernelError
-    and Refused.
+    If an interrupted attach has moved the interface already, only the settings that can be changed in the pod are
+    applied again. Raises KernelError and Refused.
     """
     with step(f"look for {identity.name} in the pod"):
         link = find(inside, identity, netns, host.get(host_state.MARK))
@@ -122,7 +122,7 @@ def _set_vf(connection: Netlink, identity: Identity, config: ObjectView) -> None
                 vf.write(connection, function, settings)
             except OSError:
                 if set(settings) == {"mac"} and "vf" not in config:
-                    return  # the function's own driver may still accept the address
+                    return  # the function's own driver may still accept the address, which `_move` then sets
                 raise
 
 

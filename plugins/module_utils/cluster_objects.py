@@ -30,7 +30,7 @@ OPTIONAL_KINDS = (
     *kueue.KINDS,
 )
 _CORE = ("Pod", "Node", "ResourceQuota")
-#: Fields that are left out: whole pods are large, and arguments and variables of containers may be secret.
+#: Fields that are left out, because objects are large.
 HIDDEN = {
     "metadata": ("managedFields",),
     "spec": ("volumes",),
@@ -38,19 +38,20 @@ HIDDEN = {
 }
 #: The kind whose conditions are kept: they say whether a queue admits jobs.
 WITH_CONDITIONS = "ClusterQueue"
-#: Fields of pods that decide where they run. Only pods with claims keep them.
+#: Large fields about placement, which only pods with spec.resourceClaims keep.
 PLACEMENT_FIELDS = ("affinity", "tolerations")
 #: Annotations that are kept: whether a pod may be evicted, to which gang a pod belongs, and the loans of a queue.
 ANNOTATIONS = (SAFE_TO_EVICT, *GANGS, LOANS)
 #: The prefix of annotations of pods that Kueue admits.
 KUEUE_PREFIX = "kueue.x-k8s.io/"
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+#: Fields of containers that are left out: arguments and variables may be secret.
 HIDDEN_CONTAINER_FIELDS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 def reduced(found: Object) -> Object:
-    """Remove the fields that the collection does not use from an object, which has its kind, and return the object."""
+    """Remove the fields that the collection does not use from an object, and return it. The object must have `kind`."""
     for part, names in HIDDEN.items():
         for name in names:
             if name != "conditions" or found["kind"] != WITH_CONDITIONS:

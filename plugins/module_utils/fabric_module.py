@@ -136,7 +136,7 @@ def _chosen(
 def _forget_original_settings(system: System, rollback: Rollback | None) -> None:
     """Remove the record of the settings that were restored, unless they may still be rolled back. Raises HostError."""
     if rollback:
-        origin.forget_when_confirmed(system, rollback["id"])
+        origin.mark_restored(system, rollback["id"])
     else:
         origin.forget(system)
 

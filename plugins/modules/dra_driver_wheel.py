@@ -143,7 +143,8 @@ def wheel_in(folder: Path) -> Path | None:
 
 
 def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
-    """Build the wheel into the folder `dest`, which is created only when it is complete, or may exist without files."""
+    """Build the wheel into the folder `dest`, which appears only once it is complete. A folder without a wheel is
+    replaced."""
     with tempfile.TemporaryDirectory(dir=module.tmpdir) as folder:
         source, out = Path(folder, "source"), Path(folder, "wheel")
         for name, content in files.items():
@@ -184,7 +185,8 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
 
 
 def create_bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:
-    """Create one archive, so that only one file is copied to each node. An archive of the same wheels is reused."""
+    """Create one archive, so that only one file is copied to each node. An archive is reused if the release is the
+    same, and the names, sizes and times of the wheels."""
     dependencies = sorted(Path(wheelhouse).glob("*.whl")) if wheelhouse else []
     states = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode() for path in dependencies]
     bundle = folder / f"{release}-{digest(states)[:8]}.tar"
@@ -237,6 +239,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     params, changed = module.params, False
+    wheelhouse = params["wheelhouse"]
+    if wheelhouse and not any(Path(wheelhouse).glob("*.whl")):
+        module.fail_json(msg=f"There is no wheel in {wheelhouse}. docs/driver-install.md says how to fill a wheelhouse")
     try:
         lock = Path(params["lock"]).read_bytes()
         if params["wheel"]:
@@ -250,12 +255,14 @@ def main() -> None:
                 build(module, files, folder)
                 changed = True
             wheel = wheel_in(folder)
+            if wheel is None:
+                module.fail_json(msg=f"Another process has removed the driver's wheel from {folder}: run again")
         content = wheel.read_bytes()
         version = wheel.name.split("-")[1]
         release = f"{version}-{digest([content, lock])[:12]}"
         archive = create_bundle(Path(params["dest"]), release, wheel, lock, params["wheelhouse"])
     except OSError as error:
-        module.fail_json(msg=f"the driver's wheel cannot be built: {error}")
+        module.fail_json(msg=f"The driver's wheel or its archive cannot be prepared: {error}")
     module.exit_json(
         changed=changed,
         wheel=str(wheel.absolute()),

@@ -190,7 +190,7 @@ reboot_reasons:
   elements: str
 rollback:
   description: The timer that rolls the changes back. Confirm them with O(confirm) before it expires.
-  returned: if the run changes a NIC through which the node is reached
+  returned: if the run changes a NIC through which the node is reached; null on failure if no timer runs
   type: dict
   contains:
     id:
@@ -207,7 +207,7 @@ not_recorded:
   type: list
   elements: str
 idle_rules:
-  description: The rules that match no NIC of this node, each with a suggestion.
+  description: The rules that match no NIC of this node, some with a suggestion.
   returned: success
   type: list
   elements: str
@@ -216,6 +216,7 @@ remaining:
     - After a failed step, everything that differs from the state before the run, each with C(resource), C(device),
       C(setting), its value C(before) and C(now), and the C(reason) why it was not restored. Empty if the node has its
       previous state.
+    - After an unexpected error at the end, one entry with only a C(reason), because all changes are in place.
   returned: failure
   type: list
   elements: dict
@@ -230,7 +231,7 @@ settings:
   type: dict
 problems:
   description: The reasons why nothing was changed.
-  returned: failure
+  returned: if the options do not fit the node
   type: list
   elements: str
 topology:
@@ -277,7 +278,7 @@ class Module(AnsibleModule):
 def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
     """The profiles, validated like the settings of a rule. Fails the module if one is invalid."""
     validated, problems = {}, []
-    for name, settings in module.params["profiles"].items():
+    for name, settings in (module.params["profiles"] or {}).items():
         if settings is not None and not isinstance(settings, dict):
             problems.append(f"profiles.{name}: must be a mapping of settings, not {settings!r}")
             continue
@@ -308,17 +309,19 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
+    if params["confirm"] is not None:  # first: a timer runs
+        if not params["confirm"]:
+            module.fail_json("confirm: is empty. Give the id that the result of the run has in rollback")
+        confirm(module, params["confirm"])
     if params["topology"]:
         try:
             module.topology = {"topology": read(params["root"], params["topology"])}
         except Unreadable as error:
             module.fail_json(str(error))
-    if params["confirm"]:
-        confirm(module, params["confirm"])
     if params["state"] == "absent":
         run(module, [], {}, restore=True)
     try:
-        wanted = rules(params["nics"], profiles(module))
+        wanted = rules(params["nics"] or [], profiles(module))
     except Unfit as error:
         fail(module, error)
     run(module, wanted, params["node"] or {}, persist=params["persist"])

@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass, fields
 
 from ..module_utils.topology.stored import Formats, NewerFormat
 
-#: The owner of a Node: none, this run, a run that has ended or was interrupted, a run that is still running, or a run
-#: whose state this controller cannot determine.
+#: The state of the run that has cordoned a Node: there is none, it is this run, it has ended or was interrupted, it is
+#: still running, or this controller cannot determine its state.
 NOBODY, OURS, ENDED, RUNS, UNKNOWN = "nobody", "ours", "ended", "runs", "unknown"
-_MAX_LENGTH = 200  # of a text of an owner, in characters
+_MAX_LENGTH, _MAX_ANNOTATION = 200, 1000  # of a text of an owner, and of the whole annotation, in characters
+_ZOMBIE = "ended"
 #: The first release that recorded a run wrote no format number. The release before it wrote only the word true.
 _FORMATS = Formats(unnumbered=1)
 
@@ -28,8 +29,8 @@ _FORMATS = Formats(unnumbered=1)
 class Owner:
     """A run of ansible-playbook: who started it, on which controller, and its process.
 
-    `started` distinguishes a process from a later one with the same number. `space` is the PID namespace, for example
-    of a container. Only a run in the same namespace can check whether the process exists.
+    `started` distinguishes a process from a later one with the same number. `space` is the machine and the PID
+    namespace, for example of a container. Only a run in the same namespace can check whether the process exists.
     """
 
     user: str
@@ -61,10 +62,13 @@ def this_run() -> Owner:
 def state(text: str | None, this: Owner) -> str:
     """The state of the run that wrote the annotation `text`.
 
-    The annotation of an earlier release names no run, and counts as ended; that of a newer release is UNKNOWN.
+    An annotation that names no run, of an earlier release or invalid, counts as ended; that of a newer release, and one
+    that is too long, is UNKNOWN.
     """
     if text is None:
         return NOBODY
+    if len(text) > _MAX_ANNOTATION:
+        return UNKNOWN
     try:
         owner = _parsed(text)
     except NewerFormat:
@@ -76,7 +80,9 @@ def state(text: str | None, this: Owner) -> str:
     if (owner.controller, owner.space) != (this.controller, this.space):
         return UNKNOWN
     started = _started(owner.process)
-    if started is None and _exists(owner.process):
+    if started == _ZOMBIE:
+        return ENDED
+    if (started is None or not owner.started) and _exists(owner.process):
         return UNKNOWN
     return RUNS if started == owner.started else ENDED
 
@@ -91,7 +97,7 @@ def parse(text: str) -> Owner | None:
 
 def _parsed(text: str) -> Owner | None:
     """As `parse`, but raises NewerFormat. The text is not trusted, because a node can write it."""
-    if len(text) > 5 * _MAX_LENGTH:
+    if len(text) > _MAX_ANNOTATION:
         return None
     try:
         stored = _FORMATS.read(json.loads(text))
@@ -109,11 +115,21 @@ def _parsed(text: str) -> Owner | None:
 
 
 def _space() -> str:
-    """The PID namespace of this process; empty if there are none."""
+    """The machine and the PID namespace of this process; empty if there are no such namespaces. The first namespace has
+    the same number on every machine (PROC_PID_INIT_INO in linux/proc_ns.h)."""
     try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux: there are no PID namespaces
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux
         return ""
+    for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
+        try:
+            with open(path, encoding="ascii") as file:
+                machine = file.read(100).strip()
+        except (OSError, ValueError):
+            continue
+        if machine:
+            return f"{machine} {namespace}"
+    return namespace
 
 
 def _exists(process: int) -> bool:
@@ -128,10 +144,12 @@ def _exists(process: int) -> bool:
 
 
 def _started(process: int) -> str | None:
-    """The start time of a process in the notation of the operating system; None if no such process is visible."""
+    """The start time of a process in the notation of the operating system. None if no such process is visible; _ZOMBIE
+    if it has ended, but its parent has not waited for it."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
+            values = file.read().rpartition(")")[2].split()
+        return _ZOMBIE if values[0] in ("Z", "X") else values[19]
     except OSError:
         if os.path.exists("/proc/self/stat"):
             return None

@@ -373,7 +373,7 @@ def test_repeated_failures_are_reported_by_one_event_for_each_claim(node: Claims
         with pytest.raises(KernelError, match="MAC"):
             service.unprepare(node.claims["one"])
     health = {entry.device: entry for entry in service.health()}["net-wire0"]
-    assert health.health == calls.UNHEALTHY and "could not be returned to the node" in health.message
+    assert health.health == calls.UNHEALTHY and "has not returned to the node yet" in health.message
     record = service.store.load(node.claims["one"].uid)
     assert record and record.held[0].host
     record.held[0].host["mac"] = original_mac

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -435,6 +436,37 @@ def test_a_deleted_socket_is_created_again(
     paths.hook_socket.unlink()
     assert Hook(paths, container).result() == (0, "")
     server.stop(1)
+
+
+def test_the_server_survives_too_many_open_files(
+    paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even the check of its own socket then fails."""
+    monkeypatch.setattr(hook_server, "CHECK_SECONDS", 0.05)
+    server = HookServer(paths, service, Metrics())
+    server.start()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        time.sleep(0.3)  # several checks
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert server._thread and server._thread.is_alive()
+    assert Hook(paths, container).result() == (0, "")
+    server.stop(1)
+
+
+def test_a_slow_request_is_refused_in_time(server: HookServer, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_server, "READ_TIMEOUT_SECONDS", 0.5)
+    start = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(paths.hook_socket))
+        client.send(b"{")
+        time.sleep(0.4)
+        client.send(b" ")
+        client.settimeout(5)
+        assert client.recv(100) == b""
+    assert time.monotonic() - start < 0.8
 
 
 def test_the_socket_of_a_killed_newer_instance_is_replaced(

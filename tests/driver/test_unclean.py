@@ -23,17 +23,18 @@ from lanewise_driver.base.calls import UNHEALTHY
 from lanewise_driver.base.errors import Busy, DriverError
 from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import health, unclean
-from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.claims.claim_status import HealthProblem, Writer
 from lanewise_driver.claims.devices import Devices
 from lanewise_driver.claims.ledger import Ledger
-from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord, Record, boot_id
+from lanewise_driver.claims.records import ATTACHED, DETACHING, PREPARED, DeviceRecord, Record, boot_id
 from lanewise_driver.claims.unclean import UncleanDevices
 from lanewise_driver.interface.identity import Identity
 from lanewise_driver.interface.take_back import Outcome, Reason
 from lanewise_driver.publish.device import Device
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.shares.share import ShareRecord
-from lanewise_driver.topology.publish import device_name
+from lanewise_driver.topology import publish
+from lanewise_driver.topology.publish import Publication, device_name
 from lanewise_driver.topology.publish_shares import MACVLAN, VFS, share_name
 
 DEVICE = "net-wire0"
@@ -251,6 +252,37 @@ def test_a_full_disk_does_not_keep_other_devices_from_being_restored(
     assert Devices(ledger, inventory, None).retry_unclean()
     assert sorted(ledger.unclean.all()) == names[1:3]
     assert "net-wire1 is still withheld from pods: " in caplog.text and "No space left on device" in caplog.text
+
+
+def test_the_health_of_a_device_says_where_it_is_missing() -> None:
+    """`devices` is given the publication, the records and the problems in pods."""
+
+    def published(*taints: str) -> Publication:
+        return Publication([{"name": DEVICE, "taints": [{"key": key} for key in taints]}] if taints != ("no",) else [])
+
+    def reported(publication: Publication, *records: Record, **problems: HealthProblem) -> str:
+        by_claim = {record.uid: {("d", share): problem for share, problem in problems.items()} for record in records}
+        (entry,) = health.devices("node", publication, records, by_claim)
+        assert (entry.health == UNHEALTHY) is bool(entry.message)
+        return entry.message
+
+    def record(phase: str, *shares: str) -> Record:
+        name = "d" if shares else DEVICE
+        devices = [
+            DeviceRecord(name, "node", "r", Device(name, {"name": name}), share_id=share) for share in shares or [""]
+        ]
+        return Record("u", "team", "c", None, "boot", devices, phase=phase)
+
+    gone = "the device is no longer on the node"
+    assert reported(published(publish.MISSING)) == gone
+    assert reported(published(publish.LINK_DOWN)) == "the link is down"
+    assert reported(published(publish.MISSING), record(PREPARED)) == gone
+    assert reported(published(publish.MISSING), record(ATTACHED)) == gone
+    assert reported(published(publish.LINK_DOWN), record(ATTACHED)) == ""  # its link in the pod counts
+    assert "has not returned to the node yet" in reported(published(), record(DETACHING))
+    problem = HealthProblem("the VF is gone", "now")
+    assert reported(published("no"), record(ATTACHED, "a", "b"), b=problem) == "the VF is gone"
+    assert reported(published("no"), record(ATTACHED, "a", "b"), a=problem) == "the VF is gone"
 
 
 def test_a_tapped_device_is_withheld_from_all_pods(

@@ -5,8 +5,9 @@
 
 """The types of a node's facts as dictionaries, for JSON and Ansible: the results of :func:`model.as_dict`.
 
-Each class has the fields of the class of `model` with the same name without `Facts`, which documents them. No key is
-required, because readers use an empty dictionary for a function or interface that a probe did not see.
+Each class has the fields of the class of `model` with the same name without `Facts` (`FunctionFacts` those of
+`PciFunction`, `NodeFacts` those of `Topology`), which documents them. No key is required, because readers use an empty
+dictionary for a function or interface that a probe did not see.
 """
 
 from __future__ import annotations

@@ -21,12 +21,14 @@ _NO_VALUE = frozenset(
 )
 
 _MAX_REPORTED = 100
-_PAGE_BYTES = 4096
+#: How many folders a path may have, more than any path of sysfs: links of a recorded tree may contain anything.
+_MAX_FOLDERS = 100
+_PAGE_BYTES, _MAX_TEXT = 4096, 200
 _UP = "../" * (_PAGE_BYTES // 3)
 #: If the first read returns at most this many bytes, it has returned the whole file: the kernel fills most of a page if
 #: it can.
 _SHORT_READ_BYTES = 1024
-#: As the kernel prints numbers: no leading zeros, no negative zero, at most 64 bits.
+#: As the kernel prints numbers: no leading zeros, no negative zero, at most 20 digits.
 _INTEGER = re.compile(r"^(?:0|-?[1-9]\d{0,19})$", re.ASCII)
 
 
@@ -90,8 +92,11 @@ class Reader:
             return True
         inside = self._inside.get(folder)
         if inside is None:
-            parent = folder.rpartition("/")[0]
-            inside = self._is_inside(parent)
+            if folder.count("/") > _MAX_FOLDERS:
+                self.report(f"{folder[:_MAX_TEXT]}...", f"has more than {_MAX_FOLDERS} folders")
+                return False
+            parent, _slash, name = folder.rpartition("/")
+            inside = name != ".." and self._is_inside(parent)
             if inside and self._is_link(folder):
                 inside = self._leads_inside(folder)
                 if not inside:
@@ -253,7 +258,10 @@ class Reader:
             return None
         end = target.rfind("../") + 3  # 2 if there is none
         up, rest = target[:end], target[end:]
-        if up != _UP[:end] or rest[:1] == "/" or rest[-1:] == "/" or "./" in rest or "//" in rest:
+        unusual = (
+            end == 2 or rest[:1] in ("", "/", ".") or rest[-1] == "/" or "./" in rest or "/." in rest or "//" in rest
+        )
+        if unusual or up != _UP[:end]:
             return posixpath.normpath(posixpath.join(path.rpartition("/")[0], target))
         return f"{path.rsplit('/', end // 3 + 1)[0]}/{rest}"
 
@@ -316,8 +324,9 @@ class Folder:
     """One folder of a node. It is open while the context lasts, so that the kernel need not look up the path of each
     file.
 
-    The methods return the same as those of :class:`Reader` with the same names. If the folder cannot be opened, its
-    files are read by their paths, so that missing or forbidden files are reported in the same way.
+    The methods return the same as those of :class:`Reader` with the same names; a `name` has no slash. If the folder
+    cannot be opened, its files are read by their paths, so that missing or forbidden files are reported in the same
+    way.
     """
 
     __slots__ = ("_above", "_handle", "_reader", "path")
@@ -384,7 +393,7 @@ class Folder:
             self._reader._report_error(f"{self.path}/{name}", error)
             return None
         try:
-            raw = os.pread(handle, _PAGE_BYTES, 0)
+            raw = os.pread(handle, min(size, _PAGE_BYTES), 0)
             if size > _PAGE_BYTES:
                 raw = _with_rest(raw, handle, size)
         except OSError as error:
@@ -457,6 +466,7 @@ class _Opened:
     def __exit__(self, *exception: object) -> None:
         if self._handle is not None:
             os.close(self._handle)
+            self._handle = None
 
     def read(self, offset: int, size: int) -> bytes | None:
         if self._handle is None:

@@ -23,6 +23,8 @@ from .claim_devices import PROBE_AGAIN, ClaimDevices
 from .devices import KERNEL, LOCALITY, Facts, nearer
 from .verdicts import BROKEN, KEPT, UNKNOWN, Device, Promise
 
+_CORRECT_SELECTOR = "correct the selector; if an attribute may be missing, guard it with has()"
+
 
 class ClaimPromises(ClaimDevices):
     """The constraints and selectors of an allocated claim."""
@@ -46,7 +48,8 @@ class ClaimPromises(ClaimDevices):
         promise = Promise("distinct" if distinct else "match", name, requests, UNKNOWN)
         unpublished = [device for device in covered if device.published is None]
         if unpublished:
-            promise.reason = f"it is unknown where {' and '.join(device.shown for device in unpublished)} is now"
+            places = " and ".join(device.shown for device in unpublished)
+            promise.reason = f"the current place of {places} is unknown"
             promise.fix = "see the findings of the claim's devices"
             return promise
         published_devices = [(device, device.published) for device in covered if device.published is not None]
@@ -54,7 +57,7 @@ class ClaimPromises(ClaimDevices):
             promise.values[device.shown] = value_of(attribute(published.offer, name))
         missing = [shown for shown, value in promise.values.items() if value is None]
         if missing:
-            promise.reason = f"{' and '.join(missing)} no longer has the attribute {name}"
+            promise.reason = f"the attribute {name} is no longer published for {' and '.join(missing)}"
             promise.fix = "check whether the driver was downgraded or reconfigured: look at its slices and its version"
             return promise
         unreported = [
@@ -62,9 +65,8 @@ class ClaimPromises(ClaimDevices):
         ]
         if unreported:
             value = promise.values[unreported[0]]
-            promise.reason = (
-                f"{' and '.join(unreported)} publishes {value!r}, which means that its driver does not know it"
-            )
+            shown = " and ".join(unreported)
+            promise.reason = f"the value for {shown} is {value!r}, which means that the driver does not know it"
             promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
         holds = _holds([_comparable_value(published, name) for _device, published in published_devices], distinct)
@@ -126,7 +128,7 @@ class ClaimPromises(ClaimDevices):
         promise.fix = PROBE_AGAIN
 
     def _nearest(self) -> list[Promise]:
-        """Whether the devices of paired alternatives are still the nearest ones of their board."""
+        """Whether the devices of paired alternatives are still the nearest ones of the node."""
         promises = []
         for form in pair_forms(self.spec):
             first = self._allocated(form.first, form.first_subs)
@@ -163,7 +165,8 @@ class ClaimPromises(ClaimDevices):
         )
         if best and nearer(best[0], level):
             promise.verdict, promise.fix = BROKEN, fix
-            promise.reason = f"{nic.shown} is at {level} of {gpu.shown}, and {best[1].name} is at {best[0]} now"
+            nearest_now = f"{best[1].name} is nearer now ({best[0]})"
+            promise.reason = f"{nic.shown} is at level {level} from {gpu.shown}, but {nearest_now}"
             return promise
         promise.proven = self.machine.probed
         return promise
@@ -176,8 +179,13 @@ class ClaimPromises(ClaimDevices):
         return [device for device in on_node if any(self._matches(body, device) for body in bodies)]
 
     def _matches(self, body: Object, published: Published) -> bool:
-        """Whether a request certainly selects a device."""
-        texts = expressions([*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())])
+        """Whether a request certainly selects a device. It does not if its class or a selector is unknown."""
+        if body.get("deviceClassName") not in (self.check.classes or {}):
+            return False
+        entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
+        texts = expressions(entries)
+        if len(texts) < len(entries):
+            return False
         try:
             return self.check.engine is not None and all(
                 self.check.engine.matches(text, published.device, published.driver) for text in texts
@@ -235,7 +243,7 @@ class ClaimPromises(ClaimDevices):
         except Uncheckable as error:
             promise.reason, promise.fix = str(error), "check by hand whether the device still matches"
         except EvaluationError as error:
-            promise.reason, promise.fix = f"{device.shown}: {error}", "guard the selector with has()"
+            promise.reason, promise.fix = f"{device.shown}: {error}", _CORRECT_SELECTOR
         return promise
 
     def _preferences(self) -> list[Object]:
@@ -259,7 +267,7 @@ class ClaimPromises(ClaimDevices):
             preferences.append({**entry, "better": better})
             if better:
                 reason = f"request {request['name']} got {chosen}, its choice {len(better) + 1} of {len(names)}"
-                fix = f"{', '.join(better)} was not available when it was scheduled; a new pod may get it"
+                fix = f"not available when it was scheduled: {', '.join(better)}; a new pod may get one of them"
                 self._add_finding("note", "fallback", reason, fix)
         return preferences
 

@@ -11,11 +11,21 @@ import re
 import typing as t
 from functools import lru_cache
 
+#: What can read an attribute without its domain or its name in the text: the driver's name as a domain, an escape
+#: sequence in a string, a string that is put together, `cel.bind`, and a macro over all attributes of a domain.
+_INDIRECT = re.compile(
+    r"""\[\s*device\s*\.\s*driver\s*\]\s*\[|\\[uUxX0-7]|["']\s*\+|\+\s*["']|\bcel\s*\.\s*bind\b"""
+    r"""|\]\s*\.\s*(?:all|exists|exists_one|existsOne|map|filter|transform\w*)\s*\("""
+)
+_OWN_DOMAIN = re.compile(r"\[\s*device\s*\.\s*driver\s*\]")
+
 
 def mentions(expression: str, name: str) -> bool:
-    """Whether a selector may use a qualified attribute or capacity, as its text contains domain and identifier."""
+    """Whether a selector may use a qualified attribute or capacity, as far as its text shows."""
+    if _INDIRECT.search(expression):
+        return True
     domain, _slash, identifier = name.partition("/")
-    if domain not in expression and "[device.driver]" not in expression:
+    if domain not in expression and not _OWN_DOMAIN.search(expression):
         return False
     return re.search(rf"(?<![A-Za-z0-9_]){re.escape(identifier)}(?![A-Za-z0-9_])", expression) is not None
 
@@ -28,7 +38,7 @@ def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
 
 def conjuncts(expression: str) -> list[str]:
     """The operands of `&&` at the top level of an expression, including those in parentheses; the whole expression if
-    it has no such operands, a comment or unbalanced brackets."""
+    it has no such operands, or if it contains a comment or a bracket too many or too few."""
     ends = _ends_of_groups(expression)
     if ends is None:
         return [expression]

@@ -86,7 +86,9 @@ class Subject:
         for name, attribute in (self.device.get("attributes") or {}).items():
             domain, _slash, identifier = name.rpartition("/")
             value = attribute_value(name, attribute)
-            self.has_versions = self.has_versions or (isinstance(value, dict) and tag_of(value) == VERSION)
+            values = value if isinstance(value, list) else [value]
+            if any(isinstance(item, dict) and tag_of(item) == VERSION for item in values):
+                self.has_versions = True
             attributes.setdefault(domain or self.driver, {})[identifier] = value
         capacity: dict[str, Values] = {}
         for name, entry in (self.device.get("capacity") or {}).items():
@@ -99,7 +101,7 @@ class Subject:
         self.maps = {"device.attributes": attributes, "device.capacity": capacity}
 
     def looked_up(self, reads: Lookups) -> dict[str, dict[str, Values]]:
-        """The part of the maps that expressions with these look-ups read."""
+        """The part of the maps that expressions with these look-ups read. Call `convert` first."""
         part: dict[str, dict[str, Values]] = {map_name: {} for map_name in self.maps}
         for map_name, domain, name in reads:
             values = self.maps[map_name].get(domain)
@@ -110,7 +112,8 @@ class Subject:
         return part
 
     def value_key(self, reads: Lookups) -> ValueKey:
-        """A key that is equal for devices that expressions with these look-ups cannot distinguish."""
+        """A key that is equal for devices that expressions with these look-ups cannot distinguish. Call `convert`
+        first."""
         key = self._value_keys.get(reads)
         if key is None:
             values: list[str | bool | None] = [self.driver, self.shared, self.has_versions]

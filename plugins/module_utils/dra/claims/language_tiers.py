@@ -53,9 +53,10 @@ def add_tolerations(reader: Reader, claims: t.Iterable[Claim], tiers: t.Iterable
         for group in claim.groups:
             for device in (choice for entry in group.devices for choice in entry.choices()):
                 if device.admin:
-                    continue  # admin access leaves the device to other claims
+                    continue  # such a request does not occupy the device, so it takes no part in swaps
+                own = len(device.tolerations)
                 device.tolerations = [*device.tolerations, *tolerations(tier)]
-                if len(device.tolerations) > limits.TOLERATIONS:
+                if own <= limits.TOLERATIONS < len(device.tolerations):  # otherwise it was reported before
                     number = f"{len(device.tolerations)} entries, including those of its tier"
                     message = f"has {number}; the limit is {limits.TOLERATIONS}"
                     reader.problem(child(device.path, "tolerations"), message, "too-many")

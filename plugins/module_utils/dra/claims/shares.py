@@ -46,7 +46,7 @@ def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reade
     engine = BY_NAME.get(str(options.get("engine") or _only_engine(driver)))
     suitable = engines_for(parts)
     names = ", ".join(f"{candidate.name} of {candidate.driver}" for candidate in suitable)
-    fix = f"engines that support it: {names}" if names else "no engine supports all of these; request fewer"
+    fix = f"engines for such a share: {names}" if names else "no engine supports all of these; request fewer"
     if engine is None:
         message = f"the site sets no engine for {driver.name}"
         reader.problem(path, message, "no-engine", f"set {PREFIX}drivers.{driver.name}.engine; {fix}")
@@ -66,7 +66,7 @@ def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reade
     if engine.config:
         return _configured(device, engine, path, reader)
     if "shares" in parts and not str(options.get("consumable_shares")).isdigit():
-        message = f"the driver counts no shares: consumable_shares is {options.get('consumable_shares')}"
+        message = f"the driver counts no shares: consumable_shares is {options.get('consumable_shares') or 'not set'}"
         reader.problem(child(path, "shares"), message, "engine", "request memory, or set consumable_shares to a number")
         return None
     where: Object = {"partition": parts["partition"]} if "partition" in parts else {}
@@ -91,7 +91,12 @@ def _configured(device: Device, engine: Engine, path: str, reader: Reader) -> Sh
             mps["defaultActiveThreadPercentage"] = parts["cores"]
         if "memory" in parts:
             if quantity.parse(parts["memory"]) < _MEBIBYTE:
-                reader.problem(child(path, "memory"), "is less than 1Mi", "bad-value", "MPS limits whole MiB")
+                reader.problem(
+                    child(path, "memory"),
+                    "is less than 1Mi",
+                    "bad-value",
+                    "request at least 1Mi, as MPS counts whole MiB",
+                )
                 return None
             mps["defaultPinnedDeviceMemoryLimit"] = str(parts["memory"])
         sharing = {"strategy": "MPS", **({"mpsConfig": mps} if mps else {})}

@@ -48,9 +48,9 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Protection:
-    """The pods that a site never moves.
+    """Which pods a site never moves.
 
-    These are the pods in `namespaces`, pods with one of `labels` (an empty value means any value), pods of at least
+    They are the pods in `namespaces`, pods with one of `labels` (an empty value means any value), pods of at least
     this `priority`, and pods whose controller is of none of the kinds `controllers`.
     """
 
@@ -90,15 +90,20 @@ def movable(
         elif item.get("kind") == "PodDisruptionBudget":
             budgets.append(item)
     movable_pods, reasons = [], {}
+    users: dict[str, list[str]] = {}  # the pods that name each claim
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") not in _ENDED:
+            for name in claim_names(pod):
+                users.setdefault(name, []).append(title(pod))
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         with_claims = spec.get("resourceClaims") or extended_resource_claim(pod)
         if not spec.get("nodeName") or not with_claims or status.get("phase") in _ENDED:
             continue
         names = [name for name in claim_names(pod) if name in claims]
-        reason = "it must not be moved again"
+        reason = "it is in the list of pods that must not be moved"
         if title(pod) not in never:
-            reason = _why_not_movable(pod, claims, budgets, protect)
+            reason = _why_not_movable(pod, claims, users, budgets, protect)
         movable_pod = _movable(pod, names, claims) if names and not reason else None
         if movable_pod:
             movable_pods.append(movable_pod)
@@ -122,9 +127,13 @@ def _movable(pod: ObjectView, names: t.Sequence[str], claims: t.Mapping[str, Obj
 
 
 def _why_not_movable(
-    pod: ObjectView, claims: t.Mapping[str, Object], budgets: t.Sequence[ObjectView], protect: Protection
+    pod: ObjectView,
+    claims: t.Mapping[str, Object],
+    users: t.Mapping[str, t.Sequence[str]],
+    budgets: t.Sequence[ObjectView],
+    protect: Protection,
 ) -> str:
-    """Why a pod must not be moved; empty if it may be."""
+    """Why a pod must not be moved; empty if it may be. `users` are the pods that name each claim."""
     metadata, spec = pod["metadata"], pod["spec"]
     labels: t.Mapping[str, str] = metadata.get("labels") or {}
     annotations: t.Mapping[str, str] = metadata.get("annotations") or {}
@@ -143,7 +152,7 @@ def _why_not_movable(
         return f"scheduler {spec['schedulerName']} places it"
     return (
         _why_protected(pod, labels, annotations, protect)
-        or _why_claims_shared(pod, claims)
+        or _why_claims_shared(pod, claims, users)
         or _why_no_disruption(pod, labels, budgets)
     )
 
@@ -164,24 +173,30 @@ def _why_protected(
     return ""
 
 
-def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
+def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object], users: t.Mapping[str, t.Sequence[str]]) -> str:
     """Why a pod's claims prevent a move. A claim that was not created for the pod alone keeps its devices."""
     extended = extended_resource_claim(pod)
     if extended:  # whether the devices of another node serve its extended resources is not modelled
         return f"its claim {extended} was created for extended resources"
     for entry in pod["spec"]["resourceClaims"]:
         if not entry.get("resourceClaimTemplateName"):
-            return f"its claim {entry.get('resourceClaimName')} was not created for this pod alone"
+            name = entry.get("resourceClaimName") or entry.get("name")
+            return f"its claim {name} was not created for this pod alone"
+    # an entry may need no claim; then it is in the status without a name
+    decided = {entry["name"] for entry in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
+    if any(entry["name"] not in decided for entry in pod["spec"]["resourceClaims"]):
+        return "not all of its claims have been created"
     names = claim_names(pod)
-    if not names:
-        return "none of its claims has been created"
     for name in names:
         claim = claims.get(name)
         if claim is None:
             return f"its claim {name} cannot be read"
-        users = (claim.get("status") or {}).get("reservedFor") or ()
-        if any(user.get("uid") != pod["metadata"].get("uid") for user in users):
+        consumers = (claim.get("status") or {}).get("reservedFor") or ()
+        if any(consumer.get("uid") != pod["metadata"].get("uid") for consumer in consumers):
             return f"its claim {name} is shared"
+        others = [user for user in users.get(name, ()) if user != title(pod)]
+        if others:
+            return f"pod {others[0]} also uses its claim {name}"
         if any(
             (request.get("exactly") or {}).get("adminAccess")
             for request in claim["spec"]["devices"].get("requests") or ()
@@ -191,11 +206,20 @@ def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
 
 
 def _why_no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequence[ObjectView]) -> str:
-    for budget in budgets:
-        if budget["metadata"]["namespace"] != pod["metadata"]["namespace"]:
-            continue
-        if not selected((budget.get("spec") or {}).get("selector"), labels):
-            continue
-        if int((budget.get("status") or {}).get("disruptionsAllowed") or 0) < 1:
+    """Why the eviction API would refuse to evict a pod (pkg/registry/core/pod/storage/eviction.go)."""
+    of_pod = [
+        budget
+        for budget in budgets
+        if budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
+        and selected((budget.get("spec") or {}).get("selector"), labels)
+    ]
+    if len(of_pod) > 1:
+        names = ", ".join(title(budget) for budget in of_pod)
+        return f"several PodDisruptionBudgets select it, so it cannot be evicted: {names}"
+    for budget in of_pod:
+        status = budget.get("status") or {}
+        if int(status.get("observedGeneration") or 0) < int(budget["metadata"].get("generation") or 0):
+            return f"PodDisruptionBudget {title(budget)} was changed, and its controller has not processed it yet"
+        if int(status.get("disruptionsAllowed") or 0) < 1:
             return f"PodDisruptionBudget {title(budget)} allows no disruption now"
     return ""

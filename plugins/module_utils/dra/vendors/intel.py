@@ -55,7 +55,8 @@ _MODELS = {
     "56c1": "Flex 140",
 }
 
-#: The taint of a GPU that is not bound to a kernel driver.
+#: The taint of a GPU that is not bound to a kernel driver, unless the DRA driver manages the binding: an option that is
+#: assumed to be off.
 _UNBOUND_TAINT = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
 
 
@@ -73,13 +74,17 @@ def _offers(node: str, facts: NodeFacts, driver: DriverKnowledge, options: Optio
     for gpu, function in _functions(facts, driver):
         builder = DeviceBuilder(driver)
         builder.put("model", _MODELS.get(function["device_id"] or ""), sure=False)
-        builder.put("driver", gpu["driver"])
+        if driver.version_in_range("0.11.0"):  # empty without a kernel driver
+            builder.attributes["driver"] = {"string": gpu["driver"] or ""}
+        else:
+            builder.put("driver", gpu["driver"])
         builder.put("sriov", bool((function["sriov"] or {}).get("total_vfs")))
         builder.put("pciId", f"0x{function['device_id']}" if function["device_id"] else None)
         builder.put("pciAddress", function["address"])
         if driver.publishes_alignment(PCIE_ROOT):
             # without a PCIe root the driver publishes an empty string, so all such devices seem to have the same root
-            builder.attributes[PCIE_ROOT] = {"string": function["kubernetes"].get("pcieRoot", "")}
+            if PCIE_ROOT not in unknown_standard_attributes(function, facts):
+                builder.attributes[PCIE_ROOT] = {"string": function["kubernetes"].get("pcieRoot", "")}
         if driver.version_in_range("0.10.0"):
             builder.put_standard(function["kubernetes"], PCI_BUS_ID)
         if driver.version_in_range("0.11.0"):

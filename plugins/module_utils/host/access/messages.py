@@ -5,8 +5,9 @@
 
 """Netlink messages that pyroute2 (0.7.2 to 0.9.7) lacks or encodes wrongly, as pyroute2 classes, and its sockets.
 
-Import this file only where a netlink socket is opened: pyroute2 is slow to load. Attributes have the names of settings.
-Numbers are those of linux/if_link.h, linux/ethtool_netlink.h, linux/dcbnl.h and rdma/rdma_netlink.h.
+Import this file only where a netlink socket is opened: pyroute2 is slow to load. Netlink attributes are named after
+this collection's settings, not after the constants of the kernel. Numbers are those of linux/if_link.h,
+linux/ethtool_netlink.h, linux/dcbnl.h and rdma/rdma_netlink.h.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ NEW_LINK, GET_LINK, GET_DCB, SET_DCB = 16, 18, 78, 79
 SET_RDMA_SYSTEM = (5 << 10) + 7
 #: Attributes of a message: name and value, as pyroute2 encodes them.
 Attributes = t.Sequence[tuple[str, object]]
-#: Netlink families with messages of this file. In pyroute2 0.9, the class IPRoute accepts only its own messages.
+#: The numbers of the families that are not generic. The class IPRoute of pyroute2 0.9 accepts only its own messages, so
+#: it is not used for ROUTE.
 _FAMILIES = {"ROUTE": 0, "RDMA": 20}
 
 
@@ -186,7 +188,7 @@ class Dcb(nlmsg):
 
 
 class DcbReply(nlmsg):
-    """The reply to a change, with the error number instead of the value."""
+    """The reply to a change: `status` is 0, or the negative error number as an unsigned byte."""
 
     fields = Dcb.fields
     nla_map = ((13, "status", "uint8"),)

@@ -18,7 +18,7 @@ from ..engine.resource import Resource
 from ..resources.catalogue import named
 
 PATH = "/var/lib/lanewise/fabric-origin.json"
-#: The rollback of the run that has restored the settings, until they are confirmed.
+#: The file with the ID of the rollback of a run that restored the settings. It exists until that run is confirmed.
 _RESTORED_BY = "/run/lanewise/fabric-restored-by"
 #: The settings by resource, device and name. The first format had only these.
 _FORMATS = Formats(
@@ -43,7 +43,8 @@ def load(system: System) -> dict[str, State]:
         raise HostError(f"read {PATH}", str(error), _FIX) from None
     except (ValueError, KeyError, RecursionError) as error:
         fix = "remove it; the original settings are then not restored"
-        raise HostError(f"read {PATH}", str(error), fix) from None
+        reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else str(error)
+        raise HostError(f"read {PATH}", reason, fix) from None
     return t.cast("dict[str, State]", recorded)
 
 
@@ -106,7 +107,7 @@ def forget(system: System) -> None:
     system.install(_RESTORED_BY, None, step)
 
 
-def forget_when_confirmed(system: System, rollback: str) -> None:
+def mark_restored(system: System, rollback: str) -> None:
     """Keep the recorded settings until the run with this rollback is confirmed, as its changes may be undone.
 
     Raises HostError.

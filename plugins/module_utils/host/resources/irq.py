@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import typing as t
 
 from ...topology import cpuset
@@ -19,6 +18,8 @@ from ..engine.resource import Resource
 
 _DEVICES = "/sys/bus/pci/devices"
 LOCAL, SPREAD = "local", "spread"
+#: How much is read of a process's files.
+_MAX_COMMAND_BYTES, _MAX_STATUS_BYTES, _MAX_MOUNTS_BYTES = 65536, 4096, 1 << 20
 _FIX = "'No space left' means that these CPUs have no free vectors: use fewer channels; otherwise look at 'dmesg'"
 
 
@@ -28,10 +29,11 @@ class Irq(Resource):
 
     The current state contains the CPUs of each interrupt. The wanted state only contains the mode and the NUMA node's
     CPUs, since interrupts are recreated if the number of queues changes. Interrupts that the kernel manages itself are
-    not changed.
+    not changed, as far as the mode of their files shows which these are (see `apply`).
     """
 
     name = "irq"
+    network = True  # many drivers create the interrupts only when the interface is up
 
     def __init__(self, system: System) -> None:
         super().__init__(system)
@@ -56,11 +58,12 @@ class Irq(Resource):
         )
 
     def check(self, node: Node, change: Change) -> Refusal | None:
+        if not {LOCAL, SPREAD} & t.cast("dict[str, str]", change.after).keys():
+            return None  # the CPUs before the first run, which irqbalance may have chosen
         driver = node.device(change.device).driver or ""
-        command = self._irqbalance()
-        if command is None or _banned(command, driver, list(change.before)):
+        if all(_excluded(command, driver, list(change.before)) for command in self._irqbalance()):
             return None
-        fix = f"stop and disable irqbalance, or start it with --banmod={driver}"
+        fix = f"stop and disable irqbalance{f', or start it with --banmod={driver}' if driver else ''}"
         return Refusal(change.device, change.setting, "irqbalance is running and would move the interrupts again", fix)
 
     def apply(self, node: Node, change: Change) -> None:
@@ -74,7 +77,7 @@ class Irq(Resource):
             except HostError as error:
                 if error.code != errno.EIO:
                     raise
-                self._managed.add(irq)  # the error means that an older kernel manages the interrupt itself
+                self._managed.add(irq)  # an older kernel shows only by this error that it manages the interrupt
 
     def _current(self, key: str) -> dict[str, str]:
         """The CPUs of each of a device's interrupts, without those that the kernel manages itself."""
@@ -94,16 +97,32 @@ class Irq(Resource):
         if device.numa_node is None:
             raise HostError(step, "the machine does not report its NUMA node", "leave irq_affinity out for it")
         cpus = self.system.text(f"/sys/devices/system/node/node{device.numa_node}/cpulist")
-        if not cpus:
+        if not cpus or not cpuset.from_list(cpus):
             raise HostError(step, f"NUMA node {device.numa_node} has no CPUs", "leave irq_affinity out for it")
         return cpus
 
-    def _irqbalance(self) -> list[str] | None:
-        """The command line of irqbalance; None if it does not run."""
+    def _irqbalance(self) -> list[list[str]]:
+        """The command lines of the processes named irqbalance that can move interrupts. Any pod may use that name."""
+        commands = []
         for process in self.system.names("/proc"):
-            if process.isdigit() and self.system.text(f"/proc/{process}/comm") == "irqbalance":
-                return [word for word in (self.system.content(f"/proc/{process}/cmdline") or "").split("\0") if word]
-        return None
+            if not process.isdigit() or self.system.text(f"/proc/{process}/comm") != "irqbalance":
+                continue
+            if self._may_move_interrupts(process):
+                words = self.system.reader.data(f"/proc/{process}/cmdline", _MAX_COMMAND_BYTES) or b""
+                commands.append([word for word in words.decode(errors="replace").split("\0") if word])
+        return commands
+
+    def _may_move_interrupts(self, process: str) -> bool:
+        """Whether a process is one of root, and not in a container: container runtimes mount /proc/irq read-only."""
+        status = (self.system.reader.data(f"/proc/{process}/status", _MAX_STATUS_BYTES) or b"").decode(errors="replace")
+        users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["0"])
+        mounts = self.system.reader.data(f"/proc/{process}/mountinfo", _MAX_MOUNTS_BYTES) or b""
+        read_only = any(
+            fields[4] == b"/proc/irq" and b"ro" in fields[5].split(b",")
+            for fields in map(bytes.split, mounts.splitlines())
+            if len(fields) > 5
+        )
+        return "0" in users and not read_only
 
 
 def _path(irq: str) -> str:
@@ -115,15 +134,27 @@ def _expected(irqs: t.Sequence[str], after: t.Mapping[str, str]) -> dict[str, st
     if LOCAL in after:
         return dict.fromkeys(irqs, after[LOCAL])
     if SPREAD in after:
-        bits = cpuset.from_list(after[SPREAD]) or 1
+        bits = cpuset.from_list(after[SPREAD])
         cpus = [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
         return {irq: str(cpus[index % len(cpus)]) for index, irq in enumerate(irqs)}
     return dict(after)
 
 
-def _banned(command: t.Sequence[str], driver: str, irqs: t.Sequence[str]) -> bool:
+def _excluded(command: t.Sequence[str], driver: str, irqs: t.Sequence[str]) -> bool:
     """Whether a command line of irqbalance excludes a driver, or all of these interrupts."""
-    text = " ".join(command)
-    modules = re.findall(r"(?:--banmod[= ]|-m ?)(\S+)", text)
-    banned = set(re.findall(r"(?:--banirq[= ]|-i ?)(\d+)", text))
-    return driver in modules or (bool(irqs) and set(irqs) <= banned)
+    modules = _values_of(command, "-m", "--banmod")
+    excluded_irqs = _values_of(command, "-i", "--banirq")
+    return driver in modules or (bool(irqs) and set(irqs) <= excluded_irqs)
+
+
+def _values_of(command: t.Sequence[str], short: str, long: str) -> set[str]:
+    """The values of an option in a command line: `-m X`, `-mX`, `--banmod X` or `--banmod=X`."""
+    values = set()
+    for word, following in zip(command, [*command[1:], ""]):
+        if word in (short, long):
+            values.add(following)
+        elif word.startswith(f"{long}="):
+            values.add(word[len(long) + 1 :])
+        elif word.startswith(short) and not word.startswith("--"):
+            values.add(word[len(short) :])
+    return values

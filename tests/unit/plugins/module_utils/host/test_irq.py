@@ -12,7 +12,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge 
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.irq import Irq, _banned
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.irq import Irq, _excluded
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 NIC = "0000:16:00.0"
@@ -101,10 +101,45 @@ def test_irqbalance_is_refused_unless_it_leaves_the_nic_alone(machine):
 
 
 def test_options_of_irqbalance_that_exclude_an_interrupt_are_recognized():
-    assert _banned(["irqbalance", "-m", "ice"], "ice", ["1"])
-    assert _banned(["irqbalance", "-i", "1", "--banirq=2"], "ice", ["1", "2"])
-    assert not _banned(["irqbalance", "--banirq=2"], "ice", ["1", "2"])
-    assert not _banned(["irqbalance"], "ice", [])
+    assert _excluded(["irqbalance", "-m", "ice"], "ice", ["1"])
+    assert _excluded(["irqbalance", "-i", "1", "--banirq=2"], "ice", ["1", "2"])
+    assert not _excluded(["irqbalance", "--banirq=2"], "ice", ["1", "2"])
+    assert not _excluded(["irqbalance"], "ice", [])
+    assert _excluded(["irqbalance", "-mice"], "ice", ["1"]) and _excluded(["irqbalance", "--banmod", "ice"], "ice", [])
+    assert not _excluded(["irqbalance", "--pid=/run/x-mice"], "ice", ["1"])
+    assert not _excluded(["irqbalance", "--policyscript=/etc/a -m ice"], "ice", ["1"])
+
+
+def test_a_process_of_a_pod_with_the_name_of_irqbalance_does_not_count(machine):
+    """It can neither prevent the change nor hide the real irqbalance."""
+
+    def process(number, command, user="0", mounts=""):
+        machine.write(f"/proc/{number}/comm", "irqbalance")
+        machine.write(f"/proc/{number}/cmdline", command)
+        machine.write(f"/proc/{number}/status", f"Name:\tirqbalance\nUid:\t{user}\t{user}\t{user}\t{user}\n")
+        machine.write(f"/proc/{number}/mountinfo", mounts)
+
+    def refusals():
+        return machine.plan(Irq, {NIC: {"irq_affinity": "local"}}).refusals
+
+    in_container = "600 599 0:55 /irq /proc/irq ro,nosuid - proc proc rw\n"
+    process(1000, "irqbalance\0", user="1000")
+    process(1001, "irqbalance\0", mounts=in_container)
+    (machine.root / "proc/1001/cmdline").write_bytes(b"\xff\xfe\0")
+    assert not refusals()
+    process(812, "/usr/sbin/irqbalance\0--foreground\0")
+    process(1002, "irqbalance\0--banmod=mlx5_core\0", mounts=in_container)
+    assert refusals()
+    process(812, "/usr/sbin/irqbalance\0--banmod=mlx5_core\0")
+    assert not refusals()
+
+
+def test_irqbalance_does_not_prevent_that_recorded_cpus_are_restored(machine):
+    (change,) = set_affinity(machine, "local").changes
+    machine.write("/proc/812/comm", "irqbalance")
+    machine.write("/proc/812/cmdline", "/usr/sbin/irqbalance\0")
+    system = System(str(machine.root))
+    assert Irq(system).check(Node(system, allow_management=True), change.reversed()) is None
 
 
 def test_devices_without_interrupts_or_cpus_are_refused(machine):

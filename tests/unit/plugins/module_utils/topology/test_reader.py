@@ -63,6 +63,30 @@ def test_a_directory_outside_the_root_is_not_entered(tree, reader, tmp_path):
     assert reader.unreadable == ["/sys/node0: leads out of the root"]
 
 
+@pytest.mark.parametrize("target", ["../../../..", "../../../../..", "..", "../../../../../tree/../.."])
+def test_a_link_to_a_folder_above_the_root_leads_to_the_root(tree, reader, tmp_path, target):
+    (tmp_path / "address").write_text("secret\n", encoding="utf-8")
+    (tree.root / "sys/class/net").mkdir(parents=True)
+    (tree.root / "sys/class/net/eth0").symlink_to(target)
+    path = reader.link("/sys/class/net/eth0")
+    assert ".." not in path and path.rstrip("/") in ("", "/sys/class")
+    for up in ("", "/..", "/../..", "/sys/../.."):
+        assert reader.text(f"{up}/address") is None and reader.names(up or "/..") in ([], reader.names("/"))
+
+
+def test_a_link_with_very_many_folders_is_unreadable(tree, reader):
+    (tree.root / "sys/a").symlink_to("b/" * 1500 + "c")
+    path = reader.link("/sys/a")
+    assert reader.text(f"{path}/address") is None and reader.names(path) == []
+    assert "has more than 100 folders" in reader.unreadable[0] and len(reader.unreadable[0]) < 300
+
+
+def test_a_file_in_an_open_folder_is_read_up_to_the_same_size(tree, reader):
+    tree.write("sys/a/b", "0123456789\n")
+    with reader.folder("/sys/a") as folder:
+        assert folder.text("b", size=4) == reader.text("/sys/a/b", size=4) == "0123"
+
+
 def test_a_looping_link_is_unreadable(tree, reader):
     (tree.root / "sys/a").symlink_to("a")
     assert reader.text("/sys/a/b") is None

@@ -122,8 +122,8 @@ def test_a_gpu_without_a_share_that_others_can_get_gives_a_warning(consumable_sh
     [
         ({}, {"memory": "20Gi"}, "the site sets no engine for gpu.nvidia.com"),
         ({"engine": "mig"}, {"memory": "20Gi"}, "mig of gpu.nvidia.com does not support memory"),
-        ({"engine": "mps"}, {"partition": "1g.10gb"}, "engines that support it: mig of gpu.nvidia.com, dynamic-mig"),
-        ({"engine": "consumable-shares", "consumable_shares": 2}, {"cores": 5}, "engines that support it: mps of"),
+        ({"engine": "mps"}, {"partition": "1g.10gb"}, "engines for such a share: mig of gpu.nvidia.com, dynamic-mig"),
+        ({"engine": "consumable-shares", "consumable_shares": 2}, {"cores": 5}, "engines for such a share: mps of"),
         ({"engine": "consumable-shares", "consumable_shares": "memory"}, {"shares": 5}, "the driver counts no shares"),
         ({"engine": "mps"}, {"interval": "Long", "memory": "1Gi"}, "no engine supports all of these"),
         ({"engine": "time-slicing"}, {"memory": "1Gi"}, "does not support memory"),

@@ -197,8 +197,31 @@ def test_shared_claims_disruption_budgets_and_options_protect_pods() -> None:
     }
     protected = movable([*pod("p", "a", [0], labels={"app": "x"}), *pod("q", "a", [1]), budget])[1]
     assert protected == {"team/p": "PodDisruptionBudget team/b allows no disruption now"}
+    late = {**budget, "metadata": {**budget["metadata"], "generation": 2}, "status": {"disruptionsAllowed": 1}}
+    protected = movable([*pod("p", "a", [0], labels={"app": "x"}), late])[1]
+    assert "team/b was changed, and its controller has not processed it yet" in protected["team/p"]
+    allowing = {**late, "status": {"disruptionsAllowed": 1, "observedGeneration": 2}}
+    second = {**allowing, "metadata": {**budget["metadata"], "name": "c"}}
+    assert len(movable([*pod("p", "a", [0], labels={"app": "x"}), allowing])[0]) == 1
+    protected = movable([*pod("p", "a", [0], labels={"app": "x"}), allowing, second])[1]
+    assert protected["team/p"].endswith("so it cannot be evicted: team/b, team/c")
     assert movable([*pod("p", "a", [0])], Protection(namespaces=["team"]))[0] == []
     assert movable([*pod("p", "a", [0])], never=["team/p"])[0] == []
+
+
+def test_a_pod_is_not_movable_while_another_pod_names_its_claim() -> None:
+    """The other pod waits, so the claim is not reserved for it. Without the claim it could not start."""
+    objects = pod("p", "a", [0])
+    claim = objects[0]["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+    waiting = {
+        "kind": "Pod",
+        "metadata": {"name": "q", "namespace": "team", "uid": "q"},
+        "spec": {"resourceClaims": [{"name": "d", "resourceClaimName": claim}]},
+        "status": {"phase": "Pending"},
+    }
+    assert movable([*objects, waiting])[1]["team/p"] == f"pod team/q also uses its claim team/{claim}"
+    waiting["status"] = {"phase": "Failed"}
+    assert len(movable([*objects, waiting])[0]) == 1
 
 
 @pytest.mark.parametrize("only", [True, False])
@@ -214,7 +237,7 @@ def test_a_pod_without_its_claims_is_not_movable() -> None:
     """A pod can be bound to a node by hand before its claims are created."""
     objects = pod("p", "a", [0])
     objects[0]["status"] = {"phase": "Pending"}
-    assert movable(objects) == ([], {"team/p": "none of its claims has been created"})
+    assert movable(objects) == ([], {"team/p": "not all of its claims have been created"})
 
 
 def test_the_cheapest_sufficient_choice_is_found() -> None:

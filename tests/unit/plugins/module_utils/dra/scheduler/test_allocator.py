@@ -14,7 +14,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.selector_text import conjuncts
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.selector_text import conjuncts, mentions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
@@ -424,6 +424,26 @@ def test_requests_for_devices_of_uncertain_drivers_are_unknown(engine: Engine) -
 )
 def test_selectors_are_split_at_conjunctions(expression: str, parts: list[str]) -> None:
     assert conjuncts(expression) == parts
+
+
+@pytest.mark.parametrize(
+    ("expression", "uses"),
+    [
+        ('device.attributes["dra.net"].rdma', True),
+        ("device.attributes[ device.driver ].rdma", True),
+        (r'device.attributes["dra\u002enet"].rdma', True),
+        ('device.attributes["dra."+"net"].rdma', True),
+        ("cel.bind(d, device.driver, device.attributes[d].rdma)", True),
+        ("device.attributes['dra.net'].exists(k, k.startsWith('rd'))", True),
+        ('device.driver == "dra.net" && device.attributes["other.example.com"].rdma', True),
+        ('device.attributes["dra.net"].rdmaDevice', False),
+        (r'device.attributes["dra.net"].name.matches("^mlx5_\\d+$")', False),
+        ('device.attributes["other.example.com"].rdma', False),
+        ('device.attributes["dra.net"].names.exists(n, n == "x")', False),
+    ],
+)
+def test_whether_a_selector_may_use_an_attribute_is_read_from_its_text(expression: str, uses: bool) -> None:
+    assert mentions(expression, "dra.net/rdma") is uses
 
 
 # --- long searches

@@ -326,6 +326,7 @@ def test_an_intel_gpu_without_a_kernel_driver_is_tainted_from_0_11_on() -> None:
     node["functions"][address].update(vendor_id="8086", driver=None)
     [offer] = offers("n", node, {"gpu.intel.com": {"version": "0.11.0"}})
     assert offer.device["taints"] == [{"key": "UnboundUnmanaged", "effect": "NoSchedule"}]
+    assert offer.device["attributes"]["driver"] == {"string": ""}
     [offer] = offers("n", node, {"gpu.intel.com": {"version": "0.10.0"}})
     assert "taints" not in offer.device
 
