@@ -19,7 +19,7 @@ from .fleet import Workload
 Templates = t.Mapping[tuple[str, str], Object]
 
 #: Returns the problems of a claim's spec at a path.
-_Check = t.Callable[[object, str], "list[Problem]"]
+_Check = t.Callable[[object, str], list[Problem]]
 
 #: The argument specification of a workload.
 WORKLOAD = {

@@ -141,7 +141,8 @@ def test_a_promise_is_unknown_if_a_device_left_its_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "word"), [(None, "no longer has"), ({"string": ""}, "does not know"), ({"int": -1}, "does not know")]
+    ("value", "word"),
+    [(None, "is no longer published for"), ({"string": ""}, "does not know"), ({"int": -1}, "does not know")],
 )
 def test_a_promise_is_unknown_if_an_attribute_has_no_usable_value(value: Object | None, word: str) -> None:
     node = NodeWithClaims("hgx-h100")

@@ -89,7 +89,18 @@ def test_a_nic_that_is_no_longer_the_nearest_breaks_the_promise() -> None:
     report = node.report_for({gpu_request: addresses[gpu_request], nic_request: far})
     [promise] = [promise for promise in report["promises"] if promise["rule"] == "nearest"]
     assert promise["verdict"] == "broken"
-    assert "is at PIX now" in promise["reason"] and "render the claims" in promise["fix"]
+    assert "is nearer now (PIX)" in promise["reason"] and "render the claims" in promise["fix"]
+
+
+def test_a_nearest_pair_is_not_broken_because_the_classes_are_unknown() -> None:
+    """A GPU that is nearer to the GPU than the NIC is no candidate. Without its class, a body selects any device."""
+    node = NodeWithPairClaim("hgx-h100")
+    addresses = node.allocate()
+    node.add_claim(addresses, *node.spec["constraints"], requests=node.spec["requests"])
+    for classes in (None, []):
+        [report] = node.check(engine=Engine(), classes=classes)["claims"]
+        [promise] = [promise for promise in report["promises"] if promise["rule"] == "nearest"]
+        assert promise["verdict"] == "kept", promise
 
 
 def test_the_promise_of_a_nearest_pair_is_not_proven_without_a_probe() -> None:
