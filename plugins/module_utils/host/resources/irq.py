@@ -134,9 +134,9 @@ def _expected(irqs: t.Sequence[str], after: t.Mapping[str, str]) -> dict[str, st
     if LOCAL in after:
         return dict.fromkeys(irqs, after[LOCAL])
     if SPREAD in after:
-        bits = cpuset.from_list(after[SPREAD])
+        bits = cpuset.from_list(after[SPREAD]) or 0  # `_local_cpus` refuses an empty list
         cpus = [cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1]
-        return {irq: str(cpus[index % len(cpus)]) for index, irq in enumerate(irqs)}
+        return {irq: str(cpus[index % len(cpus)]) for index, irq in enumerate(irqs)} if cpus else {}
     return dict(after)
 
 
