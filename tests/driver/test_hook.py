@@ -609,7 +609,7 @@ def test_any_bytes_get_an_answer_or_a_closed_connection(
     check()
     for content in (
         b"[" * 100_000,
-        encode_request(container) + b" " * (2 << 20),
+        encode_request(container) + b" " * (5 << 20),
         encode_request(container, annotations={"x": 1}),
     ):
         answer = send(paths, content, [netns])

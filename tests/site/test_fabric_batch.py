@@ -38,7 +38,7 @@ def test_a_management_change_is_refused_in_a_batch_of_several_nodes(
     change = {"name": "lanewise.dra.fabric", "tasks_from": "change"}
     tasks = [{"ansible.builtin.include_role": change, "vars": {"fabric_plan": full_plan, "fabric_drain": False}}]
     output = play(tmp_path, tasks, hosts, rc=2 if refused else 0)
-    assert ("Nothing was changed" in output and "set fabric_serial" in output) is refused
+    assert ("This node was not changed" in output and "set fabric_serial" in output) is refused
     assert ("fabric : Apply the changes" in output) is not refused
 
 
