@@ -76,7 +76,7 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     assert held.owner == "team a" and held.purpose == "defragment" and held.expires and len(held.devices) == 4
     fleet.bound(4)
     reported = playbooks.run("defragment", **JOB)
-    assert "room for job: 4 devices are held" in reported
+    assert "room for job: devices held until" in reported
     bound = fleet.bound(4)
     assert set(bound.values()) == {"def-1"}, bound  # the node that the pods were moved to
     fleet.pod("thief", "one")

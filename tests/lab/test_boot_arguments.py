@@ -152,11 +152,11 @@ def test_wanted_arguments_are_set_after_the_next_boot(site: Site) -> None:
     lacks = [*(f"+{entry}" for entry in EXPECTED if entry not in site.original), "-quiet"]
     before = site.next_boot()
     text = site.play(SITE, "--check", "-v")
-    assert "changed=1" in text and "reboot_required: true" in text and all(lack in text for lack in lacks)
+    assert "changed=1" in text and '"reboot_required": true' in text and all(lack in text for lack in lacks)
     assert site.next_boot() == before
     # without permission there is no reboot, and the run reports the pending arguments
     text = site.play(SITE)
-    assert "fabric_reboot_ok allows it" in text and all(lack in text for lack in lacks)
+    assert "set fabric_reboot_ok to allow it" in text and all(lack in text for lack in lacks)
     assert site.next_boot() != before
     assert site.boot() == first and site.arguments() == site.original
 

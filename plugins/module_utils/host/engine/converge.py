@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
+import threading
 import time
 import typing as t
 from dataclasses import dataclass, field
@@ -111,17 +113,42 @@ def converge(
         before_changes(outcome.changes)
     node.system.begin()
     started: list[StartedChange] = []
-    try:
-        for resource, plan in plans:
-            if plan.changes:
-                outcome.after[resource.name] = _apply(node, resource, plan, started)
-    # after any error, including a bug or Ctrl+C, no part of the changes may remain
-    except BaseException as error:
-        failed = undo(node, error, started)
-        if isinstance(error, Exception):
-            raise failed from error
-        raise
+    with _signals_as_exceptions() as ignore_signals:
+        try:
+            for resource, plan in plans:
+                if plan.changes:
+                    outcome.after[resource.name] = _apply(node, resource, plan, started)
+        # after any error, including a bug, Ctrl+C or a lost connection, no part of the changes may remain
+        except BaseException as error:
+            ignore_signals()
+            failed = undo(node, error, started)
+            if isinstance(error, Exception):
+                raise failed from error
+            raise
     return outcome
+
+
+@contextlib.contextmanager
+def _signals_as_exceptions() -> t.Iterator[t.Callable[[], None]]:
+    """Raise SystemExit at SIGHUP or SIGTERM, which would otherwise end the process at once. Yields a function that
+    ignores these signals from then on, for the undo. sshd and systemd send them. Only the main thread can do this."""
+    numbers = (signal.SIGHUP, signal.SIGTERM)
+
+    def ignore() -> None:
+        for number in numbers if is_main else ():
+            signal.signal(number, signal.SIG_IGN)
+
+    def stop(number: int, _frame: object) -> None:
+        ignore()
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    before = [(number, signal.signal(number, stop)) for number in numbers if is_main]
+    try:
+        yield ignore
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _plans(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from ..access.pyroute2_types import Message
 from ..access.system import HostError
-from ..engine.change import Change, Refusal, State
+from ..engine.change import Change, Plan, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -89,6 +89,13 @@ class Ethtool(Resource):
                 group, _dot, name = setting.partition(".")
                 state[key][setting] = groups_read[group].get(name)
         return state
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """As for any resource. While coalescing is adaptive, some drivers refuse other values: so it is turned off before
+        they change, and on after."""
+        plan = super().plan(node, wanted)
+        plan.changes.sort(key=lambda change: change.setting.startswith("coalesce.adaptive_") and bool(change.after))
+        return plan
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         group, _dot, name = change.setting.partition(".")

@@ -11,7 +11,7 @@ import json
 import re
 
 from ..access.system import HostError
-from ..engine.change import NODE, Change, Refusal, State
+from ..engine.change import NODE, Change, Plan, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .kubelet import Kubelet
@@ -68,9 +68,22 @@ class Hugepages(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         numbers: dict[str, object] = {
-            setting: self.system.integer(f"{self._folder(setting)}/nr_hugepages") for setting in wanted.get(NODE, {})
+            setting: self._persistent(self._folder(setting)) for setting in wanted.get(NODE, {})
         }
         return {NODE: numbers}
+
+    def _persistent(self, folder: str) -> int | None:
+        """The number of pages without those that the kernel has allocated beyond it (nr_overcommit_hugepages)."""
+        number = self.system.integer(f"{folder}/nr_hugepages")
+        return None if number is None else number - (self.system.integer(f"{folder}/surplus_hugepages") or 0)
+
+    def plan(self, node: Node, wanted: State | None = None) -> Plan:
+        """As for any resource, but recorded sizes and NUMA nodes that no longer exist are left out."""
+        if wanted is not None:
+            current = self.read(node, wanted).get(NODE, {})
+            kept = {name: value for name, value in wanted.get(NODE, {}).items() if current.get(name) is not None}
+            wanted = {NODE: kept} if kept else {}
+        return super().plan(node, wanted)
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         folder = self._folder(change.setting)
@@ -114,9 +127,11 @@ class Hugepages(Resource):
         path = f"{self._folder(change.setting)}/nr_hugepages"
         step = f"set {change.setting} to {change.after}"
         self.system.write(path, str(change.after), step)
-        allocated = self.system.integer(path)
+        allocated = self._persistent(self._folder(change.setting))
         if allocated == change.after:
             return
+        if allocated is not None and allocated > change.after:
+            raise HostError(step, f"{allocated} pages are in use or reserved", "drain the node first")
         size = change.setting.split()[1]
         fix = "reboot, so that memory is not fragmented, or stop a program on that NUMA node"
         if kilobytes(size) >= kilobytes("1G"):

@@ -111,6 +111,8 @@ class Kubelet(Resource):
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         if not self.arguments():
+            if change.after is None:
+                return None  # only the file is removed
             return Refusal(NODE, "kubelet", "no kubelet runs on this node", "join it to the cluster first")
         if not change.setting.startswith("/"):
             fix = (
@@ -177,6 +179,8 @@ class Kubelet(Resource):
         states = self._changed_states(change)
         # before kubelet is stopped, so that it keeps running if the disk is full; it reads the file only at its start
         self.system.install(change.setting, change.after, step)
+        if change.after is None and not self.arguments():
+            return  # the node has left the cluster
         self.system.command(["systemctl", "stop", _UNIT], step)
         for path in (*states, _SOCKET):
             self.system.remove(path, f"remove {path}")
@@ -219,5 +223,11 @@ class Kubelet(Resource):
 
 
 def _fields(text: str | None) -> dict[str, object]:
-    """The fields in the content of the drop-in; empty without a file."""
-    return t.cast("dict[str, object]", json.loads(text)) if text else {}
+    """The fields in the content of the drop-in; empty without a file. Raises HostError if it is not a JSON object."""
+    try:
+        fields = json.loads(text) if text else {}
+        if not isinstance(fields, dict):
+            raise ValueError("it is not an object")
+    except (ValueError, RecursionError) as error:
+        raise HostError(f"read {FILE}", f"it is not JSON: {error}", "remove this file, then run again") from None
+    return fields

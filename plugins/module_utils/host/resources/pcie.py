@@ -19,6 +19,7 @@ from ..access.system import HostError, System
 from ..engine.change import NODE, Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
+from .vfs import is_vfio, per_vf
 
 if t.TYPE_CHECKING:
     from ...topology.facts import NodeFacts
@@ -175,17 +176,32 @@ class AcsForGpudirect(Resource):
             return Refusal(NODE, change.setting, "this node is a virtual machine", fix)
         functions = node.facts["functions"]
         port = change.setting.rpartition(" ")[2]
+        if not set(change.before or ()) - set(change.after):
+            return None  # it only isolates
         unknown = _unknown_board(self._facts(node))
         if unknown:
             return Refusal(NODE, change.setting, unknown, "set it as rdma-core's rdma_topo states for this board")
+        fix = (
+            "isolation of guests and direct traffic exclude each other: bind the function to its own driver, or leave "
+            "acs out"
+        )
         for address, function in functions.items():
-            if port in function["bridges"] and function["driver"] in ("vfio-pci", "vfio_pci"):
-                fix = (
-                    "isolation of guests and direct traffic exclude each other: bind the function to its own driver, "
-                    "or leave acs out"
-                )
-                return Refusal(NODE, change.setting, f"{address} below this port belongs to a guest (vfio-pci)", fix)
+            if port not in function["bridges"]:
+                continue
+            if is_vfio(function["driver"]):
+                message = f"{address} below this port belongs to a guest ({function['driver']})"
+                return Refusal(NODE, change.setting, message, fix)
+            vfs = per_vf(self.system, address, node.settings.get(address, {}))
+            if any(is_vfio(settings.get("driver")) for settings in vfs.values()):
+                message = f"VFs of {address} below this port are to belong to guests"
+                return Refusal(NODE, change.setting, message, fix)
         return None
+
+    def same(self, setting: str, before: object, after: object) -> bool:
+        port = setting.rpartition(" ")[2]
+        if before is None and setting != "acs" and not self.system.exists(f"{_DEVICES}/{port}"):
+            return True  # a recorded port that was removed or renumbered
+        return before == after
 
     def apply(self, node: Node, change: Change) -> None:
         port = change.setting.rpartition(" ")[2]

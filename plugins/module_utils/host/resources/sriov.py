@@ -21,6 +21,8 @@ from .vfs import require_unused
 _DEVICES = "/sys/bus/pci/devices"
 #: Maximum time until all VFs exist. On large cards, they appear one after the other, and each starts its driver.
 _VFS_TIMEOUT_SECONDS = 120.0
+#: How long no further VF may get a driver until the rest is taken for VFs without one, once all VFs exist.
+_NO_DRIVER_SECONDS = 10.0
 _NO_SPACE_FIX = (
     "if 'dmesg' says 'not enough MMIO resources', enable 'above 4G decoding' in the firmware setup, "
     "or add the kernel argument pci=realloc"
@@ -125,13 +127,19 @@ class Sriov(Resource):
         self._wait_for_vfs(folder, change.after, step)
 
     def _wait_for_vfs(self, folder: str, number: int, step: str) -> None:
-        """Wait until the VFs exist and, if the kernel binds drivers automatically, have theirs."""
+        """Wait until the VFs exist and, if the kernel binds drivers automatically, have theirs; but not longer if no
+        driver is bound for a while, because a driver may not be installed."""
         bound = self.system.integer(f"{folder}/sriov_drivers_autoprobe")
         deadline = time.monotonic() + _VFS_TIMEOUT_SECONDS
+        bound_vfs, last_bound = -1, time.monotonic()
         while True:
             present = [n for n in range(number) if self.system.link(f"{folder}/virtfn{n}")]
             ready = [n for n in present if not bound or self.system.exists(f"{folder}/virtfn{n}/driver")]
             if len(ready) == number:
+                return
+            if len(ready) != bound_vfs:
+                bound_vfs, last_bound = len(ready), time.monotonic()
+            if len(present) == number and time.monotonic() - last_bound >= _NO_DRIVER_SECONDS:
                 return
             if time.monotonic() >= deadline:
                 if len(present) == number:

@@ -158,7 +158,7 @@ class Vf(Resource):
         device = node.device(key)
         step = f"set {change.setting} of VF {number} of {device} to {change.after}"
         vf = address(self.system, key, number)
-        if vf and change.before is not None:
+        if vf:
             require_vf_unused(self.system, vf, step)
         send(self.system, device.interface, number, change.setting, change.after, step)
         if vf and self._restarts_driver(vf, change.setting):

@@ -16,6 +16,7 @@ from .vf import SETTINGS, Vf
 from .vf import read as settings_of_vfs
 from .vfs import (
     address,
+    is_vfio,
     number_of_vfs,
     per_vf,
     refusal_if_missing,
@@ -28,7 +29,7 @@ _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
 #: The kernel's default driver, and no driver.
 NATIVE, NONE = "native", "none"
-_USER_SPACE_DRIVERS = ("vfio-pci", "uio_pci_generic", "igb_uio")
+_USER_SPACE_DRIVERS = ("uio_pci_generic", "igb_uio")
 _NO_IOMMU = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 _BRIDGE = "0x0604"
 
@@ -37,9 +38,9 @@ def _leaves_group_to_vfio(driver: str | None) -> bool:
     """Whether VFIO can use an IOMMU group in which a device has this driver, or none.
 
     Other drivers, also those for user space such as uio_pci_generic, own the DMA of the group (driver_managed_dma in
-    struct pci_driver). Variants of vfio-pci are named after their device, such as mlx5_vfio_pci.
+    struct pci_driver).
     """
-    return driver in (None, "pci-stub") or str(driver).replace("_", "-").endswith("vfio-pci")
+    return driver in (None, "pci-stub") or is_vfio(driver)
 
 
 class VfDriver(Resource):
@@ -70,7 +71,8 @@ class VfDriver(Resource):
 
     def same(self, setting: str, before: object, after: object) -> bool:
         if after == NATIVE:
-            return before not in (None, NONE, *_USER_SPACE_DRIVERS)
+            driver = None if before in (None, NONE) else str(before)
+            return driver not in _USER_SPACE_DRIVERS and not _leaves_group_to_vfio(driver)
         return after is None or bool(before == after)
 
     def check(self, node: Node, change: Change) -> Refusal | None:
@@ -84,6 +86,10 @@ class VfDriver(Resource):
         driver = str(change.after)
         if driver not in (NATIVE, NONE) and not self._is_available(node, driver):
             return refusal(f"no driver {driver} is loaded", f"load it: add {driver} to kernel_modules")
+        if driver == NATIVE and not self._probes_vfs(node, key):
+            return refusal(
+                "the kernel binds no driver while vfs_autoprobe is false", "name the driver of the VF instead"
+            )
         if change.before is None:
             return None  # the VF and its IOMMU group do not exist yet
         vf = address(self.system, key, number) or ""
@@ -92,6 +98,14 @@ class VfDriver(Resource):
             return refusal(f"{vf} is in use: {reason}", "drain the node first", drain=True)
         reason, fix = self._vfio_problem(vf, driver)
         return refusal(reason, fix) if reason else None
+
+    def _probes_vfs(self, node: Node, key: str) -> bool:
+        """Whether the kernel binds drivers to a PF's VFs, now or after this run. Without this, only a driver override
+        makes it bind one (pci_device_can_probe in drivers/pci/pci-driver.c)."""
+        wanted = node.settings.get(key, {}).get("vfs_autoprobe")
+        if wanted is not None:
+            return bool(wanted)
+        return self.system.text(f"{_DEVICES}/{key}/sriov_drivers_autoprobe") != "0"
 
     def _is_available(self, node: Node, driver: str) -> bool:
         """Whether a driver is loaded, or will be loaded by this run."""
@@ -102,7 +116,7 @@ class VfDriver(Resource):
 
     def _vfio_problem(self, vf: str, driver: str) -> tuple[str, str]:
         """Why a VF cannot be bound to VFIO, and how to fix it; both empty if it can be bound."""
-        if driver != "vfio-pci":
+        if not is_vfio(driver):
             return "", ""
         group = self.system.link(f"{_DEVICES}/{vf}/iommu_group")
         if not group:
@@ -135,8 +149,9 @@ class VfDriver(Resource):
             raise HostError(step, "the VF does not exist", "look at 'dmesg' for the reason")
         if self.same("driver", self._driver(vf), change.after):
             return
-        if change.before is not None:
-            require_vf_unused(self.system, vf, step)
+        require_vf_unused(
+            self.system, vf, step
+        )  # also a VF that was just created, and in an undo that found one in use
         reason, fix = self._vfio_problem(vf, change.after)
         if reason:
             raise HostError(step, reason, fix)

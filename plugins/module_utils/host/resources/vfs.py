@@ -38,6 +38,12 @@ def address(system: System, key: str, number: int) -> str | None:
     return system.link(f"{_DEVICES}/{key}/virtfn{number}")
 
 
+def is_vfio(driver: str | None) -> bool:
+    """Whether a driver gives its device to a guest. Variants of vfio-pci are named after their device, such as
+    mlx5_vfio_pci."""
+    return str(driver).replace("_", "-").endswith("vfio-pci")
+
+
 def require_unused(system: System, key: str, step: str) -> None:
     """Check the VFs of a PF again just before a change, as a pod may have got one since the change was planned.
 

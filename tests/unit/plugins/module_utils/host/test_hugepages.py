@@ -116,3 +116,18 @@ def test_state_files_without_the_static_policy_are_ignored(root: Path, text: str
     state.parent.mkdir(parents=True)
     state.write_text(text)
     assert len(_converge(root, {"size": "2M", "count": 512}).changes) == 2
+
+
+def test_surplus_pages_are_not_counted(root: Path) -> None:
+    """The kernel allocates them beyond the number that was set (nr_overcommit_hugepages)."""
+    folder = root / "sys/devices/system/node/node0/hugepages/hugepages-2048kB"
+    (folder / "nr_hugepages").write_text("105\n")
+    (folder / "surplus_hugepages").write_text("5\n")
+    assert not _converge(root, {"size": "2M", "count": 100, "numa_nodes": [0]}).changes
+
+
+def test_a_recorded_numa_node_that_no_longer_exists_is_left_out(root: Path) -> None:
+    system = System(str(root))
+    before = {"node": {"hugepages 2M on NUMA node 7": 4, "hugepages 2M on NUMA node 0": 2}}
+    outcome = converge(Node(system), [Hugepages(system)], wanted={"hugepages": before})
+    assert [str(change) for change in outcome.changes] == ["node: hugepages 2M on NUMA node 0 0 -> 2"]

@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kubelet import Kubelet
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
@@ -82,3 +83,20 @@ def test_a_later_drop_in_with_the_same_field_is_refused(machine: Machine, text: 
     messages = [str(refusal) for refusal in plan.refusals]
     expected = f"node: kubelet: {FOLDER}/95-site.conf sets topologyManagerPolicy too, and takes precedence"
     assert messages == ([f"{expected} (remove it there)"] if overrides else [])
+
+
+def test_the_file_is_removed_from_a_node_without_kubelet(make_node: MakeNode) -> None:
+    """The node may have left the cluster."""
+    node = make_node("hgx-h100")
+    kubelet = Kubelet(node.system)
+    path = f"{FOLDER}/90-lanewise.conf"
+    removal = Change("kubelet", "node", path, json.dumps(STATIC), None)
+    assert kubelet.check(node, removal) is None
+    refusal = kubelet.check(node, removal.reversed())
+    assert refusal and "no kubelet runs" in refusal.message
+
+
+@pytest.mark.parametrize("text", ["cpuManagerPolicy: static", "[]", "["])
+def test_a_file_that_is_not_json_is_named(make_node: MakeNode, text: str) -> None:
+    with pytest.raises(HostError, match="90-lanewise.conf: it is not JSON.*remove this file"):
+        Kubelet(make_node("hgx-h100").system).same("path", text, None)

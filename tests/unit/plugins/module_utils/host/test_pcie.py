@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import NODE
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Outcome, Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, selector
@@ -112,16 +113,32 @@ def test_a_data_direct_board_keeps_the_redirects_that_it_needs(tmp_path: Path) -
     assert flags == {("SV", "RR", "UF"), ("SV", "CR", "UF"), ("RR", "CR", "UF")}
 
 
-def test_devices_of_guests_keep_their_isolation(tmp_path: Path) -> None:
+def _bind(root: Path, address: str, driver: str) -> None:
+    uevent = root / f"sys/bus/pci/devices/{address}/uevent"
+    lines = [line for line in uevent.read_text().splitlines() if not line.startswith("DRIVER=")]
+    uevent.write_text("\n".join([f"DRIVER={driver}", *lines, ""]))
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci"])
+def test_devices_of_guests_keep_their_isolation(tmp_path: Path, driver: str) -> None:
     root = _build(tmp_path, "mi300x")
     port = min(_enable(root, "SV", "RR", "CR", "UF"))
     node = Node(System(str(root)))
     address = next(address for address, function in node.facts["functions"].items() if port in function["bridges"])
-    uevent = root / f"sys/bus/pci/devices/{address}/uevent"
-    lines = [line for line in uevent.read_text().splitlines() if not line.startswith("DRIVER=")]
-    uevent.write_text("\n".join(["DRIVER=vfio-pci", *lines, ""]))
-    with pytest.raises(Refused, match="belongs to a guest"):
+    _bind(root, address, driver)
+    with pytest.raises(Refused, match=f"belongs to a guest .{driver}."):
         _converge(root, acs="gpudirect")
+
+
+def test_isolation_of_devices_of_guests_can_be_restored(tmp_path: Path) -> None:
+    root = _build(tmp_path, "mi300x")
+    port = min(_enable(root, "SV", "RR", "CR", "UF"))
+    done = _converge(root, acs="gpudirect")
+    node = Node(System(str(root)))
+    _bind(root, next(name for name, found in node.facts["functions"].items() if port in found["bridges"]), "vfio-pci")
+    system = System(str(root))
+    before = {NODE: {**done.before["acs"][NODE], "acs of 0000:ff:00.0": ["SV"]}}  # a port that no longer exists
+    assert converge(Node(system), [AcsForGpudirect(system)], wanted={"acs": before}).changes
 
 
 @pytest.mark.parametrize(("name", "reason"), [("azure-vm", "virtual machine|meet below"), ("gb200", "meet below")])

@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
@@ -131,6 +134,27 @@ def test_a_setting_is_written_read_back_and_undone(make_node: MakeNode) -> None:
     assert outcome.after == {"sriov": {address: {"vfs_autoprobe": False}}}
     assert planned_changes(node) == []
     Sriov(node.system).apply(node, outcome.changes[0].reversed())
+    assert planned_changes(node) == [f"{address}: vfs_autoprobe true -> false"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_undoes_the_changes(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """systemd and sshd send these signals. Another one does not end the undo."""
+    address = pf_with_vfs(make_node("sriov"), 8)
+    node = make_node("sriov", {"address": address}, {"vfs_autoprobe": False})
+    apply = Sriov.apply
+
+    def apply_and_signal(self: Sriov, node: Node, change: Change) -> None:
+        apply(self, node, change)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Sriov, "apply", apply_and_signal)
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as ended:
+        converge(node, [Sriov(node.system)])
+    assert ended.value.code == 128 + number and signal.getsignal(number) is before
     assert planned_changes(node) == [f"{address}: vfs_autoprobe true -> false"]
 
 

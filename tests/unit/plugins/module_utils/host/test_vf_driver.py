@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf_driver import VfDriver
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
+from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.vf_driver import VfDriver, restore_vf_states
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machine import Machine
 
 PF_WITHOUT_VFS, PF_WITH_VFS = "0000:c9:00.0", "0000:16:00.0"
@@ -84,3 +86,33 @@ def test_a_vf_of_a_pod_is_never_rebound(machine):
     refusal = machine.plan(VfDriver, settings).refusals[0]
     assert "in use: a pod has it" in refusal.message and refusal.drain
     assert not machine.plan(VfDriver, {PF_WITH_VFS: {"vfs": [{"index": 4, "driver": "native"}]}}).refusals
+
+
+def test_native_is_not_a_driver_for_guests_or_user_space(machine):
+    resource = VfDriver(System(str(machine.root)))
+    for driver in ("vfio-pci", "mlx5_vfio_pci", "pci-stub", "igb_uio", "none", None):
+        assert not resource.same("driver", driver, "native")
+    assert resource.same("driver", "mlx5_core", "native")
+
+
+def test_native_needs_that_the_kernel_binds_drivers(machine):
+    def refusals(**settings):
+        native = {"vfs": [{"index": 5, "driver": "native"}], **settings}
+        return [refusal.message for refusal in machine.plan(VfDriver, {PF_WITH_VFS: native}).refusals]
+
+    assert refusals() == [] and refusals(vfs_autoprobe=True) == []
+    assert refusals(vfs_autoprobe=False) == ["the kernel binds no driver while vfs_autoprobe is false"]
+    machine.write(f"/sys/bus/pci/devices/{PF_WITH_VFS}/sriov_drivers_autoprobe", "0")
+    assert refusals() and not refusals(vfs_autoprobe=True)
+
+
+def test_an_undo_does_not_rebind_a_vf_of_a_pod(machine):
+    """The undo of a failed change of num_vfs restores the drivers of all VFs."""
+    address = vf_address(machine, 4)
+    machine.write("/var/lib/kubelet/plugins/lanewise.dev/state/0000-11.json", f'{{"devices": ["{address}"]}}')
+    system = System(str(machine.root))
+    override = machine.root / f"sys/bus/pci/devices/{address}/driver_override"
+    before = override.read_text() if override.exists() else None
+    with pytest.raises(HostError, match="is now in use: a pod has it"):
+        restore_vf_states(system, Node(system, allow_management=True), PF_WITH_VFS, {"driver of VF 4": "vfio-pci"})
+    assert (override.read_text() if override.exists() else None) == before
