@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import typing as t
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,9 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 class AccessError(DriverError):
     """The credentials for the API server cannot be read or used."""
+
+
+_CERTIFICATE = re.compile(r"-----BEGIN [A-Z ]*CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END [A-Z ]*CERTIFICATE-----")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def in_cluster(folder: Path = _ACCOUNT) -> Access:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise AccessError("no kubeconfig is set, and the driver does not run in a pod with a service account")
-    authority = text(folder / "ca.crt")
+    authority = _certificates(text(folder / "ca.crt"), folder / "ca.crt")
     host = f"[{host}]" if ":" in host else host
     return Access(f"https://{host}:{port}", authority, token_file=folder / "token", sources=(folder / "ca.crt",))
 
@@ -63,6 +67,8 @@ def from_kubeconfig(path: Path, token_file: Path | None = None) -> Access:
         return _access(path, yaml.safe_load(text(path)), token_file)
     except KeyError as error:
         raise AccessError(f"{path} is not a valid kubeconfig: it has no {error.args[0]}") from error
+    except UnicodeDecodeError:  # whose text would contain the key
+        raise AccessError(f"{path} is not a valid kubeconfig: a certificate or key in it is not ASCII text") from None
     except (TypeError, AttributeError, ValueError, yaml.YAMLError) as error:
         raise AccessError(f"{path} is not a valid kubeconfig: {error!r}") from error
 
@@ -81,6 +87,8 @@ def _access(path: Path, data: Object, token_file: Path | None) -> Access:
         )
     sources = [path]
     authority = _pem(cluster, "certificate-authority", path, sources)
+    if authority or cluster.get("certificate-authority"):
+        authority = _certificates(authority, sources[-1])
     certificate = ""
     if user.get("client-certificate") or user.get("client-certificate-data"):
         parts = [_pem(user, key, path, sources) for key in ("client-certificate", "client-key")]
@@ -91,7 +99,7 @@ def _access(path: Path, data: Object, token_file: Path | None) -> Access:
         server=server,
         authority=authority,
         certificate=certificate,
-        token=user.get("token") or "",
+        token=checked_token(user.get("token") or "", path),
         token_file=token_file,
         server_name=cluster.get("tls-server-name"),
         sources=tuple(sources),
@@ -107,6 +115,23 @@ def _pem(holder: Object, key: str, path: Path, sources: list[Path]) -> str:
         sources.append(path.parent / holder[key])
         return text(sources[-1])
     return ""
+
+
+def _certificates(pem: str, path: Path) -> str:
+    """The certificates in the content of a file, without comments, which may be in any language. Raises AccessError if
+    there is none: the server would be checked against the certificates of the system."""
+    found = _CERTIFICATE.findall(pem)
+    if not found:
+        raise AccessError(f"{path} contains no certificate")
+    return "\n".join(found) + "\n"
+
+
+def checked_token(token: str, path: Path) -> str:
+    """A token without the spaces around it. Raises AccessError, without the token, if it cannot be in a header."""
+    token = token.strip()
+    if not all("!" <= character <= "~" for character in token):
+        raise AccessError(f"the token in {path} is not valid")
+    return token
 
 
 def _entry(data: Object, kind: str, name: str) -> Object:

@@ -137,7 +137,8 @@ class _Connection:
         if self.access.token_file:
             stamp = credentials.stamp([self.access.token_file])
             if stamp != self._token_stamp:
-                self._token = credentials.text(self.access.token_file).strip()
+                path = self.access.token_file
+                self._token = credentials.checked_token(credentials.text(path), path)
                 self._token_stamp = stamp
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 

@@ -105,4 +105,7 @@ class Attachment:
             self._ledger.put_status(record, message)
             raise
         self._ledger.put_status(record)
-        self._leases.keep(record)
+        try:
+            self._leases.keep(record)
+        except RuntimeError as error:  # no more threads; the devices are in the pod
+            log.error("could not start to renew the claim's leases: %s", error)

@@ -149,12 +149,13 @@ class ClaimFiles:
             else:
                 self.paths.early_marker(uid).unlink(missing_ok=True)
 
-    def remove(self, uid: str) -> None:
-        """Remove all files of a claim."""
+    def remove(self, uid: str, keep_metadata: bool = False) -> None:
+        """Remove all files of a claim; with `keep_metadata`, all but the metadata files, which containers mount."""
         self.set_attached(uid, False)
         with _disk_errors():
             cdi.remove(self.paths, uid)
-            metadata.remove(self.paths, uid)
+            if not keep_metadata:
+                metadata.remove(self.paths, uid)
         self.unpin(uid)
 
     def pin(self, uid: str, namespace: Path) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import typing as t
 
+from ..base import logs
 from ..base.errors import Busy, DriverError
 from ..dhcp.lease import Lease
 from .ledger import Ledger
@@ -27,6 +28,8 @@ class Leases:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._renewer: LeaseRenewer | None = None
+        #: Errors of leases that could not be recorded, by key.
+        self._errors = logs.Conditions(log)
         self._creating = threading.Lock()
 
     def close(self) -> None:
@@ -76,10 +79,13 @@ class Leases:
                 self._ledger.save(record, ATTACHED)
                 self._ledger.files.write_metadata(record)
                 self._ledger.put_status(record)
+            self._errors.clear(key)
         except Busy:
             raise
-        except DriverError as error:
-            log.error("could not record the renewed %s lease of %s: %s", family, name, error.message)
+        except DriverError as error:  # for example a full disk
+            message = f"could not record the renewed {family} lease of {name}, trying again: {error.message}"
+            self._errors.report(key, logging.ERROR, message)
+            raise Busy(error.message) from error
 
 
 def _key(record: Record, device: DeviceRecord, lease: Lease) -> str:

@@ -73,7 +73,7 @@ class Preparation:
             check_pod_once_read()  # before any device is returned to the node
         if old and not old.same_allocation(self._plan(claim, reference.uid)):
             log.warning("the claim's allocation or pod has changed: it is unprepared and prepared again")
-            self.forget(reference.uid, old)
+            self.forget(reference.uid, old, keep_metadata=True)  # containers of the next pod may have mounted it
             old = None
         on_node = old is None or old.phase == PREPARED  # otherwise the pod already has its map
         found_peers = peers.peers(claim, self._cluster, lambda: self._inventory.places) if on_node else []
@@ -87,7 +87,10 @@ class Preparation:
                 check_pod_once_read()
         except BaseException as error:
             if record is not old:
-                self.forget(reference.uid, record)
+                try:
+                    self.forget(reference.uid, record)
+                except DriverError as cleanup_error:
+                    log.error("could not remove the claim whose prepare failed: %s", cleanup_error.message)
             if isinstance(error, DriverError):
                 self._ledger.put_status(record, error.message)
             raise
@@ -109,15 +112,18 @@ class Preparation:
             if renewed is None or not renewed.is_for(pod_uid):
                 raise Refused(f"claim {record.claim} is not for the pod {pod_uid}")
 
-    def forget(self, uid: str, record: Record | None, pending_status: bool = False) -> None:
+    def forget(
+        self, uid: str, record: Record | None, pending_status: bool = False, keep_metadata: bool = False
+    ) -> None:
         """Unprepare a claim: return its devices to the node and remove all its files, the record last. `pending_status`
-        keeps the record until the claim's status in the cluster is cleared."""
+        keeps the record until the claim's status in the cluster is cleared, and `keep_metadata` the metadata files."""
         if record:
             self._leases.drop(record)
-            with self._ledger.lock_devices(record):
-                self._transfer.to_node(record, last=True)
+            if record.phase != PREPARED:  # otherwise other claims of the same port may have their locks
+                with self._ledger.lock_devices(record):
+                    self._transfer.to_node(record, last=True)
         with trace.step("remove metadata, CDI spec and pin"):
-            self._ledger.files.remove(uid)
+            self._ledger.files.remove(uid, keep_metadata)
         self._ledger.remove(uid, pending_status)
         self._ledger.release_addresses(uid)
         if record and record.held:
@@ -160,7 +166,8 @@ class Preparation:
                 record = self._plan(claim, reference.uid)
             self._update_peers(record, found_peers)
             self._save_new(record)
-        self._ledger.pending_status.remove(reference.uid)
+        with contextlib.suppress(DriverError):  # `Recovery` removes it later
+            self._ledger.pending_status.remove(reference.uid)
         return record
 
     def _save_new(self, record: Record) -> None:

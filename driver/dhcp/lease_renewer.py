@@ -70,12 +70,13 @@ class LeaseRenewer:
 
     def start(self, key: str, netns: Path, lease: Lease, config: ObjectView) -> None:
         """Start renewing a lease, or replace the lease with the same key. If its renewal time has passed, for example
-        while the driver restarted, it is renewed immediately."""
+        while the driver restarted, it is renewed immediately. Raises RuntimeError if no thread can be started."""
         with self._lock:
             self._renewals[key] = _Renewal(netns, lease, config, _due_time(lease))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._schedule, name="dhcp", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._schedule, name="dhcp", daemon=True)
+                thread.start()
+                self._thread = thread
             self._lock.notify_all()
 
     def stop(self, key: str, release_lease: bool = True) -> bool:
@@ -121,7 +122,12 @@ class LeaseRenewer:
                     self._lock.wait(min(timeout, 60.0))
                     continue
                 self._in_progress.add(key)
-                self._workers.submit(self._process, key, self._renewals[key])
+                try:
+                    self._workers.submit(self._process, key, self._renewals[key])
+                except RuntimeError as error:  # a limit of threads is reached
+                    self._in_progress.discard(key)
+                    self._renewals[key].next_attempt = addresses.boottime() + 1
+                    log.error("could not renew a lease, trying again: %s", error)
 
     def _process(self, key: str, renewal: _Renewal) -> None:
         with self._lock:

@@ -159,7 +159,8 @@ class SwapRun:
             advice = ". To evict these pods anyway, set ignore_budgets" if only_budgets else ""
             raise Refused(f"{'; '.join(blockers)}{advice}. No pod was evicted in this run")
         if self.check:
-            changed = bool(self.swaps.rules.make(hold, check=True)) or bool(effects.evicted)
+            left = self.swaps.holds_and_swap_rules()[1].get(self.tier)  # rules of an interrupted run
+            changed = bool(self.swaps.rules.make(hold, check=True)) or bool(left) or bool(effects.evicted)
             return SwapResult(changed, effects.evicted)
         return self.swaps.make(hold, chosen.evict, ignore, self.options["timeout"])
 

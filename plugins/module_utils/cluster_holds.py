@@ -84,21 +84,18 @@ class Rules:
                 self._replace(rule, desired, check)
             for old in changes.delete:
                 self.delete(old, check)
+            if not check:
+                self.confirm(desired)
         except BaseException:
             if not check:
                 for rule in created:
                     self.delete(rule)
             raise
-        if not check:
-            self.confirm(desired)
         return changes
 
-    def release(self, name: str, owner: str = "", check: bool = False) -> Changes:
-        """Remove a hold, and return the changes.
-
-        With an `owner`, raises Refused if the hold belongs to another owner.
-        """
-        changes = changes_to_release(name, owner, self.list())
+    def release(self, name: str, owner: str = "", check: bool = False, may_be_swap: bool = False) -> Changes:
+        """Remove a hold, and return the changes. Raises as `changes_to_release`."""
+        changes = changes_to_release(name, owner, self.list(), may_be_swap)
         for rule in changes.delete:
             self.delete(rule, check)
         return changes
@@ -164,10 +161,12 @@ class Rules:
                 raise
 
     def confirm(self, desired: Hold) -> None:
-        """Raises Overtaken if a rule of the hold no longer exists, because another run has changed it."""
-        for hold in holds(self.list()):
-            if (hold.name, hold.owner) == (desired.name, desired.owner) and {*desired.devices} <= {*hold.devices}:
-                return
+        """Raises Overtaken if a rule of the hold no longer exists, or belongs to another owner, because another run has
+        changed it."""
+        rules = [hold for rule in self.list() for hold in holds([rule]) if hold.name == desired.name]
+        held = {device for hold in rules for device in hold.devices}
+        if {*desired.devices} <= held and all(hold.owner == desired.owner for hold in rules):
+            return
         if desired.devices:
             raise Overtaken(f"another run changed hold {desired.name} at the same time: run this again")
 

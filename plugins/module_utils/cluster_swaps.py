@@ -215,8 +215,10 @@ class Swaps:
             check_owner(old, owner)
             if old.purpose != SWAP:
                 raise Refused(f"{old.title()} has the purpose {old.purpose}: it is not a swap")
+        for rule in swap_rules.get(name, ()):  # a preview has rules, but no hold
+            swap.check_owner_of_rule(rule, owner)
         _for_each(lambda rule: self.rules.delete(rule, check), swap_rules.get(name, ()))
-        released = bool(self.rules.release(name, owner, check))
+        released = bool(self.rules.release(name, owner, check, may_be_swap=True))
         if not check:
             self._remove_swap_rules(name)  # those that another run has created before the hold was released
         return released or bool(swap_rules.get(name))
@@ -230,7 +232,7 @@ class Swaps:
         if old:
             self.rules.make(old)
         else:
-            self.rules.release(hold.name)
+            self.rules.release(hold.name, may_be_swap=True)
 
     def _remove_swap_rules(self, name: str) -> None:
         _for_each(self.rules.delete, [rule for rule in self.rules.list() if swap.swap_of(rule) == name])

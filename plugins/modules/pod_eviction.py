@@ -113,6 +113,9 @@ except ImportError:
 RETRY_INTERVAL_SECONDS = 1.0
 
 
+Answer = t.TypeVar("Answer")
+
+
 class StillExists(Exception):
     """The pod still exists, or one of its claims is still reserved for it."""
 
@@ -146,7 +149,12 @@ class Pods:
         return pod if pod["metadata"].get("uid") == self.uid else None
 
     def evict(self, check: bool) -> str:
-        """Evict the pod. Returns why a PodDisruptionBudget refuses the eviction; empty if none does."""
+        """Evict the pod. Returns why a PodDisruptionBudget refuses the eviction; empty if none does.
+
+        A pod with several budgets is refused with the status 201, and a Status in the body
+        (pkg/registry/core/pod/storage/eviction.go). Raises ApiException with the status 429 if the server has too many
+        requests, and with 409 if another pod has the name now.
+        """
         client = kubernetes.client
         options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=self.uid))
         if check:
@@ -155,14 +163,18 @@ class Pods:
             metadata=client.V1ObjectMeta(name=self.name, namespace=self.namespace), delete_options=options
         )
         try:
-            self.core.create_namespaced_pod_eviction(
+            answer = self.core.create_namespaced_pod_eviction(
                 self.name, self.namespace, body, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except client.ApiException as error:
-            if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            if error.status == HTTPStatus.TOO_MANY_REQUESTS and "disruption budget" in str(error.body):
                 return api_error_text(error)
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
+            return ""
+        result: Object = loads_pruned(answer.data)
+        if result.get("status") == "Failure":
+            return str(result.get("message") or "the API server refuses the eviction")
         return ""
 
     def reserved(self, claims: t.Iterable[str]) -> list[str]:
@@ -212,21 +224,17 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
     if pod is None:
         return {"changed": False, "blocked": "", "replaced": True}
     controller = controller_of(pod)
-    before = len(pods.siblings(controller))
+    before = placed(pods.siblings(controller))
     end = time.monotonic() + (0 if module.check_mode else params["budget_timeout"])
-    blocked = pods.evict(module.check_mode)
-    while blocked and time.monotonic() < end:
-        time.sleep(RETRY_INTERVAL_SECONDS)
-        blocked = pods.evict(module.check_mode)
+    blocked = evict_patiently(pods, module.check_mode, end)
+    if blocked is None:
+        return {"changed": False, "blocked": "", "replaced": True}
     if blocked or module.check_mode:
         return {"changed": not blocked, "blocked": blocked, "replaced": not blocked}
     claims = [name.partition("/")[2] for name in claim_names(pod)]
     end = time.monotonic() + params["timeout"]
     while True:
-        if pods.read():
-            remaining = "the pod still exists"
-        else:
-            remaining = ", ".join(f"claim {name} is still reserved for it" for name in pods.reserved(claims))
+        remaining = until_answered(lambda: remaining_of(pods, claims), end)
         if not remaining:
             break
         if time.monotonic() > end:
@@ -236,12 +244,53 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
     return {"changed": True, "blocked": "", "replaced": replaced}
 
 
+def evict_patiently(pods: Pods, check: bool, end: float) -> str | None:
+    """Evict the pod, and try again until `end` while a PodDisruptionBudget refuses it. Returns as `Pods.evict`; None if
+    another pod has the name now."""
+    while True:
+        try:
+            blocked = until_answered(lambda: pods.evict(check), end)
+        except kubernetes.client.ApiException as error:
+            if error.status == HTTPStatus.CONFLICT and pods.read() is None:
+                return None
+            raise
+        if not blocked or time.monotonic() >= end:
+            return blocked
+        time.sleep(RETRY_INTERVAL_SECONDS)
+
+
+def remaining_of(pods: Pods, claims: t.Sequence[str]) -> str:
+    """What remains of an evicted pod; empty if nothing does."""
+    if pods.read():
+        return "the pod still exists"
+    return ", ".join(f"claim {name} is still reserved for it" for name in pods.reserved(claims))
+
+
+def until_answered(request: t.Callable[[], Answer], end: float) -> Answer:
+    """The result of a request. Repeats it until `end` while the API server is down, or has too many requests."""
+    while True:
+        try:
+            return request()
+        except kubernetes.client.ApiException as error:
+            temporary = error.status == HTTPStatus.TOO_MANY_REQUESTS or (error.status or 0) >= 500
+            if not temporary or time.monotonic() > end:
+                raise
+        except urllib3.exceptions.HTTPError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(RETRY_INTERVAL_SECONDS)
+
+
+def placed(pods: t.Iterable[ObjectView]) -> int:
+    """How many pods have nodes."""
+    return sum(bool((pod.get("spec") or {}).get("nodeName")) for pod in pods)
+
+
 def wait_for_siblings(pods: Pods, controller: str, before: int, seconds: int) -> bool:
     """Wait until as many pods of a controller as before have nodes. Returns whether they do."""
     end = time.monotonic() + seconds
     while controller:
-        siblings = pods.siblings(controller)
-        if len(siblings) >= before and all((pod.get("spec") or {}).get("nodeName") for pod in siblings):
+        if placed(until_answered(lambda: pods.siblings(controller), end)) >= before:
             break
         if time.monotonic() > end:
             return False
@@ -268,7 +317,7 @@ def main() -> None:
     failure = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
     try:
         api = api_client(params["kubeconfig"], params["context"])
-        failure = f"pod {params['pod']} cannot be evicted"
+        failure = f"the eviction of pod {params['pod']} failed"
         result = evict_pod(module, Pods(api, params["pod"], params["uid"]))
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{failure}: {api_error_text(error)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,45 @@ def test_commands_of_other_users_than_root_say_so(tmp_path: Path, capsys: pytest
     assert printed.err == f"lanewise-driver: {refused}"
     assert printed.out.startswith("wrong  the command runs as root\n         moving interfaces needs root: use sudo\n")
     assert printed.out.endswith(f"wrong  the other checks can be made\n         {refused}")
+
+
+@pytest.mark.parametrize(
+    ("user", "reason"),
+    [
+        ({"token": "SECRET\nTOKEN"}, "the token in .* is not valid"),
+        ({"token": "SECRET\u00e9"}, "the token in .* is not valid"),
+        ({"client-certificate-data": "QQ==", "client-key-data": "U0VDUkVU/w=="}, "is not ASCII text"),
+    ],
+)
+def test_no_message_contains_credentials(tmp_path: Path, user: dict[str, str], reason: str) -> None:
+    kubeconfig = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig))
+    with pytest.raises(AccessError, match=reason) as raised:
+        from_kubeconfig(path)
+    assert "SECRET" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_certificates_of_an_authority_may_have_comments_but_must_exist(tmp_path: Path) -> None:
+    certificate = "-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----"
+    authority = tmp_path / "ca.crt"
+    cluster = {"server": "https://127.0.0.1:1", "certificate-authority": str(authority)}
+    kubeconfig = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": " t \n"}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig))
+    authority.write_text(f"# Zertifizierungsstelle f\u00fcr Tests\n{certificate}\n")
+    access = from_kubeconfig(path)
+    assert access.authority == f"{certificate}\n" and access.token == "t"
+    authority.write_text("")
+    with pytest.raises(AccessError, match=f"{authority} contains no certificate"):
+        from_kubeconfig(path)

@@ -11,7 +11,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ..kube.objects import Object, ObjectView
-from .hold import KEY, Hold, holds, printable, rule
+from .hold import KEY, SWAP, Hold, holds, printable, rule
 
 
 class Refused(ValueError):
@@ -47,7 +47,10 @@ def changes_to_make(desired: Hold, existing: t.Iterable[ObjectView], api_version
     rule has the name of a rule of the hold but another taint.
     """
     by_name = {str(device_rule["metadata"]["name"]): device_rule for device_rule in existing}
-    for old in holds(device_rule for device_rule in by_name.values() if _hold_name(device_rule) == desired.name):
+    for device_rule in by_name.values():  # each rule: another run may have added one of another owner
+        if _hold_name(device_rule) != desired.name:
+            continue
+        (old,) = holds([device_rule])
         check_owner(old, desired.owner)
         if old.purpose != desired.purpose:
             raise Refused(f"{old.title()} has the purpose {old.purpose}: choose another name, or release it first")
@@ -82,12 +85,16 @@ def changes_to_make(desired: Hold, existing: t.Iterable[ObjectView], api_version
     return Changes(tuple(create), tuple(replaced), tuple(delete))
 
 
-def changes_to_release(name: str, owner: str, existing: t.Iterable[ObjectView]) -> Changes:
-    """The changes that remove a hold. With an `owner`, raises Refused if the hold belongs to another one."""
+def changes_to_release(name: str, owner: str, existing: t.Iterable[ObjectView], may_be_swap: bool = False) -> Changes:
+    """The changes that remove a hold. With an `owner`, raises Refused if a rule of the hold belongs to another one.
+    Raises Refused for the hold of a swap, unless it `may_be_swap`."""
     rules = [device_rule for device_rule in existing if _hold_name(device_rule) == name]
-    for old in holds(rules):
+    for device_rule in rules:
+        (old,) = holds([device_rule])
         if owner:
             check_owner(old, owner)
+        if old.purpose == SWAP and not may_be_swap:
+            raise Refused(f"{old.title()} belongs to a swap: return the swap with lanewise.dra.swap")
     return Changes(delete=tuple(rules))
 
 

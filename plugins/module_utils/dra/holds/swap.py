@@ -24,7 +24,7 @@ from collections import Counter
 
 from ..kube.objects import Object, ObjectView
 from .changes import Refused
-from .hold import DeviceId, Hold, printable, taint_rule
+from .hold import OWNER, DeviceId, Hold, printable, taint_rule
 from .tolerations import toleration as hold_toleration
 
 #: The key of the taint that evicts pods. Its value is the name of the hold, which is the name of the tier.
@@ -91,6 +91,13 @@ def swap_of(device_rule: ObjectView) -> str | None:
     """The name of the swap that a DeviceTaintRule belongs to; None for other rules."""
     taint = (device_rule.get("spec") or {}).get("taint") or {}
     return printable(taint.get("value") or "") if taint.get("key") == KEY else None
+
+
+def check_owner_of_rule(device_rule: ObjectView, owner: str) -> None:
+    """Raises Refused for a rule of a swap of another owner."""
+    found = printable((device_rule["metadata"].get("annotations") or {}).get(OWNER) or "")
+    if found != owner:
+        raise Refused(f"swap {swap_of(device_rule)} belongs to {found or 'an unknown owner'}, not to {owner}")
 
 
 def evicts(device_rule: ObjectView) -> bool:

@@ -91,8 +91,8 @@ class Ethtool(Resource):
         return state
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource. While coalescing is adaptive, some drivers refuse other values: so it is turned off before
-        they change, and on after."""
+        """As for any resource. While coalescing is adaptive, some drivers refuse other values: so it is turned off
+        before they change, and on after."""
         plan = super().plan(node, wanted)
         plan.changes.sort(key=lambda change: change.setting.startswith("coalesce.adaptive_") and bool(change.after))
         return plan

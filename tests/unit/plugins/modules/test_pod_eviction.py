@@ -6,11 +6,17 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from types import SimpleNamespace
+from unittest import mock
 
+import pytest
 from ansible_collections.lanewise.dra.plugins.modules import pod_eviction
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import Object, pod
+
+kubernetes = pytest.importorskip("kubernetes")
+urllib3 = pytest.importorskip("urllib3")
 
 
 class EvictedPods:
@@ -44,3 +50,61 @@ def test_an_eviction_waits_for_every_claim_of_the_pod() -> None:
     result = pod_eviction.evict_pod(t.cast(t.Any, module), t.cast(t.Any, pods))
     assert result == {"changed": True, "blocked": "", "replaced": True}
     assert pods.checked == ["a-d", "shared-nic", "a-extended"]
+
+
+def _module(**params: int) -> t.Any:
+    limits = {"budget_timeout": 0, "timeout": 0, "settle_timeout": 0, **params}
+    return SimpleNamespace(params=limits, check_mode=False)
+
+
+def test_a_refusal_in_the_body_of_an_answer_is_no_eviction() -> None:
+    """The answer for a pod with several budgets has the status 201."""
+    status = {"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}
+    for body, blocked in ((status, "more than one PodDisruptionBudget"), ({"status": "Success"}, "")):
+        pods = pod_eviction.Pods(t.cast(t.Any, None), "team/a", "u")
+        create = mock.Mock(return_value=SimpleNamespace(data=json.dumps(body).encode()))
+        pods.core = t.cast(t.Any, SimpleNamespace(create_namespaced_pod_eviction=create))
+        assert pods.evict(False) == blocked
+
+
+@pytest.mark.parametrize("outage", [503, 429, None])
+def test_an_api_server_that_is_down_for_a_while_does_not_end_the_wait(
+    monkeypatch: pytest.MonkeyPatch, outage: int | None
+) -> None:
+    monkeypatch.setattr(pod_eviction, "RETRY_INTERVAL_SECONDS", 0.01)
+    pods = EvictedPods(pod("a", "n1", [0])[0])
+    failures = [outage] * 3
+    read = pods.read
+
+    def failing_read() -> Object | None:
+        if pods.pod is None and failures:
+            failures.pop()
+            if outage:
+                raise kubernetes.client.ApiException(outage)
+            raise urllib3.exceptions.ProtocolError("closed")
+        return read()
+
+    monkeypatch.setattr(pods, "read", failing_read)
+    result = pod_eviction.evict_pod(_module(timeout=60), t.cast(t.Any, pods))
+    assert result["changed"] and not failures
+
+
+def test_a_pod_that_waited_before_does_not_count_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    item = pod("a", "n1", [0])[0]
+    item["metadata"]["ownerReferences"] = [{"uid": "set", "controller": True}]
+    pods = EvictedPods(item)
+    waiting = {"spec": {}}
+    monkeypatch.setattr(pods, "siblings", lambda _controller: [{"spec": {"nodeName": "n2"}}, waiting])
+    assert pod_eviction.evict_pod(_module(), t.cast(t.Any, pods))["replaced"] is True
+
+
+def test_another_pod_of_the_same_name_is_not_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It replaced the pod between the read and the eviction."""
+    pods = EvictedPods(pod("a", "n1", [0])[0])
+
+    def conflict(_check: bool) -> str:
+        pods.pod = None
+        raise kubernetes.client.ApiException(409)
+
+    monkeypatch.setattr(pods, "evict", conflict)
+    assert pod_eviction.evict_pod(_module(), t.cast(t.Any, pods)) == {"changed": False, "blocked": "", "replaced": True}

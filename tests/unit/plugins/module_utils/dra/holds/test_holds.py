@@ -171,3 +171,22 @@ def test_a_claim_gets_the_toleration_of_a_single_hold() -> None:
 def test_a_claim_that_tolerates_other_holds_is_found(toleration: Object) -> None:
     claim = {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [toleration]}}]}}
     assert tolerations.tolerating_others(claim, "demo") == ["a"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_hold_with_rules_of_two_owners_belongs_to_neither(first: int) -> None:
+    """Two runs have created rules of the same hold at the same time."""
+    other = replace(HOLD, owner="team b", devices=(GPU_1,))
+    rules = [*_rules(replace(HOLD, devices=(GPU_0,))), *_rules(other)]
+    for owner in ("team a", "team b"):
+        with pytest.raises(changes.Refused, match=f"does not belong to {owner}"):
+            changes.changes_to_make(replace(HOLD, owner=owner), rules[:: 1 if first else -1], V1)
+        with pytest.raises(changes.Refused, match=f"does not belong to {owner}"):
+            changes.changes_to_release("demo", owner, rules[:: 1 if first else -1])
+
+
+def test_the_hold_of_a_swap_is_only_released_with_the_swap() -> None:
+    rules = _rules(replace(HOLD, purpose=forms.SWAP))
+    with pytest.raises(changes.Refused, match="belongs to a swap: return the swap"):
+        changes.changes_to_release("demo", "", rules)
+    assert len(changes.changes_to_release("demo", "team a", rules, may_be_swap=True).delete) == 2
