@@ -142,7 +142,7 @@ def policies() -> list[str]:
 
 def test_a_kubelet_without_drop_ins_is_refused_with_the_fix(site: KubeletSite) -> None:
     before = site.pid()
-    with pytest.raises(Failed, match=f"make {DROP_INS}.*--config-dir={DROP_INS} to KUBELET_EXTRA_ARGS"):
+    with pytest.raises(Failed, match=f"create {DROP_INS} first.*--config-dir={DROP_INS} to KUBELET_EXTRA_ARGS"):
         site.change(SETTINGS)
     assert site.pid() == before and not DROP_INS.exists()
     Path("/etc/default/kubelet").write_text(f"KUBELET_EXTRA_ARGS=--config-dir={DROP_INS}\n")

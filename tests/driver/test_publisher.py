@@ -146,6 +146,9 @@ def test_access_is_read_from_the_service_account_of_a_pod(tmp_path: Path, monkey
     with pytest.raises(AccessError, match=r"ca\.crt"):
         in_cluster(tmp_path)
     (tmp_path / "ca.crt").write_text("-----BEGIN")
+    with pytest.raises(AccessError, match=r"ca\.crt contains no certificate"):
+        in_cluster(tmp_path)
+    (tmp_path / "ca.crt").write_text("-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----\n")
     access = in_cluster(tmp_path)
     assert access.server == "https://[fd00::1]:443" and access.token_file == tmp_path / "token"
     with pytest.raises(AccessError, match="certificates cannot be used"):
