@@ -212,7 +212,7 @@ def test_a_new_reservation_gets_new_state_files(site: KubeletSite) -> None:
     config.write_text(json.dumps(settings))
     reserved = [{"numaNode": 0, "limits": {"memory": "60Mi"}}]
     change = site.change({**SETTINGS, "reserved_memory": reserved})
-    assert "drain the node" in str(change["drain_reasons"])
+    assert "the node must be drained" in str(change["drain_reasons"])
     assert site.reported()["reservedMemory"] == reserved
 
 
