@@ -112,6 +112,11 @@ except ImportError:
 
 RETRY_INTERVAL_SECONDS = 1.0
 
+#: What a refusal by PodDisruptionBudgets says, by its status.
+_REFUSAL_OF_BUDGETS = {
+    HTTPStatus.TOO_MANY_REQUESTS: "disruption budget",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "more than one PodDisruptionBudget",
+}
 
 Answer = t.TypeVar("Answer")
 
@@ -151,9 +156,9 @@ class Pods:
     def evict(self, check: bool) -> str:
         """Evict the pod. Returns why a PodDisruptionBudget refuses the eviction; empty if none does.
 
-        A pod with several budgets is refused with the status 201, and a Status in the body
-        (pkg/registry/core/pod/storage/eviction.go). Raises ApiException with the status 429 if the server has too many
-        requests, and with 409 if another pod has the name now.
+        A budget that allows no disruption gives the status 429, and several budgets for one pod give 500
+        (pkg/registry/core/pod/storage/eviction.go). Raises ApiException for other refusals, with the status 429 if the
+        server has too many requests, and with 409 if another pod has the name now.
         """
         client = kubernetes.client
         options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=self.uid))
@@ -163,18 +168,15 @@ class Pods:
             metadata=client.V1ObjectMeta(name=self.name, namespace=self.namespace), delete_options=options
         )
         try:
-            answer = self.core.create_namespaced_pod_eviction(
+            self.core.create_namespaced_pod_eviction(
                 self.name, self.namespace, body, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except client.ApiException as error:
-            if error.status == HTTPStatus.TOO_MANY_REQUESTS and "disruption budget" in str(error.body):
+            refusal = _REFUSAL_OF_BUDGETS.get(error.status)
+            if refusal and refusal in str(error.body):
                 return api_error_text(error)
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            return ""
-        result: Object = loads_pruned(answer.data)
-        if result.get("status") == "Failure":
-            return str(result.get("message") or "the API server refuses the eviction")
         return ""
 
     def reserved(self, claims: t.Iterable[str]) -> list[str]:
@@ -245,17 +247,20 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
 
 
 def evict_patiently(pods: Pods, check: bool, end: float) -> str | None:
-    """Evict the pod, and try again until `end` while a PodDisruptionBudget refuses it. Returns as `Pods.evict`; None if
-    another pod has the name now."""
+    """Evict the pod, and try again until `end` while a PodDisruptionBudget refuses it, or the server has too many
+    requests. Returns as `Pods.evict`; None if another pod has the name now. A request without an answer is not
+    repeated, because it may have evicted the pod."""
     while True:
+        blocked = ""
         try:
-            blocked = until_answered(lambda: pods.evict(check), end)
+            blocked = pods.evict(check)
+            if not blocked or time.monotonic() >= end:
+                return blocked
         except kubernetes.client.ApiException as error:
             if error.status == HTTPStatus.CONFLICT and pods.read() is None:
                 return None
-            raise
-        if not blocked or time.monotonic() >= end:
-            return blocked
+            if error.status != HTTPStatus.TOO_MANY_REQUESTS or time.monotonic() >= end:
+                raise
         time.sleep(RETRY_INTERVAL_SECONDS)
 
 

@@ -123,8 +123,18 @@ def test_a_disruption_budget_blocks_the_moves(
             pod_eviction.main()
         answer = json.loads(capsys.readouterr().out)
         assert not answer["changed"] and "disruption budget" in answer["blocked"] and fleet.uids() == before
+        # and that of a pod with two budgets, also as a dry run
+        fleet.plane.expect("POST", budgets, {**budget, "metadata": {"name": "second"}})
+        for check in (True, False):
+            options = {**arguments, "budget_timeout": 0, "_ansible_check_mode": check}
+            with patch_module_args(options), pytest.raises(SystemExit):
+                pod_eviction.main()
+            answer = json.loads(capsys.readouterr().out)
+            assert "more than one PodDisruptionBudget" in answer.get("blocked", "") and not answer["changed"], answer
+        assert fleet.uids() == before
     finally:
         fleet.plane.expect("DELETE", f"{budgets}/a")
+        fleet.plane.request("DELETE", f"{budgets}/second")
 
 
 def test_a_failed_run_releases_the_hold(fleet: Fleet, playbooks: Playbooks) -> None:

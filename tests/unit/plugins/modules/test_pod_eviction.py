@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.modules import pod_eviction
@@ -55,16 +53,6 @@ def test_an_eviction_waits_for_every_claim_of_the_pod() -> None:
 def _module(**params: int) -> t.Any:
     limits = {"budget_timeout": 0, "timeout": 0, "settle_timeout": 0, **params}
     return SimpleNamespace(params=limits, check_mode=False)
-
-
-def test_a_refusal_in_the_body_of_an_answer_is_no_eviction() -> None:
-    """The answer for a pod with several budgets has the status 201."""
-    status = {"kind": "Status", "status": "Failure", "code": 500, "message": "more than one PodDisruptionBudget"}
-    for body, blocked in ((status, "more than one PodDisruptionBudget"), ({"status": "Success"}, "")):
-        pods = pod_eviction.Pods(t.cast(t.Any, None), "team/a", "u")
-        create = mock.Mock(return_value=SimpleNamespace(data=json.dumps(body).encode()))
-        pods.core = t.cast(t.Any, SimpleNamespace(create_namespaced_pod_eviction=create))
-        assert pods.evict(False) == blocked
 
 
 @pytest.mark.parametrize("outage", [503, 429, None])
