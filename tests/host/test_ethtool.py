@@ -53,6 +53,17 @@ def test_values_that_the_device_does_not_support_are_refused():
 
 
 @on_a_node
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_coalescing_is_not_adaptive_while_its_other_values_change(adaptive, monkeypatch):
+    """veth has no coalescing, so the values are those of another driver."""
+    pair_with_queues()
+    monkeypatch.setattr(Ethtool, "read_group", lambda *_unused: ({"adaptive_rx": not adaptive, "rx_usecs": 8}, {}))
+    wanted = {"rail0": {"ethtool": {"coalesce": {"adaptive_rx": adaptive, "rx_usecs": 50}}}}
+    settings = [change.setting for change in apply(Ethtool, wanted, check_mode=True).changes]
+    assert settings == sorted(["coalesce.adaptive_rx", "coalesce.rx_usecs"], reverse=adaptive)
+
+
+@on_a_node
 def test_an_unknown_ring_is_an_error_that_lists_the_known_ones():
     pair_with_queues()
     with pytest.raises(HostError, match="set ethtool rings of rail0: rx_big is not known .use rx, rx_mini"):

@@ -16,9 +16,16 @@ def is_of_node(pid: str, root: str = "/") -> bool:
     `root` is the node's root folder, `/` except for a recorded tree. Raises OSError if the process has ended, or if it
     belongs to another user and this runs without root.
     """
-    folder = os.path.join(root, "proc", pid)
-    with open(f"{folder}/status", encoding="utf-8", errors="replace") as stream:
-        ids = next((line.split()[1:] for line in stream if line.startswith("Uid:")), [])
+    users = users_of(pid, root)
+    return (
+        bool(users) and users <= {0, os.geteuid()} and os.path.samefile(os.path.join(root, "proc", pid, "root"), root)
+    )
+
+
+def users_of(pid: str, root: str = "/") -> set[int]:
+    """The real, effective, saved and file-system user IDs of a process (proc_pid_status(5)), as this process's user
+    namespace shows them. Raises OSError if the process has ended."""
     # the owner of /proc/PID says less: it is root for every process that cannot be traced
-    users = {int(user) for user in ids}
-    return bool(users) and users <= {0, os.geteuid()} and os.path.samefile(f"{folder}/root", root)
+    with open(os.path.join(root, "proc", pid, "status"), encoding="utf-8", errors="replace") as stream:
+        ids = next((line.split()[1:] for line in stream if line.startswith("Uid:")), [])
+    return {int(user) for user in ids}

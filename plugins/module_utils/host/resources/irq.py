@@ -11,6 +11,7 @@ import errno
 import typing as t
 
 from ...topology import cpuset
+from ..access.processes import users_of
 from ..access.system import HostError, System
 from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
@@ -19,7 +20,7 @@ from ..engine.resource import Resource
 _DEVICES = "/sys/bus/pci/devices"
 LOCAL, SPREAD = "local", "spread"
 #: How much is read of a process's files.
-_MAX_COMMAND_BYTES, _MAX_STATUS_BYTES, _MAX_MOUNTS_BYTES = 65536, 4096, 1 << 20
+_MAX_COMMAND_BYTES, _MAX_MOUNTS_BYTES = 65536, 1 << 20
 _FIX = "'No space left' means that these CPUs have no free vectors: use fewer channels; otherwise look at 'dmesg'"
 
 
@@ -113,16 +114,19 @@ class Irq(Resource):
         return commands
 
     def _may_move_interrupts(self, process: str) -> bool:
-        """Whether a process is one of root, and not in a container: container runtimes mount /proc/irq read-only."""
-        status = (self.system.reader.data(f"/proc/{process}/status", _MAX_STATUS_BYTES) or b"").decode(errors="replace")
-        users = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), ["0"])
+        """Whether a process is one of root, and not in an ordinary container, where /proc/irq is mounted read-only."""
+        try:
+            if 0 not in users_of(process, self.system.reader.root):
+                return False
+        except OSError:
+            return False  # it has ended
         mounts = self.system.reader.data(f"/proc/{process}/mountinfo", _MAX_MOUNTS_BYTES) or b""
         read_only = any(
             fields[4] == b"/proc/irq" and b"ro" in fields[5].split(b",")
             for fields in map(bytes.split, mounts.splitlines())
             if len(fields) > 5
         )
-        return "0" in users and not read_only
+        return not read_only
 
 
 def _path(irq: str) -> str:

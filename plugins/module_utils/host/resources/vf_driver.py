@@ -149,9 +149,8 @@ class VfDriver(Resource):
             raise HostError(step, "the VF does not exist", "look at 'dmesg' for the reason")
         if self.same("driver", self._driver(vf), change.after):
             return
-        require_vf_unused(
-            self.system, vf, step
-        )  # also a VF that was just created, and in an undo that found one in use
+        # also if it was just created, and in an undo: a pod may have got it meanwhile
+        require_vf_unused(self.system, vf, step)
         reason, fix = self._vfio_problem(vf, change.after)
         if reason:
             raise HostError(step, reason, fix)

@@ -93,6 +93,7 @@ def test_an_interrupt_is_skipped_for_eio_and_all_are_restored_for_another_error(
 
 def test_irqbalance_is_refused_unless_it_leaves_the_nic_alone(machine):
     machine.write("/proc/812/comm", "irqbalance")
+    machine.write("/proc/812/status", "Uid:\t0\t0\t0\t0")
     machine.write("/proc/812/cmdline", "/usr/sbin/irqbalance\0--foreground\0")
     plan = machine.plan(Irq, {NIC: {"irq_affinity": "local"}})
     assert "start it with --banmod=mlx5_core" in str(plan.refusals[0])
@@ -132,11 +133,15 @@ def test_a_process_of_a_pod_with_the_name_of_irqbalance_does_not_count(machine):
     assert refusals()
     process(812, "/usr/sbin/irqbalance\0--banmod=mlx5_core\0")
     assert not refusals()
+    process(1003, "irqbalance\0")
+    (machine.root / "proc/1003/status").unlink()  # it is just ending
+    assert not refusals()
 
 
 def test_irqbalance_does_not_prevent_that_recorded_cpus_are_restored(machine):
     (change,) = set_affinity(machine, "local").changes
     machine.write("/proc/812/comm", "irqbalance")
+    machine.write("/proc/812/status", "Uid:\t0\t0\t0\t0")
     machine.write("/proc/812/cmdline", "/usr/sbin/irqbalance\0")
     system = System(str(machine.root))
     assert Irq(system).check(Node(system, allow_management=True), change.reversed()) is None

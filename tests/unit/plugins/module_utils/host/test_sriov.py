@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import Refused, converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo import Failed
+from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import sriov
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.sriov import Sriov
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
@@ -135,6 +138,23 @@ def test_a_setting_is_written_read_back_and_undone(make_node: MakeNode) -> None:
     assert planned_changes(node) == []
     Sriov(node.system).apply(node, outcome.changes[0].reversed())
     assert planned_changes(node) == [f"{address}: vfs_autoprobe true -> false"]
+
+
+def test_vfs_without_a_driver_are_not_awaited_for_long(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their driver is not installed. The wait ends some time after the last VF got one."""
+    monkeypatch.setattr(sriov, "_NO_DRIVER_SECONDS", 0.3)
+    address = pf_with_vfs(make_node("sriov"), 8)
+    node = make_node("sriov", {"address": address})
+    folder = f"/sys/bus/pci/devices/{address}"
+    (Path(f"{node.system.reader.root}{folder}") / "sriov_drivers_autoprobe").write_text("1\n")
+    for name in node.devices[address].vfs:
+        (Path(node.system.reader.root) / "sys/bus/pci/devices" / name / "driver").unlink(missing_ok=True)
+    start = time.monotonic()
+    Sriov(node.system)._wait_for_vfs(folder, 8, "set num_vfs")
+    assert 0.3 <= time.monotonic() - start < 5
+    monkeypatch.setattr(sriov, "_VFS_TIMEOUT_SECONDS", 0.1)
+    with pytest.raises(HostError, match="8 of 9 VFs exist"):
+        Sriov(node.system)._wait_for_vfs(folder, 9, "set num_vfs")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
