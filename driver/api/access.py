@@ -17,6 +17,7 @@ from ..base.errors import DriverError
 from ..base.objects import Object
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_CERTIFICATE = re.compile(r"-----BEGIN [A-Z ]*CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END [A-Z ]*CERTIFICATE-----")
 
 #: Inode, size and modification time of several files; zeros for a file that cannot be read.
 Stamp = tuple[tuple[int, int, int], ...]
@@ -24,9 +25,6 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 class AccessError(DriverError):
     """The credentials for the API server cannot be read or used."""
-
-
-_CERTIFICATE = re.compile(r"-----BEGIN [A-Z ]*CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END [A-Z ]*CERTIFICATE-----")
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,8 @@ def _pem(holder: Object, key: str, path: Path, sources: list[Path]) -> str:
 
 
 def _certificates(pem: str, path: Path) -> str:
-    """The certificates in the content of a file, without comments, which may be in any language. Raises AccessError if
-    there is none: the server would be checked against the certificates of the system."""
+    """The certificates in the content of a file, without comments, which may be in any language. Raises AccessError
+    for a file without a certificate: the server would be checked against the certificates of the system."""
     found = _CERTIFICATE.findall(pem)
     if not found:
         raise AccessError(f"{path} contains no certificate")

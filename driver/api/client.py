@@ -134,10 +134,9 @@ class _Connection:
 
     def headers(self) -> dict[str, str]:
         """The headers that authenticate a request. Raises AccessError."""
-        if self.access.token_file:
-            stamp = credentials.stamp([self.access.token_file])
+        if path := self.access.token_file:
+            stamp = credentials.stamp([path])
             if stamp != self._token_stamp:
-                path = self.access.token_file
                 self._token = credentials.checked_token(credentials.text(path), path)
                 self._token_stamp = stamp
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from ..base import calls
 from ..base.calls import DeviceHealth
 from ..base.errors import KernelError
+from ..base.objects import Object
 from ..interface import interfaces
 from ..topology import publish
 from . import claim_status
@@ -35,30 +36,33 @@ def devices(
     if its original state could not be restored.
     """
     now = time.time()
-    by_device = {}
-    missing = set()
-    for device in publication.devices:
-        name, taints = device["name"], {taint["key"] for taint in device.get("taints", ())}
-        message = "the link is down" if publish.LINK_DOWN in taints else ""
-        if publish.MISSING in taints:
-            missing.add(name)
-            message = _MISSING
-        if publish.UNCLEAN in taints:
-            state = "the original state of the device, or of its NIC, could not be restored after a pod used it"
-            message = f"{state}; the device is withheld from pods"
-        by_device[name] = _health(node, name, now, message)
-    published = frozenset(by_device)
+    published = {device["name"]: _published_problem(device) for device in publication.devices}
+    by_device = {name: _health(node, name, now, message) for name, message in published.items()}
     for record in records:
         for held_device in record.held:
             name = held_device.device
             if name in published and (record.phase == PREPARED or held_device.share):
                 continue  # what is published decides: the device is on the node, or the claim has only a share of it
-            message = "the device has not returned to the node yet" if record.phase == DETACHING else ""
             problem = problems.get(record.uid, {}).get(held_device.key)
-            message = problem.message if problem else message or (_MISSING if name in missing else "")
+            message = problem.message if problem else ""
+            if not message and record.phase == DETACHING:
+                message = "the device has not returned to the node yet"
+            elif not message and published.get(name) == _MISSING:
+                message = _MISSING
             if message or name in published or name not in by_device:  # a problem of one of several shares stays
                 by_device[name] = _health(held_device.pool, name, now, message)
     return list(by_device.values())
+
+
+def _published_problem(device: Object) -> str:
+    """The problem of a published device, by its taints; empty without one."""
+    taints = {taint["key"] for taint in device.get("taints", ())}
+    if publish.UNCLEAN in taints:
+        state = "the original state of the device, or of its NIC, could not be restored after a pod used it"
+        return f"{state}; the device is withheld from pods"
+    if publish.MISSING in taints:
+        return _MISSING
+    return "the link is down" if publish.LINK_DOWN in taints else ""
 
 
 def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:

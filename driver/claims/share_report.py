@@ -21,7 +21,7 @@ MEASURE_SECONDS = 0.5
 
 
 class ShareReport(t.TypedDict):
-    """A share; rates in bit/s. `inForce` is None while no pod has the share or is about to get it, `used` also if the
+    """A share; rates in bit/s. `inForce` is None unless a pod has the share or is about to get it, `used` also if the
     kernel does not count its bytes or its counters cannot be read."""
 
     claim: str
@@ -59,7 +59,7 @@ def shares(records: t.Sequence[Record], boot: str, offers: share_state.Offers) -
     for nic, (start, sent_before) in zip(nics, before):
         seconds, sent = time.monotonic() - start, _sent(nic)
         # a counter that was reset meanwhile is lower
-        known = [name for name in sent if sent_before.get(name, sent[name] + 1) <= sent[name]]
+        known = [name for name in sent if name in sent_before and sent_before[name] <= sent[name]]
         reports.append(_nic(nic, {name: (sent[name] - sent_before[name]) * 8 / seconds for name in known}))
     return reports
 

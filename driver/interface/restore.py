@@ -180,15 +180,17 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> dict[s
             "privateFlags": tool.set_private_flags,
             "features": tool.request_features,  # some may not have been active on the node either
         }
-        changed: dict[str, t.Any] = {}
+        changed = {
+            key: {setting: value for setting, value in wanted[key].items() if now[key].get(setting) != value}
+            for key in writers
+        }
         for key, write in writers.items():
-            changed = {setting: value for setting, value in wanted[key].items() if now[key].get(setting) != value}
-            if changed:
-                _try(notes, f"ethtool {key}", write, name, changed)
+            if changed[key]:
+                _try(notes, f"ethtool {key}", write, name, changed[key])
         if "flowRules" in state:  # not in records of older drivers
             _try(notes, "ethtool flowRules", tool.set_flow_rules, name, recorded_flow_rules(state))
             _try(notes, "ethtool RSS", tool.set_rss, name, state["spreading"])
-    return changed  # the features, which are last
+    return changed["features"]
 
 
 def _note_inactive_features(name: str, requested: t.Mapping[str, bool], notes: list[str]) -> None:

@@ -322,6 +322,34 @@ def test_devices_of_a_changed_allocation_return_once_the_pod_has_no_process(node
     assert reconcile(deallocated) and service.store.uids() == [] and node.files() == []
 
 
+def test_a_claim_that_was_not_attached_is_unprepared_while_its_device_is_locked(node: ClaimsNode) -> None:
+    """Another claim of the same port may have the lock for a while."""
+    service, other = node.service(), node.service()
+    service.prepare(node.claims["one"])
+    record = service.store.load(node.claims["one"].uid)
+    assert record
+    with other.ledger.lock_devices(record):
+        service.unprepare(node.claims["one"])
+    assert service.store.uids() == [] and node.files() == []
+
+
+def test_metadata_keeps_its_file_when_a_claim_is_prepared_again(node: ClaimsNode) -> None:
+    """Containers of the next pod may have mounted the file."""
+    service = node.service()
+    service.prepare(node.claims["one"])
+    (file,) = node.paths.metadata_dir.rglob("metadata.json")
+    inode, uid = file.stat().st_ino, node.claims["one"].uid
+    record = service.store.load(uid)
+    assert record
+    record.held[0].request = "earlier"  # as if the claim was allocated anew
+    service.store.save(record)
+    node.service().prepare(node.claims["one"])
+    renewed = service.store.load(uid)
+    assert renewed and renewed.held[0].request == "nic" and file.stat().st_ino == inode
+    service.unprepare(node.claims["one"])
+    assert node.files() == []
+
+
 def test_after_a_reboot_the_claim_is_prepared_and_can_be_attached_again(node: ClaimsNode, sandbox: Sandbox) -> None:
     service = node.service()
     service.prepare(node.claims["one"])

@@ -13,6 +13,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import threading
 import time
 import typing as t
 from pathlib import Path
@@ -263,6 +264,32 @@ def test_a_renewal_is_reported_again_until_the_report_succeeds() -> None:
         until(lambda: len(reported) == 3)
         time.sleep(1.5)
         assert len(reported) == 3 and reported[0] is reported[2]  # renewed once
+        renewer.close()
+        interfaces.detach(ONE, host, pod.pin, config)
+
+
+@on_a_node
+def test_leases_are_renewed_after_a_limit_of_threads_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = node()
+    config = {"name": "net1", "dhcp": ["ipv4"]}
+    renewer, changes = recording_renewer()
+
+    def no_more_threads(*_arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Pod() as pod, server():
+        (lease,) = attach(host, config, pod.pin).leases
+        due = older(lease, lease["renew"])
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", no_more_threads)
+            with pytest.raises(RuntimeError):
+                renewer.start("claim/one", pod.pin, due, config)
+        with monkeypatch.context() as limited:
+            limited.setattr(renewer._workers, "submit", no_more_threads)
+            renewer.start("claim/one", pod.pin, due, config)
+            time.sleep(0.5)
+        assert not changes
+        until(lambda: changes)  # a second later
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
