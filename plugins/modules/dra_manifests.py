@@ -226,9 +226,9 @@ def files_of(module: AnsibleModule) -> list[pathlib.Path]:
 def check_nesting(text: str) -> None:
     """Raise ValueError if a text in YAML is nested so deeply, or its aliases repeat so much, that reading or checking
     it could exhaust the stack or the memory."""
-    depths: dict[str | None, tuple[int, int]] = {}  # depth and number of values, by anchor
+    sizes: dict[str | None, tuple[int, int]] = {}  # depth and number of values, by anchor; None: the last one without
     opened: list[list[int]] = []  # the same of the lists and mappings that have not ended
-    anchors: list[str | None] = []
+    anchors: list[str | None] = []  # theirs
     for event in yaml.parse(text, Loader=_Loader):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.CollectionStartEvent):
@@ -237,13 +237,13 @@ def check_nesting(text: str) -> None:
             inside = (0, 0)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth, values = opened.pop()
-            inside = depths[anchors.pop()] = (depth, values)
+            inside = sizes[anchors.pop()] = (depth, values)
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in depths:
+            if event.anchor not in sizes:
                 raise ValueError(f"line {line}: the alias *{event.anchor} is in its own value, or has no anchor")
-            inside = depths[event.anchor]
+            inside = sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
-            inside = depths[event.anchor] = (0, 1)
+            inside = sizes[event.anchor] = (0, 1)
         else:
             continue
         if opened and not isinstance(event, yaml.CollectionStartEvent):

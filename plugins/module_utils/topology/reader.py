@@ -21,9 +21,10 @@ _NO_VALUE = frozenset(
 )
 
 _MAX_REPORTED = 100
-#: How many folders a path may have, more than any path of sysfs: links of a recorded tree may contain anything.
-_MAX_FOLDERS = 100
-_PAGE_BYTES, _MAX_TEXT = 4096, 200
+#: How many folders a path may have, more than any path of sysfs: links of a recorded tree may contain anything. Of a
+#: longer path, only the beginning is reported.
+_MAX_FOLDERS, _MAX_REPORTED_PATH = 100, 200
+_PAGE_BYTES = 4096
 _UP = "../" * (_PAGE_BYTES // 3)
 #: If the first read returns at most this many bytes, it has returned the whole file: the kernel fills most of a page if
 #: it can.
@@ -93,7 +94,7 @@ class Reader:
         inside = self._inside.get(folder)
         if inside is None:
             if folder.count("/") > _MAX_FOLDERS:
-                self.report(f"{folder[:_MAX_TEXT]}...", f"has more than {_MAX_FOLDERS} folders")
+                self.report(f"{folder[:_MAX_REPORTED_PATH]}...", f"has more than {_MAX_FOLDERS} folders")
                 return False
             parent, _slash, name = folder.rpartition("/")
             inside = name != ".." and self._is_inside(parent)

@@ -180,9 +180,10 @@ class ClaimPromises(ClaimDevices):
 
     def _matches(self, body: Object, published: Published) -> bool:
         """Whether a request certainly selects a device. It does not if its class or a selector is unknown."""
-        if body.get("deviceClassName") not in (self.check.classes or {}):
+        classes = self.check.classes or {}
+        if body.get("deviceClassName") not in classes:
             return False
-        entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
+        entries = [*class_selectors(classes, body), *(body.get("selectors") or ())]
         texts = expressions(entries)
         if len(texts) < len(entries):
             return False

@@ -11,10 +11,10 @@ import re
 import typing as t
 from functools import lru_cache
 
-#: What can read an attribute without its domain or its name in the text: the driver's name as a domain, an escape
-#: sequence in a string, a string that is put together, `cel.bind`, and a macro over all attributes of a domain.
+#: What can read an attribute without its domain or its name in the text: an escape sequence in a string, a string that
+#: is put together, `cel.bind`, and a macro over all attributes of a domain.
 _INDIRECT = re.compile(
-    r"""\[\s*device\s*\.\s*driver\s*\]\s*\[|\\[uUxX0-7]|["']\s*\+|\+\s*["']|\bcel\s*\.\s*bind\b"""
+    r"""\\[uUxX0-7]|["']\s*\+|\+\s*["']|\bcel\s*\.\s*bind\b"""
     r"""|\]\s*\.\s*(?:all|exists|exists_one|existsOne|map|filter|transform\w*)\s*\("""
 )
 _OWN_DOMAIN = re.compile(r"\[\s*device\s*\.\s*driver\s*\]")

@@ -207,16 +207,16 @@ def _why_claims_shared(pod: ObjectView, claims: t.Mapping[str, Object], users: t
 
 def _why_no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequence[ObjectView]) -> str:
     """Why the eviction API would refuse to evict a pod (pkg/registry/core/pod/storage/eviction.go)."""
-    of_pod = [
+    budgets_of_pod = [
         budget
         for budget in budgets
         if budget["metadata"]["namespace"] == pod["metadata"]["namespace"]
         and selected((budget.get("spec") or {}).get("selector"), labels)
     ]
-    if len(of_pod) > 1:
-        names = ", ".join(title(budget) for budget in of_pod)
+    if len(budgets_of_pod) > 1:
+        names = ", ".join(title(budget) for budget in budgets_of_pod)
         return f"several PodDisruptionBudgets select it, so it cannot be evicted: {names}"
-    for budget in of_pod:
+    for budget in budgets_of_pod:
         status = budget.get("status") or {}
         if int(status.get("observedGeneration") or 0) < int(budget["metadata"].get("generation") or 0):
             return f"PodDisruptionBudget {title(budget)} was changed, and its controller has not processed it yet"

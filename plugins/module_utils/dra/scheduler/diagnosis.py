@@ -206,11 +206,15 @@ class Diagnosis:
         drivers = _drivers([expression for _where, expression in request.texts])
         of_driver = [position for position in all_positions if {search.offers[position].driver}.issuperset(drivers)]
         if not of_driver:
-            published = f"{' and '.join(drivers)} publishes none" if drivers else "no driver publishes any"
-            return Refusal(f"{demand}: {published} on this node", request.path, "absent")
+            published = (
+                f"{drivers[0]} publishes none on this node" if drivers else "no driver publishes any on this node"
+            )
+            if len(drivers) > 1:
+                published = f"no device is of both {' and '.join(drivers)}"
+            return Refusal(f"{demand}: {published}", request.path, "absent")
         source = f"{drivers[0]} publishes {len(of_driver)}" if drivers else f"the node has {len(of_driver)}"
         if len(of_driver) < needed:
-            return Refusal(f"{demand}: {source} on this node", request.path, "count")
+            return Refusal(f"{demand}: {source}{' on this node' if drivers else ''}", request.path, "count")
         remaining = of_driver
         for where, expression in request.texts:
             verdicts = {position: search.judge(expression, position) for position in remaining}

@@ -70,8 +70,8 @@ def test_a_link_to_a_folder_above_the_root_leads_to_the_root(tree, reader, tmp_p
     (tree.root / "sys/class/net/eth0").symlink_to(target)
     path = reader.link("/sys/class/net/eth0")
     assert ".." not in path and path.rstrip("/") in ("", "/sys/class")
-    for up in ("", "/..", "/../..", "/sys/../.."):
-        assert reader.text(f"{up}/address") is None and reader.names(up or "/..") in ([], reader.names("/"))
+    for up in ("/..", "/../..", "/sys/../.."):
+        assert reader.text(f"{up}/address") is None and reader.names(up) == []
 
 
 def test_a_link_with_very_many_folders_is_unreadable(tree, reader):

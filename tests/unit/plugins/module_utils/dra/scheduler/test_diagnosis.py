@@ -67,14 +67,14 @@ def test_a_conflict_of_one_of_several_claims_has_no_wrong_path(engine: Engine) -
 @pytest.mark.parametrize(
     ("expression", "count", "expected"),
     [
-        ('device.driver == "a.example.com" || device.driver == "b.example.com"', 5, "the node has 3 on this node"),
+        ('device.driver == "a.example.com" || device.driver == "b.example.com"', 5, "the node has 3"),
         ('!(device.driver == "a.example.com")', 2, "the node has 3, class both selects 1 of 3"),
         ('(device.driver == "b.example.com") && true', 2, "b.example.com publishes 1 on this node"),
         ("true && 'b.example.com' == device.driver", 2, "b.example.com publishes 1 on this node"),
         (
             "device.driver == 'a.example.com' && device.driver == 'b.example.com'",
             1,
-            "a.example.com and b.example.com publishes none on this node",
+            "no device is of both a.example.com and b.example.com",
         ),
     ],
 )
@@ -83,7 +83,8 @@ def test_a_driver_is_named_only_if_the_selector_requires_it(
 ) -> None:
     node = [device("d0"), device("d1"), device("d2", "b.example.com")]
     answer = reason([spec(exact("x", "both", count=count))], node, engine, both=device_class(expression))
-    assert answer.reason.startswith(f"request x needs {count} device") and expected in answer.reason
+    demand, _colon, found = answer.reason.partition(": ")
+    assert demand.startswith(f"request x needs {count} device") and found.startswith(expected)
 
 
 def test_only_taints_that_keep_the_request_away_are_named(engine: Engine) -> None:
