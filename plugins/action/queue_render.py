@@ -190,5 +190,7 @@ class ActionModule(SiteCompiler, ControllerAction):
 
 def _template_result(template: TeamTemplate) -> Result:
     """A claim template as the module returns it."""
-    charges = {name: canonical(amount) for name, amount in template.charges.items()}
-    return {**dataclasses.asdict(template), "charges": charges}
+    result = dataclasses.asdict(template)
+    result["template"], result["use"] = result.pop("name"), result.pop("name_in_queues")
+    result["charges"] = {name: canonical(amount) for name, amount in template.charges.items()}
+    return result

@@ -135,7 +135,7 @@ def run(plane: ControlPlane, queueing: Queueing, setting: Setting, stream: Strea
     site = QueueSite(queueing, nodes, setting.drivers)
     try:
         compiled = site.compile(setting.queues, {"dra_claims_templates": setting.templates})
-        unusable = [template.reason for template in compiled.templates if not template.use]
+        unusable = [template.reason for template in compiled.templates if not template.name_in_queues]
         if unusable or compiled.warnings:
             raise RuntimeError(f"{setting.name}: {unusable} {compiled.warnings}")
         queueing.configure(compiled.configuration)

@@ -84,7 +84,7 @@ def test_kueue_charges_the_allocated_amounts(queueing: Queueing, name: str) -> N
     }
     team = {"name": owner, "namespaces": [owner], "guaranteed": {"amount": shared.guaranteed, "nics": 4}}
     compiled = site.compile({"queues_resources": [shared.resource, nics], "queues_teams": [team]}, claims)
-    charges = {entry.use: entry.charges["lanewise.dev/amount"] for entry in compiled.templates}
+    charges = {entry.name_in_queues: entry.charges["lanewise.dev/amount"] for entry in compiled.templates}
     assert set(charges) == set(shared.devices), compiled.table
     queueing.configure(compiled.configuration)
     site.apply_queues(compiled)

@@ -150,15 +150,18 @@ def _charges(fleet: Fleet, workload: Workload, configuration: ObjectView, cache:
 
 
 def _charge_of_device(fleet: Fleet, mapping: ObjectView, body: ObjectView, cache: SelectorCache) -> int:
-    """The charge of one device of a request: one, or the largest amount of a capacity or counter that it may take."""
+    """The charge of one device of a request: one, or for each source the largest amount of its capacity or counter that
+    any of the devices would take."""
     sources = mapping.get("sources") or ()
     if not sources:
         return 1
-    charges = [Fraction()]
-    texts = expressions([*class_selectors(fleet.classes, body), *(body.get("selectors") or ())])
+    total = 0
     for source in sources:
         kind = "counter" if "counter" in source else "capacity"
         name, driver = source[kind]["name"], source[kind].get("driver")
+        selectors = [source[kind].get("deviceSelector") or {}, *class_selectors(fleet.classes, body)]
+        texts = expressions([*selectors, *(body.get("selectors") or ())])
+        charges: list[Fraction] = []
         requested = ((body.get("capacity") or {}).get("requests") or {}).get(name)
         devices = {
             id(offer.device): offer for node in fleet.nodes.values() for offer in node.offers if offer.driver == driver
@@ -167,14 +170,17 @@ def _charge_of_device(fleet: Fleet, mapping: ObjectView, body: ObjectView, cache
             if not all(_matches(cache, text, offer.device, offer.driver) for text in texts):
                 continue
             entry = (offer.device.get("capacity") or {}).get(name)
-            if kind == "capacity" and entry is not None:
-                charges.append(kueue_charge(requested, entry) or Fraction())
+            charge = kueue_charge(requested, entry) if kind == "capacity" and entry is not None else None
+            if charge is not None:
+                charges.append(charge)
             for used in offer.device.get("consumesCounters") or () if kind == "counter" else ():
                 if name in used["counters"]:
                     charges.append(quantity.parse(used["counters"][name]["value"]))
-    if not max(charges):
-        raise _Refused(f"no device of the fleet has what Kueue would charge as {mapping['name']}")
-    return math.ceil(max(charges))
+        if not charges:
+            charged = f"the {kind} {name}, which Kueue charges as {mapping['name']}"
+            raise _Refused(f"no device of the fleet can provide {charged}")
+        total += math.ceil(max(charges))
+    return total
 
 
 def _matches(cache: SelectorCache, text: str, device: ObjectView, driver: str) -> bool:

@@ -170,8 +170,8 @@ class _Compiler:
             if key[0] in namespaces:
                 entry, new_variant = self._template(template, choices.get(key), calculator)
                 self.compiled.templates.append(entry)
-                if new_variant and (key[0], entry.use) in templates:
-                    message = f"its variant would have the name of another template, {entry.use}"
+                if new_variant and (key[0], entry.name_in_queues) in templates:
+                    message = f"its variant would have the name of another template, {entry.name_in_queues}"
                     self.reader.problem(_TEMPLATES, f"{'/'.join(key)}: {message}", "duplicate-name")
                 variants += [new_variant] if new_variant else []
         return variants
@@ -188,9 +188,9 @@ class _Compiler:
         except TemplateError as error:
             entry.reason, entry.left_out = str(error), []
             if choice:
-                self.reader.problem(child(choice.path, "template"), f"{entry.template}: {error}", "refused-template")
+                self.reader.problem(child(choice.path, "template"), f"{entry.name}: {error}", "refused-template")
             return entry, None
-        entry.use = str(usable["metadata"]["name"])
+        entry.name_in_queues = str(usable["metadata"]["name"])
         if not entry.left_out:
             return entry, None
         return entry, versions.convert(usable, str(item["apiVersion"]))
@@ -214,13 +214,14 @@ class _Compiler:
         return lines + [self._template_line(template) for template in self.compiled.templates]
 
     def _template_line(self, template: TeamTemplate) -> str:
-        name = f"{template.namespace}/{template.template}"
-        if not template.use:
+        name = f"{template.namespace}/{template.name}"
+        if not template.name_in_queues:
             return f"{name}: not for queues: {template.reason}"
         charged = ", ".join(
             f"{amount_text(template.charges[resource.name], resource.name in self.queues.binary)} {resource.short}"
             for resource in self.queues.resources
             if resource.name in template.charges
         )
-        variant_text = f" as {template.use}, without {', '.join(template.left_out)}" if template.left_out else ""
+        without = ", ".join(template.left_out)
+        variant_text = f" as {template.name_in_queues}, without {without}" if without else ""
         return f"{name}: charged {charged or 'nothing'}{variant_text}"

@@ -35,13 +35,14 @@ _ZERO = Fraction()
 class Supply:
     """The amount of a resource in a fleet: what is certain, and the maximum.
 
-    `devices` are those that the classes of the resource select. `unclear` has the nodes with unknown devices, and the
-    reason.
+    `devices` are those that the classes and the selector of the resource select, `excluded` those of the classes that
+    the selector excludes. `unclear` has the nodes with unknown devices, and the reason.
     """
 
     certain: Fraction = _ZERO
     maximum: Fraction = _ZERO
     devices: list[Offer] = field(default_factory=list)
+    excluded: list[Offer] = field(default_factory=list)
     unclear: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +82,10 @@ class Fleet:
             if answers[-1] not in (YES, MAYBE):
                 return answers[-1]
         return MAYBE if MAYBE in answers or offer.possible else YES
+
+    def kueue_selects(self, text: str, offer: Offer) -> str:
+        """YES, NO, MAYBE or FAILS: whether a selector matches a device in Kueue, which must be able to evaluate it."""
+        return self._in_kueue.judge(text, offer)
 
     def fails_in_kueue(self, texts: t.Sequence[str]) -> str:
         """Why Kueue never admits a request with these selectors; empty if no reason is known.
@@ -138,6 +143,7 @@ class SupplyCounter:
             supplies[resource.name] = supply = self._supply(resource)
             self._check_sharing(resource, supply)
             self._check_drivers(resource, supply)
+            self._check_selector(resource)
             if resource.capacity:
                 self._check_request_policies(resource, supply)
         self._check_counted_twice(resources, supplies)
@@ -176,6 +182,13 @@ class SupplyCounter:
     def _add(
         self, resource: Resource, supply: Supply, offer: Offer, certain: bool, sets: set[tuple[str, str, str]]
     ) -> None:
+        if resource.selector and not self.fleet.kueue.check(resource.selector):
+            verdict = self.fleet.kueue_selects(resource.selector, offer)
+            if verdict not in (YES, MAYBE):
+                if _units(resource, offer, set()) is not None:
+                    supply.excluded.append(offer)
+                return
+            certain = certain and verdict == YES
         amount = _units(resource, offer, sets)
         if amount is None:
             return
@@ -222,6 +235,17 @@ class SupplyCounter:
         elif not resource.driver:
             message = f"no known device has the {resource.capacity or resource.counter}, so its driver is unknown"
             self.reader.problem(path, message, "missing", "name the driver, and probe the nodes")
+
+    def _check_selector(self, resource: Resource) -> None:
+        """Report a selector that fails on a device: Kueue evaluates it on all devices of the driver."""
+        if not (resource.selector and resource.driver) or self.fleet.kueue.check(resource.selector):
+            return
+        reason = self.fleet.fails_in_kueue([f"device.driver == {json.dumps(resource.driver)}", resource.selector])
+        if reason:
+            message = f"{reason}: it would admit no claim of the classes"
+            self.reader.problem(
+                child(resource.path, "selector"), message, "selector-fails", "guard attributes with has()"
+            )
 
     def _check_request_policies(self, resource: Resource, supply: Supply) -> None:
         """Report devices of a resource with different request policies.

@@ -20,6 +20,7 @@ from ..claims.inventory import NEAREST_ANNOTATION
 from ..kube import limits, quantity
 from ..kube.objects import Object, ObjectView
 from ..scheduler.capacity import Unrepresentable, consumed, violates
+from ..scheduler.search_devices import identify
 from ..scheduler.search_requests import expressions
 from ..scheduler.search_selection import MAYBE, YES
 from ..vendors.offer import Offer
@@ -40,14 +41,14 @@ class TemplateError(ValueError):
 class TeamTemplate:
     """A template of a team, and whether jobs in a queue can use it.
 
-    `use` is the template that jobs in a queue must name: this one, or its variant. If `use` is empty, `reason` says why
-    no job in a queue can use the template. `charges` is what Kueue charges for one claim. `left_out` are the
-    alternatives that the variant does not have.
+    `name` is the template's name. `name_in_queues` is the template that jobs in a queue must name: this one, or its
+    variant. If it is empty, `reason` says why no job in a queue can use the template. `charges` is what Kueue charges
+    for one claim. `left_out` are the alternatives that the variant does not have.
     """
 
     namespace: str
-    template: str
-    use: str = ""
+    name: str
+    name_in_queues: str = ""
     reason: str = ""
     charges: Amounts = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -111,7 +112,9 @@ def _check_requests(requests: t.Sequence[ObjectView]) -> None:
     for request in requests:
         body, name = request["exactly"], request["name"]
         if body.get("adminAccess"):
-            raise TemplateError(f"request {name} has admin access, which takes no device: run it outside of queues")
+            raise TemplateError(
+                f"request {name} has admin access, which Kueue does not support: run its pods outside of queues"
+            )
         if body.get("allocationMode") == "All":
             raise TemplateError(
                 f"request {name} is for all devices of a node, whose number Kueue does not know: give a count"
@@ -200,6 +203,7 @@ class ChargeCalculator:
         count = int(body.get("count") or 1)
         if resource.whole_devices:
             return Fraction(count)
+        self._check_excluded(resource, texts, where)
         devices = self._devices(resource, texts)
         if not devices:
             notes.append(f"{where}: no known device matches, so the charge is unknown")
@@ -207,6 +211,16 @@ class ChargeCalculator:
         if resource.counter:
             return count * _by_counter(resource.counter, devices, where, notes)
         return count * _by_capacity(resource.capacity, devices, body, where)
+
+    def _check_excluded(self, resource: Resource, texts: t.Sequence[str], where: str) -> None:
+        """Raises TemplateError if the request may get a device that the selector of the resource excludes."""
+        supply = self.supplies.get(resource.name) or Supply()
+        for offer in supply.excluded:
+            if self.fleet.verdict(texts, offer) in (YES, MAYBE):
+                raise TemplateError(
+                    f"{where}: the scheduler could take {'/'.join(identify(offer))}, which the selector of "
+                    f"{resource.short} excludes, so Kueue would not charge it: request only the selected devices"
+                )
 
     def _devices(self, resource: Resource, texts: t.Sequence[str]) -> list[Offer]:
         """The devices that a request can get: those that certainly match; if there are none, those that may match.
@@ -233,7 +247,7 @@ def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: lis
         notes.append(
             f"{where}: its devices consume {_amounts_text(amounts)} of counter {counter}, and Kueue charges the maximum"
         )
-    return max(amounts)
+    return Fraction(quantity.integer(max(amounts)))
 
 
 def _by_capacity(capacity: str, devices: t.Sequence[Offer], body: ObjectView, where: str) -> Fraction:
@@ -272,7 +286,7 @@ def kueue_charge(requested: t.Any, entry: ObjectView) -> Fraction | None:
     base = quantity.parse(requested if requested is not None else entry["value"] if default is None else default)
     if policy.get("validValues"):
         fitting = [quantity.parse(value) for value in policy["validValues"] if quantity.parse(value) >= base]
-        return fitting[0] if fitting else None
+        return Fraction(quantity.integer(fitting[0])) if fitting else None
     valid = policy.get("validRange")
     if not valid:
         return Fraction(quantity.integer(base))

@@ -185,6 +185,34 @@ def test_a_capacity_is_charged_as_kueue_rounds_it(engine: Engine, requested: str
     assert found.total == 60 // charged
 
 
+def test_a_charge_is_the_sum_of_its_sources_over_the_devices_that_these_select(engine: Engine) -> None:
+    """A GPU takes 10 units of memory, another one 40, and each a half of another counter, which Kueue rounds up."""
+    gpus: list[Object] = []
+    for name, size, memory in (("small", "s", 10), ("large", "l", 40)):
+        counters = {"memory": {"value": str(memory)}, "slots": {"value": "500m"}}
+        consumed = [{"counterSet": name, "counters": counters}]
+        gpus.append({"name": name, "attributes": {"size": {"string": size}}, "consumesCounters": consumed})
+    objects = [CLASS, *node("a", 0)]
+    objects[2]["spec"]["devices"] = gpus
+
+    def room(quota: int, size: str, *counters: str) -> tuple[int, str]:
+        selector = {"cel": {"expression": f'device.attributes["{DRIVER}"].size in {size}'}}
+        sources = [{"counter": {"name": name, "driver": DRIVER, "deviceSelector": selector}} for name in counters]
+        mapping = {"name": GPUS, "deviceClassNames": [DRIVER], "sources": sources}
+        configuration = {"resources": {**CONFIGURATION["resources"], "deviceClassMappings": [mapping]}}
+        fleet = reader.read([*objects, local_queue(), flavor(), queue("red", quota)], kueue_configuration=configuration)
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]}}
+        (found,) = fits.fit(fleet, [workload(spec=spec)], engine)
+        return found.total, " ".join(str(found).split())
+
+    assert room(40, '["s", "l"]', "memory")[0] == 1 and room(39, '["s", "l"]', "memory")[0] == 0
+    assert room(10, '["s"]', "memory")[0] == 1 and room(9, '["s"]', "memory")[0] == 0
+    assert room(11, '["s"]', "memory", "slots")[0] == 1 and room(10, '["s"]', "memory", "slots")[0] == 0
+    for size, counter in (('["none"]', "memory"), ('["s"]', "cores")):
+        total, text = room(100, size, counter)
+        assert total == 0 and f"no device of the fleet can provide the counter {counter}" in text
+
+
 # --- flavors with their own nodes
 
 

@@ -238,12 +238,15 @@ def test_borrowed_devices_cannot_be_lent() -> None:
 
 def test_templates_with_alternatives_get_variants_that_kueue_can_count() -> None:
     compiled = _compile(QUEUES)
-    usable = {f"{template.namespace}/{template.template}": template for template in compiled.templates}
-    assert usable["red/pair"].use == "pair" and usable["red/pair"].left_out == []
+    usable = {f"{template.namespace}/{template.name}": template for template in compiled.templates}
+    assert usable["red/pair"].name_in_queues == "pair" and usable["red/pair"].left_out == []
     assert usable["red/pair"].charges == {"lanewise.dev/gpus": 1, "lanewise.dev/nics": 1}
     near = usable["red/near"]
-    assert near.use == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
-    assert "number Kueue does not know: give a count" in usable["red/every"].reason and not usable["red/every"].use
+    assert near.name_in_queues == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
+    assert (
+        "number Kueue does not know: give a count" in usable["red/every"].reason
+        and not usable["red/every"].name_in_queues
+    )
     assert usable["blue/share"].reason.startswith("class nic-share is not in queues_resources")
     (variant,) = [obj for obj in compiled.objects if obj["kind"] == "ResourceClaimTemplate"]
     devices = variant["spec"]["spec"]["devices"]
@@ -276,7 +279,7 @@ def test_only_the_alternative_that_a_variant_requests_must_have_a_count() -> Non
     last["allocationMode"] = "All"
     objects = [obj for obj in SITE if obj["kind"] == "DeviceClass"] + [template]
     (near,) = _compile(QUEUES, objects=objects).templates
-    assert near.use == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
+    assert near.name_in_queues == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
     choice = {"template": "near", "namespace": "red", "take": {"nic": "any"}}
     problem = _problems({**QUEUES, "queues_templates": [choice]}, objects=objects)["queues_templates[0].template"]
     assert "request nic is for all devices of a node" in problem
@@ -294,7 +297,7 @@ def test_a_template_without_devices_is_charged_nothing() -> None:
     template = next(obj for obj in SITE if obj["metadata"]["name"] == "pair" and obj["metadata"]["namespace"] == "red")
     empty = {**template, "spec": {"spec": {}}}
     (usable,) = _compile(QUEUES, objects=[obj for obj in SITE if obj["kind"] == "DeviceClass"] + [empty]).templates
-    assert usable.use == "pair" and usable.charges == {}
+    assert usable.name_in_queues == "pair" and usable.charges == {}
 
 
 def test_a_bundle_cannot_contain_another_one() -> None:
@@ -326,8 +329,10 @@ def _bandwidth(**team: t.Any) -> Object:
 def test_bandwidth_is_charged_as_the_scheduler_rounds_it() -> None:
     node = PublishedNode((_share("nic-0-share", **RANGE), _share("nic-1-share", **RANGE)))
     compiled = _compile(_bandwidth(guaranteed={"bandwidth": "800G"}), {"node": node})
-    (usable,) = [template for template in compiled.templates if template.template == "share"]
-    assert usable.use == "share" and usable.charges == {"lanewise.dev/bandwidth": 26 * 10**9}  # 25.5G, rounded up
+    (usable,) = [template for template in compiled.templates if template.name == "share"]
+    assert usable.name_in_queues == "share" and usable.charges == {
+        "lanewise.dev/bandwidth": 26 * 10**9
+    }  # 25.5G, rounded up
     assert compiled.configuration["featureGates"]["KueueDRAIntegrationConsumableCapacity"] is True
     (mapping,) = compiled.configuration["resources"]["deviceClassMappings"]
     assert mapping["sources"] == [
@@ -354,6 +359,35 @@ def test_devices_that_kueue_would_count_wrongly_are_refused() -> None:
     counted = {**_bandwidth(), "queues_resources": [{"name": "shares", "classes": ["nic-share"]}]}
     problems = _problems(counted, {"node": PublishedNode((_share("nic-0-share", **RANGE),))})
     assert problems["queues_resources[0].classes"].startswith("shared-device: several claims can have")
+
+
+def test_a_selector_says_which_devices_are_counted() -> None:
+    """A template that may get other devices is refused, because Kueue would not charge them."""
+    small, large = _share("nic-0-share", **RANGE), _share("nic-1-share", "800G", **RANGE)
+    for offer, size in ((small, "small"), (large, "large")):
+        offer.device["attributes"]["size"] = {"string": size}
+    variables, nodes = _bandwidth(guaranteed={"bandwidth": "400G"}), {"node": PublishedNode((small, large))}
+    (resource,) = variables["queues_resources"]
+
+    def selected(text: str) -> Compiled:
+        return _compile({**variables, "queues_resources": [{**resource, "selector": text}]}, nodes)
+
+    size = f'device.attributes["{SHARED}"].size'
+    compiled = selected(f'{size} == "small"')
+    assert "bandwidth, 400G on the fleet" in compiled.table
+    (refused,) = (template for template in compiled.templates if template.name == "share")
+    assert not refused.name_in_queues and refused.reason == (
+        f"request nic: the scheduler could take {SHARED}/node/nic-1-share, which the selector of bandwidth excludes, "
+        "so Kueue would not charge it: request only the selected devices"
+    )
+    compiled = selected(f'{size} in ["small", "large"]')
+    assert "bandwidth, 1200G on the fleet" in compiled.table
+    assert next(template for template in compiled.templates if template.name == "share").name_in_queues == "share"
+    with pytest.raises(Problems) as raised:
+        selected(f'device.attributes["{SHARED}"].colour == "red"')
+    assert ("queues_resources[0].selector", "selector-fails") in {
+        (problem.path, problem.rule) for problem in raised.value.problems
+    }
 
 
 def test_a_nic_and_its_shares_are_not_guaranteed_twice() -> None:
