@@ -152,7 +152,7 @@ class Candidates(NodeDevices):
             return False
         if fresh:
             return all(total <= consumed.limits[name] for name, total in consumed.amounts.items())
-        shares, sharing = self.shares.get(self.ids[position], {}), self.sharing.get(position, {})
+        shares, sharing = self.held_amounts.get(self.ids[position], {}), self.taken_amounts.get(position, {})
         return all(
             total + shares.get(name, 0) + sharing.get(name, 0) <= consumed.limits[name]
             for name, total in consumed.amounts.items()
@@ -198,9 +198,9 @@ class Candidates(NodeDevices):
     def shortages(self, request: Request, position: int) -> dict[str, Amount]:
         """The capacities of a shared device of which too little remains for the request, with the remaining amounts."""
         identity = self.ids[position]
-        if identity not in self.shares or not self.has_room(request, position, fresh=True):
+        if identity not in self.held_amounts or not self.has_room(request, position, fresh=True):
             return {}
-        consumed, used = self.consumed_capacity(request, position), self.shares[identity]
+        consumed, used = self.consumed_capacity(request, position), self.held_amounts[identity]
         remaining = {name: consumed.limits[name] - used.get(name, 0) for name in consumed.amounts}
         return {name: rest for name, rest in remaining.items() if consumed.amounts[name] > rest}
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ..cel.selector_text import conjuncts
-from ..kube import quantity
+from ..kube import limits, quantity
 from ..kube.objects import ObjectView
 from ..kube.quantity import Quantity
 from .answers import Abort, Allocation, Refusal
@@ -29,6 +29,8 @@ _DRIVER = re.compile(
     r"""[(\s]*(?:device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-9.-]+)["']\s*==\s*device\.driver)[)\s]*"""
 )
 
+#: How a valid range is described.
+_RANGE_WORDS = (("at least", "min"), ("at most", "max"), ("in steps of", "step"))
 #: The kinds of refusals that are certain: no devices satisfy the claims.
 _IMPOSSIBLE = ("count", "limit")
 
@@ -45,19 +47,20 @@ class Diagnosis:
     def __init__(self, question: Question, steps: int, doubtful: bool) -> None:
         self.question = replace(question, budget=max(question.budget // 8, 1000))
         self.claims = question.claims
-        self.plain = Search(question)
-        self.plain.prepare()  # cannot raise: it succeeded in the failed search
-        self.search = self._optimistic_search() if doubtful else self.plain
+        self.certain = Search(question)
+        self.certain.prepare()  # cannot raise: it succeeded in the failed search
+        self.widest = self._optimistic_search() if doubtful else self.certain  # with the uncertain devices, if any
         self.steps = steps
         self.remaining_budget = max(question.budget // 4, 2000)  # devices that may still be examined
         self.undecided = False  # whether a search ended without a result
+        self.exceeded = False  # whether the last search met the limit of devices for one claim
 
     def _optimistic_search(self) -> Search:
         search = Search(self.question, optimistic=True)
         try:
             search.prepare()
         except Abort:
-            return self.plain
+            return self.certain
         return search
 
     def run(self) -> Refusal:
@@ -65,24 +68,33 @@ class Diagnosis:
         return replace(self._find(), steps=self.steps)
 
     def _find(self) -> Refusal:
-        for rows, optimistic_rows in zip(self.plain.requests, self.search.requests):
+        for rows, optimistic_rows in zip(self.certain.requests, self.widest.requests):
             for row, optimistic_row in zip(rows, optimistic_rows):
-                refusals = [refusal for refusal in (self._alone(self.plain, request) for request in row) if refusal]
-                if len(refusals) == len(row) and all(self._alone(self.search, request) for request in optimistic_row):
+                refusals = [refusal for refusal in (self._alone(self.certain, request) for request in row) if refusal]
+                if len(refusals) == len(row) and all(self._alone(self.widest, request) for request in optimistic_row):
                     return refusals[0] if len(row) == 1 else self._no_alternative(row, refusals)
-        shortage = too_few(self.search)
+        shortage = too_few(self.widest)
         if shortage:
             return Refusal(shortage, self._path("requests"), "count")
+        return self._of_several_requests()
+
+    def _of_several_requests(self) -> Refusal:
+        """The reason if each request alone has enough devices."""
         without_constraints = [self._only(claim, ()) for claim in self.claims]
-        if self._is_impossible(without_constraints):
-            reason = "each request alone has enough devices, but together they need the same devices or counters"
+        has_constraints = any(claim["devices"].get("constraints") for claim in self.claims)
+        if self._is_impossible(without_constraints) or not has_constraints:
+            reason = (
+                "each request alone has enough devices, but together they need the same devices, counters or capacity"
+            )
+            if self.exceeded:
+                reason += f", or more than the {limits.ALLOCATION_RESULTS} devices that a claim can have"
             return Refusal(reason, self._path("requests"), "count")
         for index, claim in enumerate(self.claims):
             for number, _entry in enumerate(claim["devices"].get("constraints") or ()):
                 claims = list(without_constraints)
                 claims[index] = self._only(claim, (number,))
                 if self._is_impossible(claims):
-                    return self._constraint(self.search.constraints[index][number], index)
+                    return self._constraint(self.widest.constraints[index][number], index)
         for index, claim in enumerate(self.claims):
             for groups in alike_groups(claim):
                 refusal = self._repetitions(index, groups)
@@ -113,18 +125,19 @@ class Diagnosis:
         details = "; ".join(refusal.reason for refusal in refusals)
         return Refusal(f"no alternative can be satisfied: {details}", path, refusals[0].kind)
 
-    def _search(self, claims: t.Sequence[ObjectView]) -> Allocation | Refusal:
+    def _search_again(self, claims: t.Sequence[ObjectView]) -> Allocation | Refusal:
         """Search again for other claims, within the remaining budget."""
         budget = min(self.question.budget, self.remaining_budget)
-        search = Search(replace(self.question, claims=claims, budget=budget), self.search.optimistic)
+        search = Search(replace(self.question, claims=claims, budget=budget), self.widest.optimistic)
         answer = search.run()
         self.remaining_budget = max(0, self.remaining_budget - search.examined)
+        self.exceeded = bool(search.exceeded)
         self.undecided = self.undecided or (isinstance(answer, Refusal) and answer.kind not in _IMPOSSIBLE)
         return answer
 
     def _is_impossible(self, claims: t.Sequence[ObjectView]) -> bool:
         """Whether it is certain that no devices satisfy the claims."""
-        answer = self._search(claims)
+        answer = self._search_again(claims)
         return isinstance(answer, Refusal) and answer.kind in _IMPOSSIBLE
 
     @staticmethod
@@ -149,7 +162,7 @@ class Diagnosis:
             reduced_claim = {
                 "devices": {"requests": [requests[position] for position in positions], "constraints": rules}
             }
-            answer = self._search([*self.claims[:index], reduced_claim, *self.claims[index + 1 :]])
+            answer = self._search_again([*self.claims[:index], reduced_claim, *self.claims[index + 1 :]])
             if isinstance(answer, Allocation):
                 break
             if answer.kind not in _IMPOSSIBLE:
@@ -161,7 +174,7 @@ class Diagnosis:
         group = [requests[position]["name"] for position in groups[0]]
         reason = f"{number} of {len(groups)} groups like {' + '.join(group)} can be satisfied at the same time"
         path = f"claims[{index}].spec.devices.constraints"
-        for constraint in self.search.constraints[index]:
+        for constraint in self.widest.constraints[index]:
             if not constraint.distinct and {name.partition("/")[0] for name in constraint.requests} == set(group):
                 counts: dict[str, dict[str, int]] = {}
                 for name, values in self._values(constraint, index).items():
@@ -181,7 +194,7 @@ class Diagnosis:
 
     def _values(self, constraint: Constraint, claim: int) -> dict[str, dict[str, set[int]]]:
         """By request, the devices that fit, by their value of the constraint's attribute ('' if they lack it)."""
-        search = self.search
+        search = self.widest
         by_request: dict[str, dict[str, set[int]]] = {}
         for row in search.requests[claim]:
             for request in row:
@@ -231,7 +244,9 @@ class Diagnosis:
         suitable = [position for position in remaining if search.has_room(request, position, fresh=True)]
         if len(suitable) < needed:
             amounts = ", ".join(self._amount(search, key, value, remaining) for key, value in request.amounts.items())
-            reason = f"{demand}: {len(remaining)} match, and {len(suitable)} of them have the capacity ({amounts})"
+            reason = (
+                f"{demand}: {len(remaining)} match, and {len(suitable)} of them can provide the capacity ({amounts})"
+            )
             return Refusal(reason, f"{request.path}.capacity", "capacity")
         remaining = suitable
         suitable = [position for position in remaining if tolerates_taints(request.spec, search.offers[position])]
@@ -258,7 +273,7 @@ class Diagnosis:
         """How many devices are in use, how many need counters of which too little is left, and how many shared devices
         have too little capacity left."""
         remaining_amounts: dict[str, list[Amount]] = {}
-        shortages = [search.shortages(request, position) for position in matching] if search.shares else []
+        shortages = [search.shortages(request, position) for position in matching] if search.held_amounts else []
         for name, amount in (item for shortage in shortages for item in shortage.items()):
             remaining_amounts.setdefault(name, []).append(amount)
         in_use = sum(identify(search.offers[position]) in search.held for position in matching)
@@ -281,24 +296,28 @@ class Diagnosis:
         offer = search.offers[position]
         if identify(offer) in search.held or not search.has_room(request, position):
             return False
-        if identify(offer) in search.shares:
+        if identify(offer) in search.held_amounts:
             return True
-        return all(search.available.get(key, value) >= value for key, value in search.consumption[position])
+        return all(search.counters_left.get(key, value) >= value for key, value in search.consumption[position])
 
     @staticmethod
     def _amount(search: Search, name: str, requested: Quantity, positions: list[int]) -> str:
         entries = [(search.offers[position].device.get("capacity") or {}).get(name) for position in positions]
         values = [entry["value"] for entry in entries if entry]
         maximum = max(values, key=quantity.parse, default=None)
-        return f"{name} {requested}; " + (f"the maximum is {maximum}" if maximum else "none has this capacity")
+        if maximum is None:
+            return f"{name} {requested}; none has this capacity"
+        policies = {policy for policy in (_policy_text(entry) for entry in entries if entry) if policy}
+        allowed = f", and a request may be for {' or '.join(sorted(policies)[:4])}" if policies else ""
+        return f"{name} {requested}; the maximum is {maximum}{allowed}"
 
     def _constraint(self, constraint: Constraint, claim: int) -> Refusal:
         """Why a constraint cannot be satisfied."""
-        offers = self.search.offers
+        offers = self.widest.offers
         per_request = self._values(constraint, claim)
         # a request can avoid the constraint with an alternative that is not covered; the other requests are the reason
         fully_covered = {
-            row[0].base for row in self.search.requests[claim] if all(constraint.covers(request) for request in row)
+            row[0].base for row in self.widest.requests[claim] if all(constraint.covers(request) for request in row)
         }
         if fully_covered & set(per_request):
             per_request = {name: values for name, values in per_request.items() if name in fully_covered}
@@ -323,8 +342,20 @@ class Diagnosis:
         return Refusal(reason, constraint.path, "constraint")
 
 
+def _policy_text(entry: ObjectView) -> str:
+    """The amounts that the request policy of a capacity allows; empty if it allows any."""
+    policy = entry.get("requestPolicy") or {}
+    values, valid_range = policy.get("validValues"), policy.get("validRange")
+    if values:
+        return "/".join(map(str, values))
+    if not valid_range:
+        return ""
+    texts = [f"{word} {valid_range[key]}" for word, key in _RANGE_WORDS if valid_range.get(key) is not None]
+    return " ".join(texts)
+
+
 def _drivers(selectors: t.Iterable[str]) -> list[str]:
-    """The drivers that the selectors require of a device. Several can never be required at the same time."""
+    """The drivers that the selectors require of a device. If there are several, no device satisfies the selectors."""
     matches = [_DRIVER.fullmatch(part) for selector in selectors for part in conjuncts(selector)]
     return sorted({match[1] or match[2] for match in matches if match})
 

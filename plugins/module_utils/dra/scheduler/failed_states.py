@@ -106,13 +106,13 @@ class FailedStates:
             tuple(counts),
             tuple(frozenset(rule.values) if rule.distinct else (*rule.values[:1],) for rule in self.rules[request.key]),
             tuple(search.taken) if self.admin else (),
-            self._shared() if search.sharers else (),
+            self._shared() if search.taken_counts else (),
         )
 
     def _shared(self) -> Key:
         """The amounts that this search has taken from shared devices."""
-        sharing = self.search.sharing
-        return tuple((position, tuple(sharing[position].values())) for position in sorted(self.search.sharers))
+        sharing = self.search.taken_amounts
+        return tuple((position, tuple(sharing[position].values())) for position in sorted(self.search.taken_counts))
 
 
 def _bits(positions: t.Iterable[int]) -> int:

@@ -54,6 +54,7 @@ class Search(Candidates):
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
         except TooManyDevices:
+            self.exceeded += 1
             succeeded = False
         if not succeeded:
             return Refusal("no devices satisfy the claims", "claims", "count", self.steps)
@@ -182,17 +183,17 @@ class Search(Candidates):
         if self._busy(request, position):
             return None
         counters: list[tuple[CounterId, Amount]] = []
-        if not (self.multiple[position] and (self.ids[position] in self.shares or position in self.sharers)):
+        if not (self.multiple[position] and (self.ids[position] in self.held_amounts or position in self.taken_counts)):
             counters = self.consumption[position]
         for key, value in counters:
-            self.counted[key] = self.counted.get(key, 0) + value
+            self.counters_taken[key] = self.counters_taken.get(key, 0) + value
         added = 0
 
         def undo() -> None:
             for constraint in request.rules[:added]:
                 constraint.values.pop()
             for key, value in counters:
-                self.counted[key] -= value
+                self.counters_taken[key] -= value
 
         if (
             counters

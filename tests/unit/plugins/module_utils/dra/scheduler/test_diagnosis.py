@@ -87,6 +87,27 @@ def test_a_driver_is_named_only_if_the_selector_requires_it(
     assert demand.startswith(f"request x needs {count} device") and found.startswith(expected)
 
 
+def test_a_request_policy_that_forbids_the_amount_is_named(engine: Engine) -> None:
+    policy = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "10Gi"}}
+    capacity = {"memory": {"value": "40Gi", "requestPolicy": policy}}
+    gpus = [with_fields(device(name), allowMultipleAllocations=True, capacity=capacity) for name in ("g0", "g1")]
+    request = exact("gpu", "a")
+    request["exactly"]["capacity"] = {"requests": {"memory": "20Gi"}}
+    assert reason([spec(request)], gpus, engine).reason == (
+        "request gpu needs 1 device: 2 match, and 0 of them can provide the capacity (memory 20Gi; the maximum is "
+        "40Gi, and a request may be for at least 1Gi at most 10Gi)"
+    )
+
+
+def test_the_limit_of_devices_is_not_a_lack_of_devices(engine: Engine) -> None:
+    """Of the alternatives for 20 and 1 devices only the first is possible, and 40 are more than a claim can have."""
+    devices = [device(f"d{number:02}") for number in range(48)]
+    alternatives = [{"name": "many", "deviceClassName": "a", "count": 20}, {"name": "one", "deviceClassName": "b"}]
+    answer = reason([spec({"name": "x", "firstAvailable": alternatives}, exact("y", "a", count=20))], devices, engine)
+    assert answer.path == "claims[0].spec.devices.requests" and answer.kind == "count"
+    assert answer.reason.endswith("counters or capacity, or more than the 32 devices that a claim can have")
+
+
 def test_only_taints_that_keep_the_request_away_are_named(engine: Engine) -> None:
     effects = {"tolerated": "NoSchedule", "bad": "NoExecute", "info": "None"}
     taints = [{"key": key, "effect": effect} for key, effect in effects.items()]
