@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Base classes of the action plugins that work on the controller, and of those that write a report."""
+"""Base classes of all action plugins, of those that never connect to a target, and of those that write a report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pathlib
+import traceback
 import typing as t
 
 from ansible.errors import AnsibleActionFail
@@ -19,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import r
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_formats import Unusable
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Variables
-from jinja2 import TemplateError
+from jinja2 import TemplateError, TemplateSyntaxError
 
 load_filters()
 
@@ -47,7 +48,7 @@ class SiteAction(ActionBase):
         playbooks = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
         if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != playbooks:
             return path
-        return os.path.join(os.environ.get("PWD") or os.getcwd(), path)
+        return os.path.abspath(path)
 
 
 class ControllerAction(SiteAction):
@@ -80,12 +81,11 @@ class ReportAction(ControllerAction):
         try:
             yield
         except TemplateError as error:
-            location = f"{getattr(error, 'filename', None) or 'template'}:{getattr(error, 'lineno', '?')}: "
-            raise AnsibleActionFail(f"A template of the report is faulty: {location}{error}") from error
+            raise AnsibleActionFail(f"A template of the report is faulty: {_location(error)}: {error}") from error
         except Unusable as error:
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
-            raise AnsibleActionFail(f"Cannot write the report: {error}") from error
+            raise AnsibleActionFail(f"Cannot read or write the files of the report: {error}") from error
 
     def _write_report(
         self, folder: pathlib.Path, name: str, data: Json, page: bytes, others: t.Mapping[str, bytes] | None = None
@@ -110,6 +110,15 @@ class ReportAction(ControllerAction):
             temporary.write_bytes(files[name])
             os.replace(temporary, folder / name)
         return changed
+
+
+def _location(error: TemplateError) -> str:
+    """The file and line of a faulty template. Only syntax errors name them; for others, Jinja puts the templates into
+    the traceback."""
+    if isinstance(error, TemplateSyntaxError):
+        return f"{error.filename or error.name or 'template'}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".j2")]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "template"
 
 
 def _has(path: pathlib.Path, content: bytes) -> bool:

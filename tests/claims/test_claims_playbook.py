@@ -80,7 +80,7 @@ class Folder:
         return subprocess.Popen(
             [str(ANSIBLE_PLAYBOOK), "-i", "inventory.json", f"lanewise.dra.{playbook}", *arguments],
             cwd=self.path,
-            env={**kept, **paths, "PWD": str(self.path), "ANSIBLE_NOCOLOR": "1"},
+            env={**kept, **paths, "ANSIBLE_NOCOLOR": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

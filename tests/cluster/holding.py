@@ -173,7 +173,7 @@ class Playbooks:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
         environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-        environment["ANSIBLE_HOME"], environment["PWD"] = str(folder / "home"), str(folder)
+        environment["ANSIBLE_HOME"] = str(folder / "home")
         environment["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
         self.environment = environment
 

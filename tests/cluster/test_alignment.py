@@ -74,7 +74,7 @@ class Site:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
         environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-        environment["ANSIBLE_HOME"], environment["PWD"] = str(self.folder / "home"), str(self.folder)
+        environment["ANSIBLE_HOME"] = str(self.folder / "home")
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment)
         assert done.returncode == rc, done.stdout + done.stderr
         return done.stdout + done.stderr

@@ -82,7 +82,7 @@ def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
     environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-    environment["ANSIBLE_HOME"], environment["PWD"] = str(folder / "home"), str(folder)
+    environment["ANSIBLE_HOME"] = str(folder / "home")
     command = [str(ANSIBLE_PLAYBOOK), "-i", "hosts.json", "lanewise.dra.verify", "-e", "@variables.json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

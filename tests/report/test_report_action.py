@@ -145,10 +145,12 @@ def test_bad_arguments_templates_and_folders_give_an_error(site):
     _result, output = site.play(fails=True, bogus=1)
     assert "Unsupported parameters" in output
     (site.folder / "own").mkdir()
-    (site.folder / "own/base.html.j2").write_text("{% if %}")
-    _result, output = site.play(fails=True, template_dir=str(site.folder / "own"))
-    assert "A template of the report is faulty" in output and "Traceback" not in output
+    for text, line in (("{% if %}", 1), ("\n{{ nothing }}", 2)):
+        (site.folder / "own/base.html.j2").write_text(text)
+        _result, output = site.play(fails=True, template_dir=str(site.folder / "own"))
+        assert "A template of the report is faulty" in output and "Traceback" not in output
+        assert f"{site.folder}/own/base.html.j2:{line}: " in "".join(output.split("\n")), output
     shutil.rmtree(site.report, ignore_errors=True)
     site.report.write_text("a file in the way")
     _result, output = site.play(fails=True)
-    assert "Cannot write the report" in output and "Traceback" not in output
+    assert "Cannot read or write the files of the report" in output and "Traceback" not in output
