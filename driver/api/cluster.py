@@ -29,10 +29,10 @@ from .features import Features
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
-#: Maximum slices that are read of another driver on one node: GPUs with all their partitions need ten.
+#: Maximum number of slices of another driver on this node that are read. GPUs with all their partitions take ten.
 MAX_SLICES = 32
 _MAX_ATTEMPTS = 5  # to change an object that others change at the same time
-_STATUS_DEPTH = 3  # levels of a claim around the entries of status.devices, and a spare one
+_STATUS_DEPTH = 3  # levels of a claim above the list status.devices, and the one at which a value would be pruned
 
 
 class Cluster(Client):
@@ -82,7 +82,7 @@ class Cluster(Client):
                 return True
             if is_nested_deeper(others, DEPTH - _STATUS_DEPTH):
                 message = "status.devices: an entry of another driver is nested too deep to be written back unchanged"
-                raise ApiError(422, "Invalid", message)
+                raise ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message)
             version = {"uid": uid, "resourceVersion": claim["metadata"]["resourceVersion"]}
             # A merge patch keeps the order of keys in the allocation's opaque configuration. Server-side apply sorts
             # the keys, and the server (1.34 and 1.37) then rejects the request as a change of the allocation.
@@ -95,8 +95,8 @@ class Cluster(Client):
                     return False
                 if error.status != HTTPStatus.CONFLICT:
                     raise
-        message = f"the status of claim {namespace}/{name} was not written: the claim changed during each of"
-        raise Unreachable(f"{message} {_MAX_ATTEMPTS} attempts")
+        message = f"status.devices: was not written, because the claim changed during each of {_MAX_ATTEMPTS} attempts"
+        raise ApiError(HTTPStatus.CONFLICT, "Conflict", message)
 
     def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "Prepare") -> None:
         """Create an Event about an object (a Pod, ResourceClaim or Node). A note that is too long is shortened."""
@@ -213,10 +213,12 @@ class Cluster(Client):
         return features.find(self.driver, self.node, create, self.server_version)
 
     def server_version(self) -> str:
-        """The version of the API server, such as `v1.37.1`; empty if it does not report one."""
+        """The version of the API server, such as `v1.37.1`; empty if it does not tell the driver."""
         try:
             return str(self.request("GET", "/version", retry_seconds=0).get("gitVersion") or "")
-        except ApiError:
+        except ApiError as error:
+            if error.status not in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+                raise  # without a version, the driver would publish no shares
             return ""
 
     def api_addresses(self) -> tuple[Address, ...]:

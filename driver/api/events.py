@@ -8,7 +8,7 @@ A thread sends them, so that no operation waits for the API server. If the serve
 the problems that they report are in the log, too.
 
 Kubelet and container runtimes retry often, so the same event is not repeated for REPEAT_SECONDS. The rate of all events
-is limited. Each namespace has a lower limit, so that no tenant can use up the common one. The memory for events is
+is limited. Each namespace has a lower limit, so that no single one can use up the common one. The memory for events is
 bounded, whatever tenants write.
 """
 

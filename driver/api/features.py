@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which optional fields of a ResourceSlice the API server keeps."""
+"""Which optional fields of a ResourceSlice can be used: the API server keeps them, and the scheduler uses them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..dra.kube import comparison, versions
 
 #: The last keys of the paths of fields that only devices for shares have.
 _SHARE_FIELDS = ("allowMultipleAllocations", "requestPolicy")
+_COUNTER_FIELDS = ("sharedCounters", "consumesCounters")
 _PROBE = "lanewise-dra-features"
 #: The first minor version whose scheduler compares attributes with several values. The scheduler of 1.36 ignores the
 #: values, even if its feature gate is on.
@@ -25,9 +26,12 @@ _SHARES_SINCE = 36
 
 @dataclass(frozen=True)
 class Features:
-    """Which optional fields of a slice the API server keeps. `counters`: counter sets, and devices that consume them.
-    `lists`: attributes with several values, which the scheduler compares. `shares`: devices that can be allocated
-    several times, with request policies for the capacities."""
+    """Which optional fields of a slice the API server keeps and, according to its version, the scheduler uses.
+
+    `counters`: counter sets, and devices that consume them. `lists`: attributes with several values. `shares`: devices
+    that can be allocated several times, with request policies for the capacities; they need counters, because a NIC's
+    device for shares and its device as a whole exclude each other by a counter.
+    """
 
     taints: bool = True
     counters: bool = True
@@ -40,7 +44,7 @@ def cut(features: Features, lost: t.Iterable[str]) -> Features:
     returned by `comparison.dropped`."""
     lost = list(lost)
     taints = features.taints and not any(".taints" in path for path in lost)
-    counters = features.counters and not any("ounters" in path for path in lost)
+    counters = features.counters and not any(name in path for path in lost for name in _COUNTER_FIELDS)
     lists = features.lists and not any(path.endswith(".strings") for path in lost)
     shares = features.shares and not any(path.endswith(_SHARE_FIELDS) for path in lost)
     return replace(features, taints=taints, counters=counters, lists=lists, shares=shares)
@@ -69,7 +73,8 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     taint = {"key": f"{driver}/probe", "effect": "NoSchedule"}
     consumed = {"counterSet": "probe", "counters": {"functions": {"value": "1"}}}
     content = {"devices": [{"name": "probe", "taints": [taint], "consumesCounters": [consumed]}]}
-    # 1.34 with its feature gate on: invalid, because a device must be in the same slice as its counter set
+    # Kubernetes 1.34 with the gate DRAPartitionableDevices: invalid, because a device must be in the same slice as its
+    # counter set
     features = probe(features, content) or replace(features, counters=False)
     if not features.counters:
         features = probe(features, {"devices": [{"name": "probe", "taints": [taint]}]}) or features
@@ -79,7 +84,7 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     minor = _minor(version())
     shares = probe(features, {"devices": [_divided()]}) if minor >= _SHARES_SINCE and features.counters else None
     features = replace(features, shares=bool(shares and shares.shares))
-    # without its feature gate the server drops the values, and an attribute without a value is invalid
+    # without the gate DRAListTypeAttributes the server drops the values, and an attribute without a value is invalid
     several = {"devices": [{"name": "probe", "attributes": {"probe": {"strings": ["a", "b"]}}}]}
     lists = probe(replace(features, lists=True), several)
     return replace(features, lists=bool(lists and lists.lists and minor >= _LISTS_SINCE))

@@ -40,7 +40,7 @@ class Attachment:
     def attach(self, request: AttachRequest) -> None:
         """Attach a claim for a container's hook. The caller holds the claim's lock. Raises DriverError."""
         self._attach(self._ledger.load(request.uid), request, "")
-        self._ledger.files.set_early(request.uid, False)
+        self._ledger.claim_files.set_early(request.uid, False)
 
     def attach_early(self, request: AttachRequest) -> bool:
         """Attach a claim before its pod's containers start, if it is prepared for that pod. The caller holds the
@@ -48,7 +48,7 @@ class Attachment:
         record = self._ledger.load(request.uid)
         if record is None or not record.held or record.phase != PREPARED or not record.is_for(request.pod_uid):
             return False
-        self._ledger.files.set_early(request.uid, True)  # before a hook can find the claim attached
+        self._ledger.claim_files.set_early(request.uid, True)  # before a hook can find the claim attached
         self._attach(record, request, ", before its containers start")
         return True
 

@@ -24,17 +24,17 @@ def mapping(value: t.Any, path: str) -> Object:
 _TYPE_NAMES = {str: "a string", bool: "true or false", list: "a list", dict: "a mapping"}
 
 
-def get(holder: Object, key: str, form: type[_T], path: str, default: _T | None = None) -> _T:
-    """The field `key` of the mapping `holder` at `path`, of the type `form`. Without a value (missing, null, or an
-    empty string) the default. Raises Refused for another type, and for a missing value if there is no default."""
+def get(holder: Object, key: str, kind: type[_T], path: str, default: _T | None = None) -> _T:
+    """The field `key` of the mapping `holder` at `path`, of the type `kind`. Without a value (missing, null, or,
+    for a string, empty) the default. Raises Refused for another type, and without a value if there is no default."""
     value = holder.get(key)
     field_path = f"{path}.{key}" if path else key
-    if value is None or (value == "" and form is str):
+    if value is None or (value == "" and kind is str):
         if default is None:
             raise Refused(f"{field_path}: is missing")
         return default
-    if not isinstance(value, form):
-        raise Refused(f"{field_path}: must be {_TYPE_NAMES[form]}")
+    if not isinstance(value, kind):
+        raise Refused(f"{field_path}: must be {_TYPE_NAMES[kind]}")
     return value
 
 

@@ -32,7 +32,7 @@ class Devices:
         self._ledger = ledger
         self._inventory = inventory
         self._metrics = metrics
-        #: Errors of attempts that are repeated.
+        #: Logs the errors of `retry_unclean` when they change.
         self._errors = logs.Conditions(log)
 
     def held(self) -> list[Device]:
@@ -94,6 +94,7 @@ class Devices:
                         continue
                     siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
                     restored |= self._ledger.unclean.retry(entry, siblings)
+                self._errors.clear(name)
             except Busy:
                 pass  # an operation has the device
             except DriverError as error:

@@ -77,7 +77,7 @@ class Leases:
                     if device.key == (name, share):
                         replace(device, family, lease)
                 self._ledger.save(record, ATTACHED)
-                self._ledger.files.write_metadata(record)
+                self._ledger.claim_files.write_metadata(record)
                 self._ledger.put_status(record)
             self._errors.clear(key)
         except Busy:

@@ -87,7 +87,7 @@ class Ledger:
         self.store = Store(paths.state_dir)
         #: Records of unprepared claims whose status in the cluster is not cleared yet.
         self.pending_status = Store(paths.pending_status_dir)
-        self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management, node)
+        self.claim_files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management, node)
         self.addresses = RailAddresses(paths.rail_addresses, self.boot, self.store)
         self.unclean = UncleanDevices(paths.unclean_dir, self.boot)
         self.locks = Locks(paths.run_dir / "locks", lock_timeout)
@@ -97,7 +97,7 @@ class Ledger:
         #: Called with the reason when a claim's devices become free, and when a device becomes withheld.
         self.on_released: t.Callable[[str], None] = lambda reason: None
         self.on_withheld: t.Callable[[str], None] = lambda reason: None
-        #: Called with a claim's UID. Returns its shares in force for its status, by share ID.
+        #: Called with a claim's UID. Returns what its status says about its shares, by share ID.
         self.shown_shares: t.Callable[[str], t.Mapping[str, Object]] = lambda uid: {}
         self._inventory = inventory
         self._status = status
@@ -110,7 +110,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def lock_claim(self, uid: str) -> t.Iterator[None]:
-        """Hold a claim's lock for an operation on it. Raises Busy."""
+        """Hold a claim's lock for an operation on it. Raises Busy and DriverError, like all functions that lock."""
         with self.activity.operation(), self.locks.hold(f"claim-{uid}"):
             yield
 
@@ -119,7 +119,7 @@ class Ledger:
         return self._without_waiting.hold(f"claim-{uid}")
 
     def lock_devices(self, record: Record) -> t.ContextManager[None]:
-        """Hold the locks of a claim's devices. Raises Busy."""
+        """Hold the locks of a claim's devices."""
         return self.locks.hold(*(f"device-{device.lock}" for device in record.held))
 
     def lock_device_if_free(self, lock: str) -> t.ContextManager[None]:
@@ -128,7 +128,7 @@ class Ledger:
 
     def lock_new_records(self) -> t.ContextManager[None]:
         """Hold the lock for new records: if two claims need the same device at the same time, the second one sees the
-        record of the first. Raises Busy."""
+        record of the first."""
         return self.locks.hold(_RESERVATION)
 
     # records; the caller holds the claim's lock
@@ -145,7 +145,7 @@ class Ledger:
             log.error("%s", error.message)
             return None
         if record:
-            self.files.read_facts(record)
+            self.claim_files.read_facts(record)
         if record and record.boot != self.boot:
             # the machine was rebooted, so its devices are on the node
             record.clear_attachment()
@@ -201,9 +201,9 @@ class Ledger:
             raise
         self._saved[record.uid] = _SavedRecord.of(record)
 
-    def remove(self, uid: str, pending_status: bool) -> None:
-        """Remove a claim's record. `pending_status` keeps it in another folder until `clear_status` has succeeded."""
-        if pending_status:
+    def remove(self, uid: str, keep_for_status: bool) -> None:
+        """Remove a claim's record. `keep_for_status` moves it to `pending_status` until `clear_status` succeeds."""
+        if keep_for_status:
             self.store.move_to(self.pending_status, uid)
         else:
             self.store.remove(uid)
@@ -236,7 +236,7 @@ class Ledger:
         return records
 
     def waiting(self, pod_uid: str = "") -> list[str]:
-        """The UIDs of the claims whose prepared record this process has saved, of one pod or of all."""
+        """The UIDs of the claims that this process has prepared and not attached yet, of one pod or of all."""
         waiting = {uid: saved.waiting_for for uid, saved in list(self._saved.items()) if saved.waiting_for}
         return [uid for uid, pod in waiting.items() if not pod_uid or pod == pod_uid]
 

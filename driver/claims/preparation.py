@@ -29,7 +29,7 @@ from .claim_configs import refusal
 from .leases import Leases
 from .ledger import Ledger
 from .plan import check_pod, consumer, plan
-from .protocols import Cluster, Inventory, check_needed
+from .protocols import Cluster, Inventory, check_not_needed_by_node
 from .rail_addresses import devices_without_addresses
 from .records import PREPARED, PeerRecord, Record
 from .transfer import Transfer
@@ -113,18 +113,21 @@ class Preparation:
                 raise Refused(f"claim {record.claim} is not for the pod {pod_uid}")
 
     def forget(
-        self, uid: str, record: Record | None, pending_status: bool = False, keep_metadata: bool = False
+        self, uid: str, record: Record | None, keep_for_status: bool = False, keep_metadata: bool = False
     ) -> None:
-        """Unprepare a claim: return its devices to the node and remove all its files, the record last. `pending_status`
-        keeps the record until the claim's status in the cluster is cleared, and `keep_metadata` the metadata files."""
+        """Unprepare a claim: return its devices to the node and remove all its files, the record last.
+
+        `keep_for_status` keeps the record until the claim's status in the cluster is cleared, and `keep_metadata` keeps
+        the metadata files.
+        """
         if record:
             self._leases.drop(record)
             if record.phase != PREPARED:  # otherwise other claims of the same port may have their locks
                 with self._ledger.lock_devices(record):
                     self._transfer.to_node(record, last=True)
         with trace.step("remove metadata, CDI spec and pin"):
-            self._ledger.files.remove(uid, keep_metadata)
-        self._ledger.remove(uid, pending_status)
+            self._ledger.claim_files.remove(uid, keep_metadata)
+        self._ledger.remove(uid, keep_for_status)
         self._ledger.release_addresses(uid)
         if record and record.held:
             self._ledger.on_released("a pod's devices are back on the node")
@@ -156,7 +159,7 @@ class Preparation:
             return
         chosen = environment.choose(wanted, record, check_pod_once_read(), self._cluster, self._inventory)
         if "nccl_topology" in chosen.variables and "nccl_topology" not in chosen.left_out:
-            self._ledger.files.write_nccl_topology(self._inventory.places.nccl)
+            self._ledger.claim_files.write_nccl_topology(self._inventory.places.nccl)
         record.variables, record.left_out, record.beside = chosen.variables, chosen.left_out, chosen.beside
 
     def _reserve(self, claim: Object, reference: ClaimRef, found_peers: list[PeerRecord]) -> Record:
@@ -223,14 +226,14 @@ class Preparation:
             with self._ledger.lock_devices(record):
                 self._check_devices(record)
                 self._refresh_rdma_names(record)
-            self._ledger.files.write_facts(record)
+            self._ledger.claim_files.write_facts(record)
         with trace.step("write metadata and the CDI spec"):
-            return self._ledger.files.write(record)
+            return self._ledger.claim_files.write(record)
 
     def _check_devices(self, record: Record) -> None:
         """Check that the node does not need the devices, and that the devices support their configuration. Raises
         Refused and Busy."""
-        check_needed(self._inventory, record)
+        check_not_needed_by_node(self._inventory, record)
         self._ledger.unclean.check(record)
         problems: list[Problem] = []
         for device in record.held:

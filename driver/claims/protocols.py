@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Protocols for the API client and the inventory that claims use, so that tests can pass other implementations."""
+"""Protocols for the API client and the inventory that claims use, so that tests can pass other implementations; and a
+check of claims' devices that both prepare and attach need."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class Inventory(t.Protocol):
     def places(self) -> Places: ...
 
 
-def check_needed(inventory: Inventory, record: Record) -> None:
+def check_not_needed_by_node(inventory: Inventory, record: Record) -> None:
     """Check that the node itself does not need a claim's devices now. Raises Busy for the first device that it needs,
     and DriverError if the kernel does not answer."""
     with trace.step("check if the node needs the devices"):

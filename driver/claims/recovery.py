@@ -70,7 +70,7 @@ class Recovery:
 
     def _without_record(self) -> list[str]:
         """The UIDs of claims that have files but no record."""
-        return sorted(self._ledger.files.claims() - set(self._ledger.store.uids()))
+        return sorted(self._ledger.claim_files.claims() - set(self._ledger.store.uids()))
 
     def drop_lost_claims(self) -> bool:
         """Unprepare claims that were deleted, or whose allocation no longer contains their devices, and whose pods have
@@ -129,9 +129,9 @@ class Recovery:
                 log.info("the driver stopped while the claim was %s: moving its devices back to the node", record.phase)
                 with self._ledger.lock_devices(record):
                     self._transfer.to_node(record)
-            self._ledger.files.write(record)
+            self._ledger.claim_files.write(record)
             if record.phase == ATTACHED:
-                self._ledger.files.set_attached(uid, True)
+                self._ledger.claim_files.set_attached(uid, True)
             self._ledger.put_status(record)
             self._leases.keep(record)
 
@@ -139,7 +139,7 @@ class Recovery:
         with self._ledger.lock_claim(uid):
             if self._ledger.store.load(uid) is None:  # otherwise another instance has just prepared it
                 log.warning("removing the files of a claim without a record")
-                self._ledger.files.remove(uid)
+                self._ledger.claim_files.remove(uid)
 
     def _clear_status(self, uid: str) -> None:
         """Clear the status of a claim that was unprepared by a process that was killed before its status was

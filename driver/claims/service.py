@@ -108,7 +108,7 @@ class Service:
         _check(claim)
         with _operation(UNPREPARE, claim=claim.uid, claim_name=str(claim)), self.ledger.lock_claim(claim.uid):
             record = self.ledger.load(claim.uid)
-            self._preparation.forget(claim.uid, record, pending_status=True)
+            self._preparation.forget(claim.uid, record, keep_for_status=True)
             # also without a record: a failed prepare has written its reason to the status
             self.ledger.clear_status(record.claim if record else claim)
             if record:

@@ -68,8 +68,8 @@ def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
 
 
 def excludes(device: DeviceRecord, other: DeviceRecord) -> bool:
-    """Whether two claims cannot have these devices at the same time: both are the same device or have the same VF, or
-    one is a NIC, or a VF of that NIC, and the other is a share of the NIC."""
+    """Whether two claims cannot have these devices at the same time: both are the same device as a whole, or shares
+    with the same VF; or one is a share of a NIC, and the other is this NIC or one of its VFs."""
     if device.share and other.share:
         return device.own_name == other.own_name != device.share.of
     if device.share or other.share:
@@ -91,7 +91,8 @@ def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -
     offer = context.offers.get(device.device)
     if offer is None:
         raise Busy(
-            f"{request.path}.device: the node's settings currently do not divide the NIC of {device.device} into shares"
+            f"{request.path}.device: the NIC of {device.device} cannot be divided into shares now: the node's settings "
+            "do not divide it, its link is down, or another claim has the whole NIC"
         )
     _check_permitted(device, request, offer)
     share = _share_record(device, request, offer)

@@ -19,7 +19,7 @@ from ..interface import interfaces, rails, take_back
 from ..kernel import netns, rdma
 from .leases import Leases
 from .ledger import Ledger
-from .protocols import Inventory, check_needed
+from .protocols import Inventory, check_not_needed_by_node
 from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, RdmaRecord, Record, device_text
 from .shares import Shares
 
@@ -49,7 +49,7 @@ class Transfer:
         pin = self._ledger.paths.pin(record.uid)
         with self._ledger.lock_devices(record):
             # minutes may have passed since prepare, and an earlier sandbox of the pod may have had the devices
-            check_needed(self._inventory, record)
+            check_not_needed_by_node(self._inventory, record)
             self._ledger.unclean.check(record)
             self._move_in(record, namespace, pin)
         # without the devices' locks, so that other functions of the card need not wait for a DHCP server
@@ -65,9 +65,9 @@ class Transfer:
         for note in notes:
             log.info("%s", note)
         with trace.step("write metadata"):
-            self._ledger.files.write_metadata(record)
+            self._ledger.claim_files.write_metadata(record)
         self._ledger.save(record, ATTACHED)
-        self._ledger.files.set_attached(record.uid, True)
+        self._ledger.claim_files.set_attached(record.uid, True)
 
     def _move_in(self, record: Record, namespace: Path, pin: Path) -> None:
         exclusive = any(device.known.rdma_devices for device in record.held) and rdma.mode() == "exclusive"
@@ -76,7 +76,7 @@ class Transfer:
         record.netns = list(netns.identity(namespace))
         self._ledger.save(record, ATTACHING)
         with trace.step("pin the namespace"):
-            self._ledger.files.pin(record.uid, namespace)
+            self._ledger.claim_files.pin(record.uid, namespace)
         for device in record.held:
             if device.share:
                 with trace.step("set rates of the NIC's shares", device.device):
@@ -93,7 +93,7 @@ class Transfer:
         if device.known.rdma_devices:
             moving = list(device.known.rdma_devices) if exclusive else []
             identities = {name: rdma.identify(name) for name in moving}
-            device.rdma = RdmaRecord(self._ledger.files.live_nodes(device), moving, identities)
+            device.rdma = RdmaRecord(self._ledger.claim_files.live_nodes(device), moving, identities)
 
     # to the node
 
@@ -111,7 +111,7 @@ class Transfer:
         with measured, trace.step("detach"):
             self._ledger.problems.pop(record.uid, None)
             self._save_detaching(record)
-            self._ledger.files.set_attached(record.uid, False)
+            self._ledger.claim_files.set_attached(record.uid, False)
             self._leases.drop(record)
             results = self._take_back_all(record)
             for device in record.held:
@@ -119,12 +119,12 @@ class Transfer:
                     with trace.step("set rates of the NIC's other shares", device.device):
                         self._shares.apply(device.share.of, device, record.uid)
             with trace.step("unpin the namespace"):
-                self._ledger.files.unpin(record.uid)
+                self._ledger.claim_files.unpin(record.uid)
             record.clear_attachment()
             if last:
                 record.phase = PREPARED
             else:
-                self._ledger.files.write_metadata(record)
+                self._ledger.claim_files.write_metadata(record)
                 self._ledger.save(record, PREPARED)
         elapsed_ms = (time.monotonic() - start) * 1000
         devices = ", ".join(f"{name} ({result})" for name, result in results.items())

@@ -40,7 +40,8 @@ _PARMS, _INIT, _RATE64, _CEIL64 = 1, 2, 6, 7
 _GLOBAL = struct.Struct("=IIIII")  # version, rate to quantum, default class, debug, direct packets
 _SPEC = "BBHhHI"  # cell_log, linklayer, overhead, cell_align, mpu, rate
 _CLASS = struct.Struct(f"={_SPEC}{_SPEC}IIIII")  # rate, ceiling, buffer, cbuffer, quantum, level, priority
-_ETHERNET = 1  # the kernel computes with rates instead of tables
+#: TC_LINKLAYER_ETHERNET: the kernel computes from the rate, so a class needs no table of rates.
+_LINK_LAYER_ETHERNET = 1
 _UINT32 = 2**32 - 1
 _TICK = 64e-9  # seconds of the packet scheduler's clock
 #: The burst of a class is the sum of these: some of the largest packets before they are segmented, and the bytes that
@@ -135,7 +136,9 @@ def read(connection: Netlink, index: int) -> dict[int, Class]:
     filters = _filters(connection, index)
     classes = _classes(connection, index)
     return {
-        minor: Class(filters.get(minor, ""), rate, top) for minor, rate, top, _sent in classes if minor >= FIRST_MINOR
+        minor: Class(filters.get(minor, ""), rate, ceiling)
+        for minor, rate, ceiling, _sent in classes
+        if minor >= FIRST_MINOR
     }
 
 
@@ -167,16 +170,16 @@ def _add_root(connection: Netlink, index: int) -> None:
 def _set_class(connection: Netlink, index: int, minor: int, rate: int, ceiling: int) -> None:
     parent = MAJOR << 16 if minor == _ROOT else _handle(_ROOT)
     body = _TC.pack(socket.AF_UNSPEC, index, _handle(minor), parent, 0) + netlink.text(_KIND, "htb")
-    per_second, top = _bytes_per_second(rate), _bytes_per_second(ceiling)
+    per_second, maximum = _bytes_per_second(rate), _bytes_per_second(ceiling)
     quantum = 0 if minor == _ROOT else max(_MIN_QUANTUM, min(_MAX_QUANTUM, per_second // 1000))
     options = _CLASS.pack(
-        *(0, _ETHERNET, 0, 0, 0, min(per_second, _UINT32)),
-        *(0, _ETHERNET, 0, 0, 0, min(top, _UINT32)),
-        *(_ticks(per_second), _ticks(top), quantum, 0, 0),
+        *(0, _LINK_LAYER_ETHERNET, 0, 0, 0, min(per_second, _UINT32)),
+        *(0, _LINK_LAYER_ETHERNET, 0, 0, 0, min(maximum, _UINT32)),
+        *(_ticks(per_second), _ticks(maximum), quantum, 0, 0),
     )
     inner = netlink.attribute(_PARMS, options)
     inner += netlink.attribute(_RATE64, struct.pack("=Q", per_second))
-    inner += netlink.attribute(_CEIL64, struct.pack("=Q", top))
+    inner += netlink.attribute(_CEIL64, struct.pack("=Q", maximum))
     connection.request(_NEWCLASS, body + netlink.nest(_OPTIONS, inner), netlink.CREATE | netlink.REPLACE)
 
 

@@ -4,8 +4,10 @@
 
 """All attributes of a link in rtnetlink and /sys/class/net, for comparing and restoring them.
 
-Every attribute and file is included, also those of newer kernels. The exceptions may differ between two reads of an
-unchanged link, or are compared elsewhere (`MAY_DIFFER`, `_FILES_MAY_DIFFER`, each with the reason).
+Every attribute of the link itself is included, also those of newer kernels, and every file of the link and its queues;
+of nested attributes the parts `_INFO_KEPT`, `_INET_KEPT` and `_INET6_KEPT`. The exceptions may differ between two reads
+of an unchanged link, or are compared elsewhere (`MAY_DIFFER`, `_FILES_MAY_DIFFER`, `_QUEUE_FILES_MAY_DIFFER`, each with
+the reason).
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ _FILES_MAY_DIFFER = {
     "name_assign_type": "changes when a name is set, as restoring does",
 }
 _QUEUE_FILES_MAY_DIFFER = {
-    **dict.fromkeys(("tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"), _COUNTS),
+    **dict.fromkeys(("tx_timeout", "stall_cnt"), _COUNTS),
+    **dict.fromkeys(("inflight", "limit", "stall_max"), "the kernel computes it from the traffic"),
     "traffic_class": "depends on the queueing discipline",
 }
 #: Written even if the values are equal, because a write also resets what was set for single NAPI instances.
@@ -125,8 +128,11 @@ def _parts(start: str, value: bytes, kept: t.Mapping[int, str]) -> dict[str, str
 
 
 def restore_attributes(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> None:
-    """Restore every attribute that differs, in the form that the kernel reported. If the kernel does not accept an
-    attribute, it still differs afterwards, and the comparison reports it. Raises OSError if the link disappears."""
+    """Restore the attributes that differ, in the form that the kernel reported; of nested ones, only the IPv6 token.
+
+    If the kernel does not accept an attribute, it still differs afterwards, and the comparison reports it. Does nothing
+    for a link that does not exist. Raises OSError if it disappears meanwhile, or if replies are lost.
+    """
     link = links.get(connection, index=index)
     if link is None:
         return

@@ -5,7 +5,8 @@
 """Kernel events that may change what the node publishes.
 
 A node that runs pods creates and removes virtual interfaces continuously. Those of kinds that pods use are ignored,
-unless the settings list them.
+unless the settings list them, and so are messages about ports of bridges: if a NIC becomes a port, the kernel also
+sends a message about the NIC itself.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ _NEXTHOPS = (104, 105)  # RTM_NEWNEXTHOP, RTM_DELNEXTHOP: may change a default r
 _UEVENTS = 1  # the kernel's own group; udev's is 2
 _SUBSYSTEMS = (b"net", b"pci", b"infiniband")
 _BUFFER_BYTES = 4 << 20
-_POD_KINDS = ("veth", "macvlan", "ipvlan", "tun", "vxlan", "geneve", "ifb", "wireguard", "ipip", "sit", "gre", "nlmon")
+_POD_KINDS = (
+    *("veth", "netkit", "macvlan", "macvtap", "ipvlan", "ipvtap"),
+    *("tun", "vxlan", "geneve", "ifb", "wireguard", "ipip", "sit", "gre", "nlmon"),
+)
 
 
 class Monitor:
     """Calls `changed` with a reason for each relevant event, in a separate thread; `changed` must return quickly.
 
     `virtual` returns the name patterns of relevant virtual interfaces. `is_held` returns whether the interface of this
-    name belongs to a claim: then its moves to a pod and back are ignored. The monitor watches the network namespace of
+    name belongs to a claim: then its events are ignored, because its moves to a pod and back cause them. The monitor
+    watches the network namespace of
     the thread that creates the monitor.
     """
 
@@ -104,7 +109,7 @@ class Monitor:
                     self._changed(reason)
 
     def _rtnetlink(self, data: bytes) -> str:
-        """The reason for the netlink messages in `data`; empty if none is relevant."""
+        """What has changed, according to the netlink messages in `data`; empty if none is relevant."""
         offset = 0
         while offset + 16 <= len(data):
             length, kind = struct.unpack_from("=IH", data, offset)
@@ -114,7 +119,7 @@ class Monitor:
             offset += (length + 3) & ~3
             if (kind in _ROUTES and body[1] <= MAX_DEFAULT_PREFIX) or kind in _NEXTHOPS:  # rtm_dst_len
                 return "a default route has changed"
-            if kind in _LINKS:
+            if kind in _LINKS and body[0] != socket.AF_BRIDGE:  # ifi_family
                 link = links.parse(body)
                 listed = any(fnmatch.fnmatchcase(link.name, pattern) for pattern in self._virtual())
                 if (listed or link.kind not in _POD_KINDS) and not self._is_held(link.name):
@@ -123,8 +128,8 @@ class Monitor:
 
 
 def _uevent(data: bytes, is_held: t.Callable[[str], bool]) -> str:
-    """The reason for a kernel uevent; empty if it is not relevant. A uevent is a header and KEY=value strings,
-    separated by NUL bytes."""
+    """What has changed, according to a kernel uevent; empty if it is not relevant. A uevent is a header and KEY=value
+    strings, separated by NUL bytes."""
     header, *pairs = data.split(b"\0")
     values = dict(pair.partition(b"=")[::2] for pair in pairs)
     subsystem = values.get(b"SUBSYSTEM")

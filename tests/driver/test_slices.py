@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import typing as t
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from ansible_collections.lanewise.dra.tests.driver.big_machine import EIGHT_BY_S
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanewise_driver.api.access import Access
+from lanewise_driver.api.client import ApiError
+from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.api.features import Features, cut, find
 from lanewise_driver.dra.kube import versions
 from lanewise_driver.publish.slices import Plan, plan, same, slice_name, slices, with_owner
@@ -114,6 +118,19 @@ def test_features_whose_fields_the_server_drops_are_switched_off() -> None:
     assert cut(Features(), ["devices[0].allowMultipleAllocations"]) == Features(shares=False)
     assert cut(Features(), ["devices[0].capacity.bandwidth.requestPolicy"]) == Features(shares=False)
     assert cut(Features(), []) == Features()
+
+
+def test_an_unknown_version_is_not_the_answer_of_a_server_that_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a version, no shares are published, so the driver asks again."""
+    cluster = Cluster(lambda: Access("https://127.0.0.1:1"), DRIVER, NODE)
+    for status, unknown in ((403, True), (404, True), (429, False), (500, False), (503, False)):
+
+        def refuse(*_arguments: object, status: int = status, **_options: object) -> t.NoReturn:
+            raise ApiError(status, "", "refused")
+
+        monkeypatch.setattr(cluster, "request", refuse)
+        with nullcontext() if unknown else pytest.raises(ApiError):
+            assert cluster.server_version() == ""
 
 
 def test_several_pcie_roots_are_published_as_a_list_if_the_server_stores_lists(tmp_path: Path) -> None:
