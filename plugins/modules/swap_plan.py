@@ -63,18 +63,20 @@ devices:
   type: list
   elements: str
 evict:
-  description: Those of RV(devices) whose pods are evicted.
+  description: Those of RV(devices) whose pods are evicted, if other pods have them; with O(devices), all of them.
   returned: success
   type: list
   elements: str
 leaving:
-  description: The pods that are evicted, each with C(pod), C(node), C(grace) in seconds and C(devices).
+  description: >-
+    The pods that have devices of RV(evict), also those that are already being deleted, and those that must not be
+    evicted according to RV(refused). Each with C(pod), C(node), C(grace) in seconds and C(devices).
   returned: success
   type: list
   elements: dict
   sample: [{pod: team/web-x7, node: gpu-01, grace: 30, devices: [gpu.nvidia.com/gpu-01/gpu-0]}]
 refused:
-  description: What prevents the swap, except budgets.
+  description: Why devices that were found must not be taken, except budgets.
   returned: success
   type: list
   elements: str
@@ -84,7 +86,7 @@ budgets:
   type: list
   elements: str
 lines:
-  description: Which devices are taken and which pods are evicted, or why no devices can be taken, as readable lines.
+  description: How many devices are taken and which pods are evicted, or why none can be taken, as readable lines.
   returned: success
   type: list
   elements: str

@@ -41,7 +41,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.fields imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import DRIVERS
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import DriverKnowledge, Filter, Gate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import (
+    KINDS,
+    DriverKnowledge,
+    Filter,
+    Gate,
+)
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -180,7 +185,7 @@ def test_the_reference_has_every_filter_with_its_type():
         "vf": "Filters of network devices",
         "cpu": "Filters of CPUs",
     }
-    assert set(expected) == set(inventory.FILTERS) == set(inventory.KINDS)
+    assert set(expected) == set(inventory.FILTERS) == set(KINDS)
     for kind, heading in expected.items():
         written = {name: cells[0] for name, cells in rows(heading).items()}
         types = {name: form.replace("_", " ") for name, form in inventory.FILTERS[kind].items()}

@@ -132,7 +132,7 @@ def test_the_node_of_another_active_run_is_not_taken_over(newest: ControlPlane, 
 def test_a_run_of_another_controller_is_taken_over_on_request(newest: ControlPlane, play: Play) -> None:
     cordon_as(newest, replace(this_run(), controller="deploy-2"))
     output = " ".join(play("cluster", rc=2).split())
-    assert "@deploy-2, process" in output and "fabric_take_over=true" in output
+    assert "@deploy-2, process" in output and "it was interrupted, run again with fabric_take_over=true." in output
     assert "left=False" in play("cluster", "drain", "uncordon", fabric_take_over="true")
     assert state(newest) == (False, False)
 

@@ -13,7 +13,6 @@ from ..kube.objects import Object
 
 #: The prefix of the inventory's variables.
 PREFIX = "dra_claims_"
-KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
 ANY = "any"
 #: The placeholder in the name of an interface for the number of the repetition.
 INDEX = "{index}"

@@ -19,7 +19,8 @@ from ..config import interface_config, tenancy
 from ..kube import limits
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
-from .inventory import KINDS, PREFIX, SHARED_NICS, Class, Inventory, Quota, Taint
+from ..vendors.knowledge import KINDS
+from .inventory import PREFIX, SHARED_NICS, Class, Inventory, Quota, Taint
 from .language_claims import ClaimParser
 from .language_parts import PartParser
 from .language_tiers import add_tolerations, read_tiers

@@ -14,10 +14,10 @@ from ..config import interface_config
 from ..kube import limits
 from ..kube.objects import Object
 from ..kube.reader import child, nearest
+from ..vendors.knowledge import KINDS
 from .inventory import (
     ANY,
     AT_LEAST,
-    KINDS,
     LEVELS,
     NEAREST,
     Claim,

@@ -22,6 +22,8 @@ _AVAILABLE_VALUES = {
     "cpu_governor": "scaling_available_governors",
     "cpu_energy_preference": "energy_performance_available_preferences",
 }
+#: A preference on the processor's own scale, 0 to 255.
+_RAW_PREFERENCE = re.compile(r"[0-9]{1,2}|1[0-9]{2}|2[0-4][0-9]|25[0-5]")
 
 
 class Cpu(Resource):
@@ -64,14 +66,15 @@ class Cpu(Resource):
         return [name for name in self.system.names(_CPU) if re.match(r"^cpu\d+$", name, re.ASCII)]
 
     def _paths(self, setting: str) -> dict[str, str]:
-        """The file of each processor or policy for a setting."""
+        """The file of each processor or policy for a setting. The files of a policy whose processors are all offline
+        cannot be read; it is left out."""
         if setting in _FILES:
             paths = {
                 name: f"{_POLICIES}/{name}/{_FILES[setting]}"
                 for name in self.system.names(_POLICIES)
                 if re.match(r"^policy\d+$", name, re.ASCII)
             }
-            return {name: path for name, path in paths.items() if self.system.exists(path)}
+            return {name: path for name, path in paths.items() if self.system.text(path) is not None}
         state_name = setting[len("idle state ") :]
         paths = {}
         for cpu in self._cpus():
@@ -96,6 +99,9 @@ class Cpu(Resource):
         return super().plan(node, wanted)
 
     def check(self, node: Node, change: Change) -> Refusal | None:
+        if change.before is None and change.setting == "cpu_energy_preference" and self._governor() is not None:
+            message = "the frequency driver has no energy preferences"
+            return Refusal(NODE, change.setting, message, "leave it out: cpu_governor works here")
         if change.before is None:
             fix = "set it in the firmware setup, or in the hypervisor"
             return Refusal(NODE, change.setting, "the kernel does not control this processor's power", fix)
@@ -104,9 +110,9 @@ class Cpu(Resource):
         for path in self._paths(change.setting).values():
             folder = path.rpartition("/")[0]
             offered = (self.system.text(f"{folder}/{_AVAILABLE_VALUES[change.setting]}") or "").split()
-            if change.setting == "cpu_energy_preference" and str(change.after).isdigit():
-                continue  # the processor's own scale, 0 to 255
             for value in change.after.values() if isinstance(change.after, dict) else (change.after,):
+                if change.setting == "cpu_energy_preference" and _RAW_PREFERENCE.fullmatch(str(value)):
+                    continue
                 if value not in offered:
                     return Refusal(
                         NODE, change.setting, f"{value} is not available here", f"use one of {', '.join(offered)}"

@@ -86,6 +86,24 @@ def test_values_that_the_processor_does_not_offer_are_refused(root: Path, genera
         _converge(root, **general)
 
 
+def test_policies_whose_processors_are_offline_are_left_out(root: Path) -> None:
+    """The kernel does not let their files be read."""
+    policy = root / "sys/devices/system/cpu/cpufreq/policy1"
+    for path in policy.iterdir():
+        path.unlink()
+        path.symlink_to(path)  # it exists, and cannot be read
+    settings = {"cpu_governor": "powersave", "cpu_energy_preference": "128"}
+    assert [change.setting for change in _converge(root, **settings).changes] == ["cpu_energy_preference"]
+    assert not _converge(root, **settings).changes
+
+
+def test_a_driver_without_energy_preferences_is_named_as_the_reason(root: Path) -> None:
+    for path in root.glob("sys/devices/system/cpu/cpufreq/policy*/energy*"):
+        path.unlink()
+    with pytest.raises(Refused, match="the frequency driver has no energy preferences"):
+        _converge(root, cpu_energy_preference="power")
+
+
 def test_a_governor_is_refused_on_a_machine_without_cpufreq(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="does not control"):
         _converge(tmp_path, cpu_governor="performance")
