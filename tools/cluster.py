@@ -70,17 +70,17 @@ BUILD_SECONDS = {
 class Source:
     """A Go module other than Kubernetes: the folder of tests/cluster that pins it, and its programs.
 
-    `packages` has the package of each program, relative to the module; empty for the module itself. `files` are folders
-    of the module that are copied beside its programs, such as the manifests to install them with.
+    `packages` has the package of each program, relative to the module; empty for the module itself. `copied_folders`
+    of the module are copied beside its programs, such as those with the manifests to install them with.
     """
 
     folder: str
     path: str
     packages: dict[str, str]
     tags: str = ""
-    version: str = ""  # the variable that the linker sets to the version; if empty, the program reports "unknown"
+    version_variable: str = ""  # set by the linker to the version; if empty, the program reports "unknown"
     cgo: bool = False  # partly written in C, which needs gcc or clang
-    files: tuple[str, ...] = ()
+    copied_folders: tuple[str, ...] = ()
 
 
 _PLUGINS = {"ptp": "/plugins/main/ptp", "loopback": "/plugins/main/loopback", "host-local": "/plugins/ipam/host-local"}
@@ -91,7 +91,7 @@ SOURCES = (
         "github.com/containerd/containerd/v2",
         {name: f"/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
         tags="no_btrfs no_zfs no_devmapper",
-        version="github.com/containerd/containerd/v2/version.Version",
+        version_variable="github.com/containerd/containerd/v2/version.Version",
     ),
     Source("cni", "github.com/containernetworking/plugins", _PLUGINS),
     Source("pause", "lanewise.dev/tests/cluster/pause", {"pause": ""}),
@@ -100,17 +100,17 @@ SOURCES = (
         "kueue",
         "sigs.k8s.io/kueue",
         {"kueue": "/cmd/kueue"},
-        version="sigs.k8s.io/kueue/pkg/version.GitVersion",
-        files=("config/components",),
+        version_variable="sigs.k8s.io/kueue/pkg/version.GitVersion",
+        copied_folders=("config/components",),
     ),
-    Source("jobset", "sigs.k8s.io/jobset", {"jobset": ""}, files=("config/components",)),
+    Source("jobset", "sigs.k8s.io/jobset", {"jobset": ""}, copied_folders=("config/components",)),
     Source("kwok", "sigs.k8s.io/kwok", {"kwok": "/cmd/kwok"}),
     *(
         Source(
             f"nvidia/{minor}",
             "sigs.k8s.io/dra-driver-nvidia-gpu",
             {f"nvidia-gpu-{minor}": "/cmd/gpu-kubelet-plugin"},
-            version="sigs.k8s.io/dra-driver-nvidia-gpu/internal/info.version",
+            version_variable="sigs.k8s.io/dra-driver-nvidia-gpu/internal/info.version",
             cgo=True,
         )
         for minor in ("0.5", "0.4")
@@ -139,7 +139,8 @@ class Module:
         )
 
     def build_command(self, program: str) -> list[str]:
-        """The go command that builds a program, without its -o. Without linker values it reports v0.0.0."""
+        """The go command that builds a program, without its -o. Kubernetes' programs report v0.0.0 without the
+        linker's values."""
         flags = ["-s", "-w"]
         if self.source is None:
             tags = KUBERNETES_TAGS
@@ -151,7 +152,7 @@ class Module:
         else:
             tags = self.source.tags
             package = self.path + self.source.packages.get(program, "")
-            flags += [f"-X {self.source.version}={self.version}"] if self.source.version else []
+            flags += [f"-X {self.source.version_variable}={self.version}"] if self.source.version_variable else []
         return ["go", "build", "-trimpath", *(["-tags", tags] if tags else []), "-ldflags", " ".join(flags), package]
 
 
@@ -225,62 +226,62 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
     return paths
 
 
-def _go(source: Module) -> dict[str, str]:
-    """The variables to build a module with. Raises Missing if Go is missing or too old for it."""
-    cgo = bool(source.source and source.source.cgo)
+def _build_environment(pinned: Module) -> dict[str, str]:
+    """The environment variables for building a module. Raises Missing if Go is missing or too old for it."""
+    cgo = bool(pinned.source and pinned.source.cgo)
     variables = dict(os.environ, CGO_ENABLED=str(int(cgo)), GOWORK="off")
     variables.setdefault("GOGC", "400")  # with Go's default, a build takes a quarter more of a processor's time
     if cgo:
         if not (shutil.which("gcc") or shutil.which("clang")):
-            raise Missing(f"needs a C compiler to build {source.path} {source.version} (Debian package gcc)")
+            raise Missing(f"needs a C compiler to build {pinned.path} {pinned.version} (Debian package gcc)")
         # libraries are opened at run time, so the linker cannot resolve their functions
         variables["CGO_LDFLAGS_ALLOW"] = "-Wl,--unresolved-symbols=ignore-in-object-files"
     if not shutil.which("go"):
         raise Missing(
-            f"needs Go to build {source.path} {source.version} (https://go.dev/dl), or the programs in a folder that "
+            f"needs Go to build {pinned.path} {pinned.version} (https://go.dev/dl), or the programs in a folder that "
             "LANEWISE_KUBE_BIN names"
         )
     answer = subprocess.run(
-        ["go", "list", "-m"], cwd=source.folder, env=variables, capture_output=True, text=True, check=False
+        ["go", "list", "-m"], cwd=pinned.folder, env=variables, capture_output=True, text=True, check=False
     )
     if answer.returncode:  # it fails if Go is older than the go line of go.mod
-        raise Missing(f"Go cannot build {source.path} {source.version}: {answer.stderr.strip()}")
+        raise Missing(f"Go cannot build {pinned.path} {pinned.version}: {answer.stderr.strip()}")
     return variables
 
 
-def _build(source: Module, program: str, position: str) -> None:
+def _build(pinned: Module, program: str, position: str) -> None:
     """Build a program into the module's cache, unless another process has done it."""
-    source.cache.mkdir(parents=True, exist_ok=True)
-    with locked(source.cache):
-        if (source.cache / program).exists():
+    pinned.cache.mkdir(parents=True, exist_ok=True)
+    with locked(pinned.cache):
+        if (pinned.cache / program).exists():
             return
-        for abandoned in source.cache.glob(".building-*"):  # by a build that was killed
+        for abandoned in pinned.cache.glob(".building-*"):  # by a build that was killed
             shutil.rmtree(abandoned)
-        variables = _go(source)
+        variables = _build_environment(pinned)
         start = time.monotonic()
         minutes = BUILD_SECONDS.get(program, 60) / 60
         say(
-            f"{position}: building {program} of {source.path} {source.version}; the first time this takes "
+            f"{position}: building {program} of {pinned.path} {pinned.version}; the first time this takes "
             f"{minutes:.1f} minutes on two cores"
         )
-        with tempfile.TemporaryDirectory(dir=source.cache, prefix=".building-") as folder:
-            command = source.build_command(program)
+        with tempfile.TemporaryDirectory(dir=pinned.cache, prefix=".building-") as folder:
+            command = pinned.build_command(program)
             built = Path(folder) / program
-            subprocess.run([*command[:2], "-o", str(built), *command[2:]], cwd=source.folder, env=variables, check=True)
-            if source.source and source.source.files:
-                _copy_files(source, source.source.files, variables)
-            built.rename(source.cache / program)
+            subprocess.run([*command[:2], "-o", str(built), *command[2:]], cwd=pinned.folder, env=variables, check=True)
+            if pinned.source and pinned.source.copied_folders:
+                _copy_files(pinned, pinned.source.copied_folders, variables)
+            built.rename(pinned.cache / program)
         say(f"{program}: {time.monotonic() - start:.0f} s")
 
 
-def _copy_files(source: Module, folders: t.Iterable[str], variables: t.Mapping[str, str]) -> None:
+def _copy_files(pinned: Module, folders: t.Iterable[str], variables: t.Mapping[str, str]) -> None:
     """Copy folders of the module beside its programs, because Go's own copy is read-only and `go clean` removes it."""
-    command = ["go", "list", "-m", "-f", "{{.Dir}}", source.path]
-    answer = subprocess.run(command, cwd=source.folder, env=variables, capture_output=True, text=True, check=True)
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", pinned.path]
+    answer = subprocess.run(command, cwd=pinned.folder, env=variables, capture_output=True, text=True, check=True)
     top = Path(answer.stdout.strip())
     for folder in folders:
         for path in (path for path in (top / folder).rglob("*") if path.is_file()):
-            copy = source.cache / path.relative_to(top)
+            copy = pinned.cache / path.relative_to(top)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
 
