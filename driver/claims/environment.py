@@ -13,13 +13,13 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
+from ..base.calls import ClaimRef
 from ..base.objects import Object
 from ..dra.config.interface_config import DRIVER
 from ..kernel import rdma
 from ..publish.device import Device
 from . import peers
 from .protocols import Cluster, Inventory
-from .records import Record
 
 #: Maximum number of the pod's other claims that are read. Each costs a request.
 MAX_CLAIMS = 16
@@ -37,13 +37,13 @@ class Choice:
     beside: list[str] = field(default_factory=list)
 
 
-def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluster, inventory: Inventory) -> Choice:
+def choose(wanted: t.Sequence[str], claim: ClaimRef, pod: Object, cluster: Cluster, inventory: Inventory) -> Choice:
     """Choose the variables for a claim whose pod is `pod`, from those in the setting (`wanted`). Raises Unreachable if
     the API server does not answer, and DriverError if the node cannot be probed."""
     choice = Choice(list(wanted))
     lists = [name for name in wanted if name in _DEVICE_LISTS]
     if lists:
-        unknown, no_vllm = _add_other_claims(choice, record, pod, cluster, inventory)
+        unknown, no_vllm = _add_other_claims(choice, claim, pod, cluster, inventory)
         if unknown:
             choice.left_out = dict.fromkeys(lists, unknown)
         elif no_vllm and "vllm" in lists:
@@ -56,20 +56,21 @@ def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluste
 
 
 def _add_other_claims(
-    choice: Choice, record: Record, pod: Object, cluster: Cluster, inventory: Inventory
+    choice: Choice, claim: ClaimRef, pod: Object, cluster: Cluster, inventory: Inventory
 ) -> tuple[str, str]:
     """Add the RDMA devices of the pod's other claims to `choice`. Returns why these are unknown, and why vLLM cannot
     get its variables because of another claim; each is empty if that is not the case."""
     names = claims_of(pod)
     if names is None:
         return "the names of the pod's claims are not all known", ""
-    if len(names - {record.name}) > MAX_CLAIMS:
+    others = sorted(names - {claim.name})
+    if len(others) > MAX_CLAIMS:
         return f"the pod has more than {MAX_CLAIMS + 1} claims", ""
     rdma_devices: set[str] = set()
     no_vllm = ""
-    for name in sorted(names - {record.name}):
-        claim = cluster.claim(record.namespace, name)
-        for result in peers.results(claim or {}):
+    for name in others:
+        other = cluster.claim(claim.namespace, name)
+        for result in peers.results(other or {}):
             driver, device = result.get("driver"), result.get("device")
             if driver == DRIVER and not result.get("adminAccess"):
                 known = inventory.device(device) if isinstance(device, str) else None
@@ -79,7 +80,7 @@ def _add_other_claims(
                 no_vllm = no_vllm or f"claim {name} of the pod has NICs too, and vLLM needs all in one claim"
             elif driver != DRIVER:
                 no_vllm = no_vllm or f"claim {name} of the pod may have GPUs, and vLLM needs all in one claim"
-        if claim is None:
+        if other is None:
             return f"claim {name} of the pod does not exist", ""
     choice.beside = sorted(rdma_devices)
     return "", no_vllm

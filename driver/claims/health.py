@@ -32,8 +32,9 @@ def devices(
 ) -> list[DeviceHealth]:
     """The health of all devices. `problems` are those of devices in pods, by claim and by device or share.
 
-    A device is unhealthy if its link is down, on the node or in a pod, if it is neither on the node nor in its pod, or
-    if its original state could not be restored.
+    A device is unhealthy if its link is down or was set down, if it is not where it should be (on the node, or in its
+    pod), if another machine has its address, if its pod cannot be checked, or if its original state could not be
+    restored.
     """
     now = time.time()
     published = {device["name"]: _published_problem(device) for device in publication.devices}

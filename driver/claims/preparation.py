@@ -67,28 +67,33 @@ class Preparation:
         claim = self._cluster.claim(reference.namespace, reference.name, self._inventory.prefetch)
         if claim is None:
             raise Refused(f"claim {reference} does not exist")
-        check_pod_once_read = self._start_reading_pod(consumer(claim, reference.uid))
+        owner = consumer(claim, reference.uid)
+        check_pod_once_read = self._start_reading_pod(owner)
         old = self._ledger.load(reference.uid)
         if old:
             check_pod_once_read()  # before any device is returned to the node
-        if old and not old.same_allocation(self._plan(claim, reference.uid)):
+        is_changed = old is not None and not old.same_allocation(self._plan(claim, reference.uid))
+        # if the devices are in the pod, it has mounted their map and got their variables
+        on_node = old is None or is_changed or old.phase == PREPARED
+        # both may need the API server: first, because kubelet does not prepare a claim again that was unprepared here
+        found_peers = peers.peers(claim, self._cluster, lambda: self._inventory.places) if on_node else []
+        choice = self._choose_variables(reference, old, check_pod_once_read) if on_node and owner else None
+        if old and is_changed:
             log.warning("the claim's allocation or pod has changed: it is unprepared and prepared again")
             self.forget(reference.uid, old, keep_metadata=True)  # containers of the next pod may have mounted it
             old = None
-        on_node = old is None or old.phase == PREPARED  # otherwise the pod already has its map
-        found_peers = peers.peers(claim, self._cluster, lambda: self._inventory.places) if on_node else []
         record = old or self._reserve(claim, reference, found_peers)
         try:
             if old and on_node:
                 self._update_peers(old, found_peers)
-            self._choose_variables(record, check_pod_once_read)
+            self._record_variables(record, choice)
             prepared = self._write(record)
             with trace.step("wait for the pod's object"):
                 check_pod_once_read()
         except BaseException as error:
             if record is not old:
                 try:
-                    self.forget(reference.uid, record)
+                    self.forget(reference.uid, record, keep_metadata=is_changed)
                 except DriverError as cleanup_error:
                     log.error("could not remove the claim whose prepare failed: %s", cleanup_error.message)
             if isinstance(error, DriverError):
@@ -122,7 +127,8 @@ class Preparation:
         """
         if record:
             self._leases.drop(record)
-            if record.phase != PREPARED:  # otherwise other claims of the same port may have their locks
+            # a prepared claim has nothing to return, so it need not wait for another claim with a lock of these devices
+            if record.phase != PREPARED:
                 with self._ledger.lock_devices(record):
                     self._transfer.to_node(record, last=True)
         with trace.step("remove metadata, CDI spec and pin"):
@@ -133,9 +139,10 @@ class Preparation:
             self._ledger.on_released("a pod's devices are back on the node")
 
     def _start_reading_pod(self, owner: Pod | None) -> PodCheck:
-        """Start to read a claim's pod from the API server."""
+        """Start to read a claim's pod from the API server. Returns a function that waits for the pod, checks it and
+        returns it; without an owner, an empty object."""
         if owner is None:
-            return dict
+            return lambda: {}
         context = contextvars.copy_context()  # the fields of log lines
         reading = self._reads.submit(context.run, self._cluster.pod, owner.namespace, owner.name)
 
@@ -152,12 +159,19 @@ class Preparation:
             peers.add_levels(found_peers, record.held, self._inventory.places)
         record.peers, record.mapped = found_peers, True
 
-    def _choose_variables(self, record: Record, check_pod_once_read: PodCheck) -> None:
-        """Record which variables of the setting `pod_environment` a claim's pod gets. By default there are none."""
+    def _choose_variables(
+        self, reference: ClaimRef, old: Record | None, check_pod_once_read: PodCheck
+    ) -> environment.Choice | None:
+        """Choose the variables of the setting `pod_environment` for a claim's pod. None, the default, if there are none
+        to add or to remove."""
         wanted = self._inventory.settings.pod_environment
-        if record.phase != PREPARED or record.pod is None or not (wanted or record.variables):
+        if not (wanted or (old and old.variables)):
+            return None
+        return environment.choose(wanted, reference, check_pod_once_read(), self._cluster, self._inventory)
+
+    def _record_variables(self, record: Record, chosen: environment.Choice | None) -> None:
+        if chosen is None or record.pod is None:
             return
-        chosen = environment.choose(wanted, record, check_pod_once_read(), self._cluster, self._inventory)
         if "nccl_topology" in chosen.variables and "nccl_topology" not in chosen.left_out:
             self._ledger.claim_files.write_nccl_topology(self._inventory.places.nccl)
         record.variables, record.left_out, record.beside = chosen.variables, chosen.left_out, chosen.beside

@@ -5,7 +5,8 @@
 """Checks whether pods send to each rail through that rail's interface, according to the routes in their network
 namespaces.
 
-A pod with `NET_ADMIN` can change its routes, and so can a network plugin. Otherwise the only symptom is a slow job.
+A pod with `NET_ADMIN` can change its routes, and so can a network plugin. Without this check, the only symptom of that
+is a slow job.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ipaddress
 import typing as t
 from pathlib import Path
 
+from ..base.errors import KernelError
 from ..dra.config.rail_range import RailRange
 from ..interface import rails
 from ..kernel import addresses, links, netns
@@ -38,7 +40,7 @@ def in_use(records: t.Iterable[Record], ranges: t.Iterable[RailRange]) -> list[t
 def misrouted(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list[str]:
     """The problems of devices in pods that have addresses of rails: traffic to a rail that leaves through another
     interface or has no route, and missing addresses. `pin` returns the pinned namespace of a claim. Devices whose
-    configuration has routes, rules or a VRF are left out. Raises KernelError."""
+    configuration has routes, rules or a VRF are left out. An error of one claim does not hide those of others."""
     messages: list[str] = []
     attached = [
         record for record in records if record.phase == ATTACHED and record.pod and any(_rail_addresses(record))
@@ -47,12 +49,16 @@ def misrouted(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list
         if not netns.alive(pin(record.uid)):
             continue
         same_pod = [other for other in attached if other.pod == record.pod]
-        with links.step(f"read the routes of pod {record.pod}"), Netlink(pin(record.uid)) as connection:
-            indexes = {link.name: link.index for link in links.listed(connection)}
-            for device in record.held:
-                if not {"routes", "rules", "vrf"} & set(device.config):
-                    for problem in _problems(connection, device, indexes, same_pod):
-                        messages.append(f"claim {record.claim}: {problem}")
+        problems: list[str] = []
+        try:
+            with links.step(f"read the routes of pod {record.pod}"), Netlink(pin(record.uid)) as connection:
+                indexes = {link.name: link.index for link in links.listed(connection)}
+                for device in record.held:
+                    if not {"routes", "rules", "vrf"} & set(device.config):
+                        problems += _problems(connection, device, indexes, same_pod)
+        except KernelError as error:  # for example, an interface has just left the pod
+            problems.append(error.message)
+        messages += [f"claim {record.claim}: {problem}" for problem in problems]
     return messages
 
 
@@ -78,8 +84,8 @@ def _problems(
         if rail_address["address"] not in present:
             yield f"{device.interface} of rail {rail} does not have {rail_address['address']}"
             continue
-        destination = _other_address(rail_address)
-        for source in (interface.ip, None) if destination != interface.ip else ():
+        destination = _other_address(rail_address, same_pod)
+        for source in (interface.ip, None) if destination else ():
             used = kernel.outgoing_links_exact(destination, source)
             expected = {index} if source else _rail_interfaces(rail_address, same_pod, indexes)
             if not used or used - expected:
@@ -96,15 +102,23 @@ def _problems(
 
 
 def _interface_names(indexes: t.Iterable[int], names: t.Mapping[int, str]) -> str:
-    return " and ".join(sorted(names.get(index, "an interface") for index in indexes))
+    """The names of interfaces. A pod may have chosen them: what is not printable is escaped."""
+    found = sorted(names.get(index, "an interface") for index in indexes)
+    return " and ".join(name if name.isprintable() else ascii(name) for name in found)
 
 
-def _other_address(rail_address: rails.RailAddress) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address of the pool that the interface does not have; its own if the pool has no other one. The last address
-    of an IPv4 pool is chosen only if the pool has two, because otherwise it is the broadcast address."""
-    own, pool = ipaddress.ip_interface(rail_address["address"]).ip, ipaddress.ip_network(rail_address["pool"])
-    positions = [position for position in (-2, -3, -1) if -pool.num_addresses <= position]
-    return next((pool[position] for position in positions if pool[position] != own), own)
+def _other_address(
+    rail_address: rails.RailAddress, same_pod: t.Sequence[Record]
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address of the pool that the pod does not have; None if there is none. The first and the last address of a
+    pool with more than two are not chosen: in an IPv4 network they are the network and the broadcast address."""
+    pool = ipaddress.ip_network(rail_address["pool"])
+    own = {ipaddress.ip_interface(other["address"]).ip for record in same_pod for other in _rail_addresses(record)}
+    if pool.num_addresses > 2:
+        positions = range(-2, -min(pool.num_addresses, len(own) + 3), -1)
+    else:
+        positions = range(-pool.num_addresses, 0)
+    return next((pool[position] for position in positions if pool[position] not in own), None)
 
 
 def _rail_interfaces(

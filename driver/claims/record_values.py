@@ -22,20 +22,20 @@ from ..publish.device import Device
 from .cdi import DeviceNode
 
 #: A type as `typing.get_type_hints` returns it.
-_Form = t.Any
-#: Marks fields that are stored beside the record.
-BESIDE = {"beside": True}
+_Hint = t.Any
+#: Marks fields that are stored in the facts file of the claim (`Paths.pod_facts`) and not in its record.
+IN_FACTS = {"facts": True}
 
 
 class _Dataclass(t.Protocol):
     __dataclass_fields__: t.ClassVar[dict[str, dataclasses.Field[object]]]
 
 
-def encoded(value: _Dataclass, beside: bool = False) -> Object:
-    """A dataclass as JSON, without default values, because other releases may not know those fields. With `beside`,
-    only the fields that are stored beside the record; otherwise only the others."""
+def encoded(value: _Dataclass, facts: bool = False) -> Object:
+    """A dataclass as JSON, without default values, because other releases may not know those fields. With `facts`,
+    only the fields that are stored in the facts file; otherwise only the others."""
     content: Object = {}
-    for name, default in _defaults(type(value), beside).items():
+    for name, default in _defaults(type(value), facts).items():
         item = getattr(value, name)
         if item != default:
             content[name] = _encode_value(item)
@@ -43,13 +43,13 @@ def encoded(value: _Dataclass, beside: bool = False) -> Object:
 
 
 @functools.lru_cache(None)
-def _defaults(form: type[_Dataclass], beside: bool) -> dict[str, object]:
-    """The default values of a dataclass' fields by name, of those that are stored beside the record or of the others. A
+def _defaults(hint: type[_Dataclass], facts: bool) -> dict[str, object]:
+    """The default values of a dataclass' fields by name, of those that are stored in the facts file or of the others. A
     field without a default has MISSING."""
     return {
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for field in dataclasses.fields(form)
-        if (field.metadata == BESIDE) is beside
+        for field in dataclasses.fields(hint)
+        if (field.metadata == IN_FACTS) is facts
     }
 
 
@@ -64,35 +64,35 @@ def _encode_value(value: object) -> object:
 
 
 @functools.lru_cache(None)
-def _fields(form: _Form, beside: bool) -> tuple[dict[str, _Form], set[str]]:
-    """The types of a dataclass' fields by name, and the names of those that have no default. With `beside`, only those
-    that are stored beside the record; otherwise only the others."""
-    fields = [field for field in dataclasses.fields(form) if (field.metadata == BESIDE) is beside]
+def _fields(hint: _Hint, facts: bool) -> tuple[dict[str, _Hint], set[str]]:
+    """The types of a dataclass' fields by name, and the names of those that have no default. With `facts`, only those
+    that are stored in the facts file; otherwise only the others."""
+    fields = [field for field in dataclasses.fields(hint) if (field.metadata == IN_FACTS) is facts]
     required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
-    hints = t.get_type_hints(form)
+    hints = t.get_type_hints(hint)
     return {field.name: hints[field.name] for field in fields}, required
 
 
 @functools.lru_cache(None)
-def _keys(form: _Form) -> dict[str, _Form]:
+def _keys(hint: _Hint) -> dict[str, _Hint]:
     """The types of a TypedDict's keys."""
-    return t.get_type_hints(form)
+    return t.get_type_hints(hint)
 
 
-def decoded(form: _Form, value: object, path: str) -> t.Any:
-    """Decode a JSON value as `form`, one of the types of a record's fields. Raises ValueError with the path."""
-    if form in _CUSTOM_DECODERS:
-        return _CUSTOM_DECODERS[form](value, path)
-    if t.is_typeddict(form):
-        return _decode_typed_dict(form, value, path)
-    if dataclasses.is_dataclass(form):
-        return _decode_dataclass(form, value, path)
-    origin: _Form = t.get_origin(form)
-    inner = t.get_args(form)
+def decoded(hint: _Hint, value: object, path: str) -> t.Any:
+    """Decode a JSON value as `hint`, one of the types of a record's fields. Raises ValueError with the path."""
+    if hint in _CUSTOM_DECODERS:
+        return _CUSTOM_DECODERS[hint](value, path)
+    if t.is_typeddict(hint):
+        return _decode_typed_dict(hint, value, path)
+    if dataclasses.is_dataclass(hint):
+        return _decode_dataclass(hint, value, path)
+    origin: _Hint = t.get_origin(hint)
+    inner = t.get_args(hint)
     if origin in (t.Union, types.UnionType):
         return None if value is None else decoded(inner[0], value, path)
-    if not isinstance(value, origin or form) or (form is int and isinstance(value, bool)):
-        raise ValueError(f"{path} must be of type {form}")
+    if not isinstance(value, origin or hint) or (hint is int and isinstance(value, bool)):
+        raise ValueError(f"{path} must be of type {hint}")
     if origin is list:
         return [decoded(inner[0], item, f"{path}[{index}]") for index, item in enumerate(value)]
     if origin is dict:
@@ -100,26 +100,26 @@ def decoded(form: _Form, value: object, path: str) -> t.Any:
     return value
 
 
-def decoded_beside(form: _Form, value: ObjectView) -> Object:
-    """The values of a dataclass' fields that are stored beside the record, as far as `value` contains them. Raises
+def decoded_facts(hint: _Hint, value: ObjectView) -> Object:
+    """The values of a dataclass' fields that are stored in the facts file, as far as `value` contains them. Raises
     ValueError with the field's name."""
-    hints, _required = _fields(form, beside=True)
+    hints, _required = _fields(hint, facts=True)
     return {name: decoded(hints[name], value[name], name) for name in hints if name in value}
 
 
-def _decode_dataclass(form: _Form, value: object, path: str) -> t.Any:
-    hints, required = _fields(form, beside=False)
+def _decode_dataclass(hint: _Hint, value: object, path: str) -> t.Any:
+    hints, required = _fields(hint, facts=False)
     # fields that are not in `hints` are those of another release
     fields = {name: item for name, item in _mapping(value, path).items() if name in hints}
     _check_keys(required, fields, path)
-    return form(**{name: decoded(hints[name], item, f"{path}.{name}") for name, item in fields.items()})
+    return hint(**{name: decoded(hints[name], item, f"{path}.{name}") for name, item in fields.items()})
 
 
-def _decode_typed_dict(form: _Form, value: object, path: str) -> t.Any:
+def _decode_typed_dict(hint: _Hint, value: object, path: str) -> t.Any:
     """Check a value and return it unchanged, with the keys of other releases."""
     mapping = _mapping(value, path)
-    _check_keys(form.__required_keys__, mapping, path)
-    hints = _keys(form)
+    _check_keys(hint.__required_keys__, mapping, path)
+    hints = _keys(hint)
     for name in hints.keys() & mapping.keys():
         decoded(hints[name], mapping[name], f"{path}.{name}")
     return mapping
@@ -144,7 +144,7 @@ def _number(value: object, path: str) -> int | float:
 
 #: The decoders of types that are not decoded field by field. The content of a host state and of an RDMA device's
 #: identity is checked where it is used, because it differs between releases.
-_CUSTOM_DECODERS: dict[_Form, t.Callable[[object, str], object]] = {
+_CUSTOM_DECODERS: dict[_Hint, t.Callable[[object, str], object]] = {
     t.Any: lambda value, _path: value,
     float: _number,
     Device: lambda value, path: Device.from_json(_mapping(value, path)),

@@ -37,7 +37,7 @@ from ..topology.publish_shares import VFS
 from ..topology.stored import NewerFormat
 from .cdi import DeviceNode
 from .record_formats import FORMATS
-from .record_values import BESIDE, decoded, decoded_beside, encoded
+from .record_values import IN_FACTS, decoded, decoded_facts, encoded
 
 #: Maximum bytes of a record. A record with 32 devices on a node with thousands of routes has less than a megabyte.
 MAX_RECORD_BYTES = 16 << 20
@@ -187,7 +187,7 @@ class Record:
     - `since` is the time of the last change of `phase`, in the API's format.
     - `pod_claim_name` is the name in the pod of a claim from a template.
 
-    The other fields are for the pod's map. They are stored beside the record, because release 1.0.0 refuses a record
+    The other fields are for the pod's map. They are stored in the facts file, because release 1.0.0 refuses a record
     with unknown fields:
 
     - `mapped` is False for claims of releases that did not read `peers`.
@@ -207,11 +207,11 @@ class Record:
     netns: list[int] | None = None
     since: str = ""
     pod_claim_name: str = ""
-    mapped: bool = field(default=False, metadata=BESIDE)
-    peers: list[PeerRecord] = field(default_factory=list, metadata=BESIDE)
-    variables: list[str] = field(default_factory=list, metadata=BESIDE)
-    left_out: dict[str, str] = field(default_factory=dict, metadata=BESIDE)
-    beside: list[str] = field(default_factory=list, metadata=BESIDE)
+    mapped: bool = field(default=False, metadata=IN_FACTS)
+    peers: list[PeerRecord] = field(default_factory=list, metadata=IN_FACTS)
+    variables: list[str] = field(default_factory=list, metadata=IN_FACTS)
+    left_out: dict[str, str] = field(default_factory=dict, metadata=IN_FACTS)
+    beside: list[str] = field(default_factory=list, metadata=IN_FACTS)
 
     @property
     def held(self) -> list[DeviceRecord]:
@@ -260,16 +260,16 @@ def encode(record: Record) -> bytes:
 
 
 def encode_facts(record: Record) -> bytes:
-    """The content that is stored beside the record; empty if there is none."""
-    facts = encoded(record, beside=True)
+    """The content of the facts file; empty if there is none."""
+    facts = encoded(record, facts=True)
     return (json.dumps(FORMATS.write(facts)) + "\n").encode() if facts.keys() - {"mapped"} else b""
 
 
 def add_facts(record: Record, content: bytes) -> None:
-    """Add to a record the content that is stored beside it. Raises ValueError if the content is damaged, or if only a
+    """Add to a record the content of the facts file. Raises ValueError if the content is damaged, or if only a
     newer driver can read it."""
     value = FORMATS.read(bounded_json.loads(content, MAX_RECORD_BYTES))
-    for name, item in decoded_beside(Record, value).items():
+    for name, item in decoded_facts(Record, value).items():
         setattr(record, name, item)
 
 

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Recovery after a start: finishes or undoes interrupted operations, and unprepares claims that kubelet has
-forgotten."""
+"""Recovery, at the start and regularly afterwards: finishes or undoes operations that were interrupted or have failed,
+and unprepares claims that kubelet has forgotten."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Recovery:
         self._errors = logs.Conditions(log)
 
     def recover(self) -> bool:
-        """Finish or undo the operations that the last process began, and remove files without a record. Does not
+        """Finish or undo operations that were interrupted or have failed, and remove files without a record. Does not
         contact the API server.
 
         Returns False if something could not be done now, which is logged; then call this again. The result does not
@@ -126,9 +126,13 @@ class Recovery:
             if record is None:
                 return
             if record.phase in (ATTACHING, DETACHING):
-                log.info("the driver stopped while the claim was %s: moving its devices back to the node", record.phase)
+                message = (
+                    f"the claim is {record.phase}, and no operation on it runs: moving its devices back to the node"
+                )
+                self._errors.report(f"move back: {uid}", logging.INFO, message)
                 with self._ledger.lock_devices(record):
                     self._transfer.to_node(record)
+                self._errors.clear(f"move back: {uid}")
             self._ledger.claim_files.write(record)
             if record.phase == ATTACHED:
                 self._ledger.claim_files.set_attached(uid, True)

@@ -68,7 +68,9 @@ __all__ = [
 class Netlink(Connection):
     """A connection to the kernel in one network namespace, for use by one thread, as a context manager.
 
-    Errors are OSError with the kernel's error number, and its extended message if there is one.
+    `netns` is the namespace: a path, or the descriptor of an open file; None is that of the driver. Raises KernelError
+    if it cannot be entered. Other errors are OSError with the kernel's error number, and its extended message if there
+    is one.
     """
 
     def __init__(self, netns: str | os.PathLike[str] | int | None = None, protocol: int = NETLINK_ROUTE) -> None:

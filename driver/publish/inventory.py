@@ -37,7 +37,7 @@ if t.TYPE_CHECKING:
 __all__ = ["Device", "Inventory"]
 
 #: Maximum age in seconds of the list of SSH and storage sessions when a claim gets a device: pods that start together
-#: share one scan. Routes, addresses and links are always read again.
+#: share one scan. Links, addresses, rules and default routes are always current; other routes may be as old.
 _SESSIONS_MAX_AGE = 1.0
 
 

@@ -380,7 +380,7 @@ def pod(*names: str, **status: t.Any) -> Object:
 
 
 def choose_variables(machine: Inventory, claim_record: Record, its_pod: Object, api: Api) -> environment.Choice:
-    return environment.choose(("nccl", "vllm"), claim_record, its_pod, t.cast(t.Any, api), machine)
+    return environment.choose(("nccl", "vllm"), claim_record.claim, its_pod, t.cast(t.Any, api), machine)
 
 
 def test_all_claims_of_a_pod_give_nccl_the_same_nics(machine: Inventory) -> None:

@@ -259,7 +259,7 @@ def test_the_monitor_reports_changes_of_nics_bridges_and_default_routes() -> Non
     assert found.pop("a bridge") == ["interface br0 has changed"]
     # the kernel's messages about ports, which do not say that veth1 is one of a pod, are ignored
     assert found.pop("a bridge port") == ["interface br0 has changed"]
-    assert found.pop("a NIC as bridge port") == ["interface br0 has changed", "interface nic0 has changed"]
+    assert "interface nic0 has changed" in found.pop("a NIC as bridge port")
     for name in ("a default route", "an IPv6 default route", "half of all addresses", "a nexthop"):
         assert found.pop(name) == ["a default route has changed"], name
     assert "interface nic0 has changed" in found.pop("a removed NIC")

@@ -224,16 +224,31 @@ def test_the_check_names_the_rail_whose_routes_are_broken(command: str, rail: in
     ("address", "pool", "other"),
     [
         ("10.100.0.7/16", "10.100.0.0/16", "10.100.255.254"),
+        ("10.100.255.254/16 10.100.255.253/16", "10.100.0.0/16", "10.100.255.252"),
+        ("10.100.0.1/30 10.100.0.2/30", "10.100.0.0/30", "None"),
         ("10.100.0.2/30", "10.100.0.0/30", "10.100.0.1"),
         ("10.100.0.0/31", "10.100.0.0/31", "10.100.0.1"),
         ("10.100.0.1/31", "10.100.0.0/31", "10.100.0.0"),
         ("fd00::/127", "fd00::/127", "fd00::1"),
-        ("10.100.0.0/32", "10.100.0.0/32", "10.100.0.0"),
+        ("10.100.0.0/32", "10.100.0.0/32", "None"),
     ],
 )
-def test_the_check_sends_to_another_address_of_the_pool(address: str, pool: str, other: str) -> None:
-    rail_address: rails.RailAddress = {"address": address, "pool": pool, "table": 0, "reach": "rail"}
-    assert str(rail_check._other_address(rail_address)) == other
+def test_the_check_sends_to_an_address_of_the_pool_that_the_pod_does_not_have(
+    address: str, pool: str, other: str
+) -> None:
+    rail_addresses: list[rails.RailAddress] = [
+        {"address": text, "pool": pool, "table": 0, "reach": "rail"} for text in address.split()
+    ]
+    known = Device("nic", {"name": "nic"})
+    devices = [DeviceRecord("nic", "node", "nic", known, {"railAddresses": [entry]}) for entry in rail_addresses]
+    record = Record("uid", "ns", "claim", None, "boot", devices)
+    assert str(rail_check._other_address(rail_addresses[0], [record])) == other
+
+
+def test_the_name_that_a_pod_gave_an_interface_cannot_control_the_terminal() -> None:
+    assert rail_check._interface_names([1, 2, 3], {1: "rail0", 2: "\x1b[2K", 3: "\udcff"}) == (
+        "'\\x1b[2K' and rail0 and '\\udcff'"
+    )
 
 
 def test_the_check_counts_the_addresses_in_use_by_range() -> None:

@@ -68,8 +68,11 @@ def create_network() -> None:
     ipv6.wait(lambda words: run(f"ip -n far {words}"))
 
 
-def connect_to_node(local: str, port: int, remote: str, mark: int = 0, listen: str = "", device: str = "") -> None:
-    """Connect a client of the remote host, at the address `remote`, to a server of the node at `local`.
+def connect_to_node(
+    local: str, port: int, remote: str, mark: int = 0, listen: str = "", device: str = "", remote_port: int = 0
+) -> None:
+    """Connect a client of the remote host, at the address `remote` and the port `remote_port`, to a server of the node
+    at `local`.
 
     The server listens at `listen` instead if that is given. Its socket is bound to `device`, and has the mark.
     """
@@ -79,7 +82,7 @@ def connect_to_node(local: str, port: int, remote: str, mark: int = 0, listen: s
     server.bind((listen or local, port))
     server.listen()
     client = netns.run(REMOTE_NETNS, _open_socket, remote)
-    client.bind((remote, 0))
+    client.bind((remote, remote_port))
     client.settimeout(20)
     client.connect((local, port))
     server.settimeout(20)
@@ -329,6 +332,13 @@ CASES: dict[str, Case] = {
             "nic1": "it has the address of an iSCSI session to 198.51.100.1",
             "nic2": "it is on the route to the iSCSI server 198.51.100.1",
         },
+    ),
+    "clients of a web server that use ports of storage": Case(
+        [
+            lambda: connect_to_node("192.0.1.1", 8080, "192.0.1.9", remote_port=3260),
+            lambda: connect_to_node("192.0.2.1", 8081, "192.0.2.9", remote_port=6789, listen="0.0.0.0"),
+        ],
+        {},
     ),
     "an iSCSI server on the node": Case(
         [lambda: connect_to_node("192.0.1.1", 3260, "192.0.1.9")],

@@ -60,7 +60,8 @@ class Path:
 
 @dataclass(frozen=True)
 class Carried:
-    """The needed interfaces, by index and by name, each with the reason as a clause that starts with `it`."""
+    """The needed interfaces, by index and by name, each with the reason as a clause in which `it` is the
+    interface."""
 
     by_index: t.Mapping[int, str] = field(default_factory=dict)
     by_name: t.Mapping[str, str] = field(default_factory=dict)
@@ -69,13 +70,14 @@ class Carried:
 @dataclass
 class _Sockets:
     """Open connections at the time `read_at`: those of SSH, each with whether it is certainly authenticated, and those
-    of storage; for both, what could not be examined. `ssh_ports` are the ports that the caller passed."""
+    with a port of storage, each with whether this node has accepted it; for both, what could not be examined.
+    `ssh_ports` are the ports that the caller passed."""
 
     read_at: float
     ssh_ports: frozenset[int]
     ssh: list[tuple[sockets.Socket, bool]]
     ssh_unexamined: list[str]
-    storage: list[sockets.Socket]
+    storage: list[tuple[sockets.Socket, bool]]
     storage_unexamined: list[str]
 
 
@@ -122,8 +124,8 @@ class Rule:
         `default_routes` selects the default routes that count: `all`, those of the `main` table, or the `best` of the
         main table. The best are those with the lowest metric, and IPv6 routes only if there are no IPv4 routes.
         `ssh_ports` are ports of SSH servers in addition to those that are found. Open connections and the files about
-        storage may be up to `max_age` seconds old; links, addresses and routes are always current. Concurrent callers
-        share one result.
+        storage may be up to `max_age` seconds old, and so may routes other than default routes; links, addresses, rules
+        and default routes are always current. Callers within `max_age` share one result.
         """
         arguments = (tuple(paths), default_routes, frozenset(ssh_ports))
         with self._lock:
@@ -176,7 +178,7 @@ class Rule:
             why = f"it has an address, and what uses it cannot be determined: could not examine {missing}"
             for index in sorted({index for holders in tables.owners.values() for index in holders}):
                 needed.setdefault(index, why)
-        reasons = _LowerLinks(kernel, tables.stack, lookups).add_to(needed)
+        reasons = _LowerLinks(kernel, tables.stack, lookups).with_lower(needed)
         return Carried(reasons, {tables.stack.links[index].name: why for index, why in reasons.items()})
 
     def _connections(self, ssh_ports: frozenset[int], max_age: float) -> _Sockets:
@@ -196,7 +198,9 @@ class Rule:
             connections.ssh_unexamined.append(f"the open TCP connections ({error.strerror or error})")
         ranges = [(low, high) for low, high, _what in storage.PORTS]
         try:
-            connections.storage = sockets.established(ranges, ranges, proc)
+            open_now = sockets.established(ranges, ranges, proc)
+            listeners = sockets.listening(proc)
+            connections.storage = [(connection, _is_accepted(connection, listeners)) for connection in open_now]
         except OSError as error:
             connections.storage_unexamined.append(f"the open TCP connections ({error.strerror or error})")
         self._sockets = connections
@@ -241,10 +245,10 @@ class Rule:
         endpoints, problems = self._files[1]
         unexamined += [*problems, *connections.storage_unexamined]
         uses_ceph = any(endpoint.service_name == storage.CEPH for endpoint in endpoints)
-        for sock, service in _by_port(connections.storage, uses_ceph):
+        for sock, is_accepted, service in _by_port(connections.storage, uses_ceph):
             if sock.remote in tables.owners:
                 continue
-            if storage.service(sock.remote_port):
+            if not is_accepted:
                 used[_of_socket(sock, _storage_session(service, sock.local, sock.remote, "to", "server"))] = None
             else:
                 path = _of_socket(sock, _storage_session(service, sock.local, sock.remote, "from", "client"))
@@ -284,16 +288,29 @@ def _storage_session(service: str, local: Address | None, remote: Address | None
     return Path(local, remote, local_reason, f"it is on the route to the {service} {role} {remote}")
 
 
-def _by_port(connections: t.Sequence[sockets.Socket], uses_ceph: bool) -> list[tuple[sockets.Socket, str]]:
-    """The connections to storage, each with its service, which follows from the port. Ports of Ceph OSDs count only if
-    files (`uses_ceph`) or a connection to a monitor show that Ceph is used."""
-    with_osd_port: list[tuple[sockets.Socket, str]] = []
-    others: list[tuple[sockets.Socket, str]] = []
-    for socket in connections:
-        service = storage.service(socket.remote_port) or storage.service(socket.local_port)
-        has_osd_port = storage.is_ceph_osd_port(socket.remote_port) or storage.is_ceph_osd_port(socket.local_port)
-        (with_osd_port if has_osd_port else others).append((socket, service))
-    uses_ceph = uses_ceph or any(service == storage.CEPH for _socket, service in others)
+def _is_accepted(connection: sockets.Socket, listeners: t.Sequence[sockets.Socket]) -> bool:
+    """Whether this node has accepted a connection: it has a listening socket for the local address."""
+    return any(
+        listener.local_port == connection.local_port
+        and (listener.local.is_unspecified or listener.local == connection.local)
+        for listener in listeners
+    )
+
+
+def _by_port(
+    connections: t.Sequence[tuple[sockets.Socket, bool]], uses_ceph: bool
+) -> list[tuple[sockets.Socket, bool, str]]:
+    """The connections to storage, each with whether this node has accepted it, and with its service, which follows from
+    the server's port. The client's port does not count, because any client can choose it. Ports of Ceph OSDs count only
+    if files (`uses_ceph`) or a connection to a monitor show that Ceph is used."""
+    with_osd_port: list[tuple[sockets.Socket, bool, str]] = []
+    others: list[tuple[sockets.Socket, bool, str]] = []
+    for socket, is_accepted in connections:
+        port = socket.local_port if is_accepted else socket.remote_port
+        service = storage.service(port)
+        if service:
+            (with_osd_port if storage.is_ceph_osd_port(port) else others).append((socket, is_accepted, service))
+    uses_ceph = uses_ceph or any(service == storage.CEPH for _socket, _accepted, service in others)
     return [*others, *(with_osd_port if uses_ceph else ())]
 
 
@@ -370,7 +387,7 @@ class _LowerLinks:
         self._reasons: dict[int, str] = {}
         self._unknown_tunnels: list[tuple[Link, str]] = []
 
-    def add_to(self, needed: t.Mapping[int, str]) -> dict[int, str]:
+    def with_lower(self, needed: t.Mapping[int, str]) -> dict[int, str]:
         """The reasons of `needed` and of all links below, by index; of several reasons for a link, the first. Raises
         OSError."""
         self._follow(needed)

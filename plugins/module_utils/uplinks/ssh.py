@@ -32,10 +32,9 @@ _UNAUTHENTICATED = re.compile(r"\[(?:accepted|net|preauth|listener)\]")
 @dataclass
 class _Scan:
     """The result of a scan of all processes. `known` contains the sockets of SSH servers by inode, and whether the
-    client is authenticated. `servers` is whether any SSH server was found."""
+    client is authenticated."""
 
     known: dict[int, bool] = field(default_factory=dict)
-    servers: bool = False
     unexamined: str = ""
 
 
@@ -86,7 +85,7 @@ class Servers:
         scan = self._scan_processes()
         self._known |= {inode for inode in inodes if scan.known.get(inode)}
         return [
-            (connection, connection.inode in self._known or not scan.servers)
+            (connection, connection.inode in self._known)
             for connection in accepted
             if connection.inode in self._known or connection.inode not in scan.known
         ]
@@ -95,7 +94,6 @@ class Servers:
         """Scan the processes of SSH servers. A process that ends during the scan counts as one without sockets."""
         scan = _Scan()
         processes = list(self._processes())
-        scan.servers = bool(processes)
         # the process of an unauthenticated connection may run as another user, whose sockets may be hidden from this
         # process
         with_unauthenticated = {parent for _folder, parent, unauthenticated in processes if unauthenticated}
