@@ -63,7 +63,7 @@ def lint(session: nox.Session) -> None:
 def sanity(session: nox.Session, controller: str) -> None:
     """ansible-test sanity, without an ignore file. The main controller checks every target Python.
 
-    Other controllers run it only if they have another ansible-core.
+    Other controllers run it only if they have another ansible-core and ``LANEWISE_SLOW`` is set.
     """
     static.sanity(session, controller)
 
@@ -79,7 +79,7 @@ def units(session: nox.Session) -> None:
 @nox.parametrize("target", TARGETS, ids=TARGETS)
 @check
 def older_units(session: nox.Session, target: str) -> None:
-    """Unit tests as managed nodes with the other Pythons run them; without ``LANEWISE_SLOW`` on two of these.
+    """Unit tests as managed nodes with the other Pythons run them; without ``LANEWISE_SLOW`` only on the oldest.
 
     On the oldest Python, ansible-test runs them, each in its own process, which takes twice as long.
     """

@@ -37,8 +37,8 @@ CHECKS: dict[str, dict[str, tuple[float, str]]] = {
     },
     REST: {
         "programs": (22.0, "build Kubernetes, etcd, containerd and Kueue"),
-        "older_units": (9.0, "unit tests on the other Pythons"),
-        "sanity": (7.0, "ansible-test sanity"),
+        "older_units": (5.0, "unit tests on the oldest Python (LANEWISE_SLOW=1: on all)"),
+        "sanity": (7.0, "ansible-test sanity (LANEWISE_SLOW=1: also with older ansible-core)"),
         "long": (9.0, "large reports, card replacement, rollouts, Kubernetes' own Go packages as oracles"),
         "claims": (9.0, "the driver's claims with a real API server; the driver killed repeatedly"),
         "lowest": (2.0, "the driver's protocol with the lowest grpcio and protobuf"),

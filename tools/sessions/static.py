@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import nox
+from checks import SLOW
 from downloads import download, unpack_other_collections
 from environment import CACHE, WORK, Missing, lock_file, locked, version
 from interpreters import primary, python
@@ -55,6 +56,8 @@ def sanity(session: nox.Session, controller: str) -> None:
     locks = {lock_file("core", version(python(name))) for name in (controller, primary())}
     if not main and len(locks) == 1:
         raise Missing(f"Python {primary()} has the same ansible-core and checks everything")
+    if not main and not SLOW:
+        raise Missing("takes seven minutes; LANEWISE_SLOW=1 adds this older ansible-core")
     venv = prepare(session, "dev" if main else "core", controller)
     _ansible_test_pip(venv)
     # exists once ansible-test has created its environments; sessions share some of them
