@@ -25,9 +25,9 @@ try:
     from pyroute2.netlink.nlsocket import NetlinkSocket
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfbase
 
-    MISSING = ""
+    IMPORT_ERROR = ""
 except ImportError as error:  # System.socket reports the error and uses no class of this file
-    MISSING = str(error)
+    IMPORT_ERROR = str(error)
     genlmsg = nla = nlmsg = object
     ifinfbase = type("ifinfbase", (), {})
     NLA_F_NESTED = 0

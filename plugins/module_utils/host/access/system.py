@@ -397,11 +397,11 @@ class System:
         if name not in self._sockets:
             from . import messages
 
-            if messages.MISSING:
+            if messages.IMPORT_ERROR:
                 fix = (
                     "install python3-pyroute2 from the distribution, or pyroute2 for the interpreter that Ansible uses"
                 )
-                raise HostError("use netlink", f"pyroute2 (0.7.2 or later) is missing: {messages.MISSING}", fix)
+                raise HostError("use netlink", f"pyroute2 (0.7.2 or later) is missing: {messages.IMPORT_ERROR}", fix)
             self._sockets[name] = self._request(
                 f"open a netlink socket ({name})", lambda: messages.open_socket(name), ""
             )
