@@ -142,6 +142,15 @@ class Probe(t.TypedDict, total=False):
     topology: Topology
 
 
+class Job(t.TypedDict, total=False):
+    """The answer of a node that starts a module as an asynchronous job."""
+
+    ansible_job_id: str
+    started: bool
+    finished: bool
+    results_file: str
+
+
 class _Budget:
     """How many more entries and characters a result may have."""
 

@@ -2,7 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Base class of the action plugins whose modules run on nodes. It checks a node's result before Ansible uses it."""
+"""Base class of the action plugins whose modules run on nodes. It checks a node's result before Ansible uses it.
+
+With `async`, it checks only the answer that the job was started. Ansible's own async_status gets the module's result
+later, so that result is not checked.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import typing as t
 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
     MAX_TEXT,
+    Job,
     Refused,
     check,
     clipped,
@@ -17,16 +22,27 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
     prepare,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import clean_lines
+from ansible_collections.lanewise.dra.plugins.plugin_utils.node_messages import (
+    clean_deprecations,
+    clean_exception,
+    clean_warnings,
+    cleaned_warnings,
+)
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_facts import clean, clean_lines
 
-#: The maximum number of characters of a module's unexpected output that are kept, and of warnings.
-_MAX_OUTPUT, _MAX_WARNINGS = 2000, 20
-#: The maximum length of a side of a diff, in characters.
-_MAX_DIFF = 1_000_000
+#: How many characters of a module's unexpected output are kept.
+_MAX_OUTPUT = 2000
+#: The keys of a diff, and the maximum length of their values, in characters.
+_DIFF_KEYS, _MAX_DIFF = ("before", "after", "before_header", "after_header", "prepared"), 1_000_000
+
+prepare(Job)
 
 
 class NodeAction(SiteAction):
-    """Runs the module of the same name on the node. Returns only documented keys with values of documented types."""
+    """Runs the module of the same name on the node. Returns only documented keys with values of documented types.
+
+    If the task is asynchronous, returns only the keys of the job.
+    """
 
     _supports_check_mode = True
     _supports_async = True
@@ -48,24 +64,29 @@ class NodeAction(SiteAction):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        is_async = self._is_async()
-        answer = self._execute_module(task_vars=task_vars, wrap_async=is_async)
-        if is_async:  # this result is a job number; async_status gets the module's result later
-            result.update(answer)
+        host = str((task_vars or {}).get("inventory_hostname", "the node"))
+        if self._is_async():
+            result.update(started_job(self._execute_module(task_vars=task_vars, wrap_async=True), host))
             return result
+        answer = self._execute_module(task_vars=task_vars)
         self._remove_tmp_path(self._connection._shell.tmpdir)
-        result.update(checked_result(answer, self.ANSWER, str((task_vars or {}).get("inventory_hostname", "the node"))))
+        result.update(checked_result(answer, self.ANSWER, host))
         return result
 
+    def _execute_module(self, *args: t.Any, **options: t.Any) -> dict[str, t.Any]:
+        with cleaned_warnings(options.get("task_vars") or {}):
+            return t.cast(dict[str, t.Any], super()._execute_module(*args, **options))
+
     def _is_async(self) -> bool:
-        """Whether the task is asynchronous, so that its first result is a job number and not the module's result."""
+        """Whether the task is asynchronous, so that its first result is that of starting a job, not the module's."""
         return bool(self._task.async_val) and not self._connection.has_native_async
 
 
 def checked_result(answer: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
     """The part of a module's result that Ansible gets: Ansible's own keys within limits, and the keys of `form`.
 
-    Of `ansible_facts`, only discovered interpreters are kept. An invalid result becomes a failure.
+    Of `ansible_facts`, only discovered interpreters are kept. Warnings, errors and other texts are cleaned and cut.
+    An invalid result becomes a failure.
     """
     own_keys = {name: answer[name] for name in t.get_type_hints(form) if name in answer}
     try:
@@ -84,6 +105,15 @@ def checked_result(answer: dict[str, t.Any], form: t.Any, host: str) -> dict[str
     return result
 
 
+def started_job(answer: dict[str, t.Any], host: str) -> dict[str, t.Any]:
+    """The part of the answer to the start of an asynchronous job that Ansible gets, as `checked_result` returns it."""
+    result = checked_result(answer, Job, host)
+    for name in ("ansible_job_id", "results_file"):  # Ansible prints the former as it is
+        if name in result:
+            result[name] = clean(result[name])
+    return result
+
+
 def _common(answer: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a rule per key
     """The keys that any module may return. Raises Refused."""
     common: dict[str, t.Any] = {}
@@ -98,21 +128,20 @@ def _common(answer: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a ru
     for name in ("module_stdout", "module_stderr"):
         if isinstance(answer.get(name), str):
             common[name] = clean_lines(answer[name][:_MAX_OUTPUT])
-    for name in ("warnings", "deprecations"):
-        if isinstance(answer.get(name), list):
-            warnings = answer[name][:_MAX_WARNINGS]
-            common[name] = [
-                clean_lines(warning[:_MAX_OUTPUT]) if isinstance(warning, str) else warning for warning in warnings
-            ]
-    if "exception" in answer:  # an object of Ansible, or a text
-        trace = answer["exception"]
-        common["exception"] = clean_lines(trace[:MAX_TEXT]) if isinstance(trace, str) else trace
+    if isinstance(answer.get("warnings"), list):
+        common["warnings"] = clean_warnings(answer["warnings"])
+    if isinstance(answer.get("deprecations"), list):
+        common["deprecations"] = clean_deprecations(answer["deprecations"])
+    if "exception" in answer:
+        common["exception"] = clean_exception(answer["exception"])
     if "invocation" in answer and not fault(answer["invocation"], dict[str, t.Any]):
         common["invocation"] = answer["invocation"]
     diff = answer.get("diff")
     if isinstance(diff, dict):
         common["diff"] = {
-            key: clean_lines(text[:_MAX_DIFF]) for key, text in diff.items() if key in _SIDES and isinstance(text, str)
+            key: clean_lines(text[:_MAX_DIFF])
+            for key, text in diff.items()
+            if key in _DIFF_KEYS and isinstance(text, str)
         }
     facts = answer.get("ansible_facts")
     if isinstance(facts, dict):
@@ -123,6 +152,3 @@ def _common(answer: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a ru
             common["ansible_facts"] = interpreters
     common.update({key: value for key, value in answer.items() if key.startswith("_ansible_")})
     return common
-
-
-_SIDES = ("before", "after", "before_header", "after_header", "prepared")
