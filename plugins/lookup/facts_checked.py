@@ -17,7 +17,8 @@ description:
   - As a condition of a task or block, this fails for a host with such facts. The roles of this collection use it
     on every task that uses a variable of the host on the controller.
   - Variables with the prefix C(ansible_) and what Ansible's own modules return, such as C(packages), C(services) and
-    C(getent_*), may come from facts; all other variables may not. If C(inject_facts_as_vars) is off, no fact becomes a
+    C(getent_*), may come from facts; all other variables may not. Nor may variables that choose programs, files or host
+    keys of the controller, such as C(ansible_sftp_executable). If C(inject_facts_as_vars) is off, no fact becomes a
     variable.
 options:
   _terms:

@@ -7,7 +7,15 @@ cluster it uses, or with which credentials.
 
 Any module may return `ansible_facts`. With `inject_facts_as_vars`, Ansible's default, these become variables that
 override the inventory and the defaults of roles (see "Understanding variable precedence" in Ansible's
-documentation).
+documentation). Of the variables that Ansible uses itself, it accepts only some from facts (`clean_facts`).
+
+Not covered:
+
+- Tasks of Ansible's own modules on the host. They connect with the host's variables, and nothing checks its facts
+  first, so that a fact such as `ansible_sftp_executable` is used until the next task that checks facts.
+- Options of other collections' plugins, such as connection plugins and lookups, whose names begin with `ansible_`.
+
+Only with `inject_facts_as_vars` off, these cannot come from facts.
 """
 
 from __future__ import annotations
@@ -35,15 +43,37 @@ FROM_FACTS = (
     "pkg_mgr",
     "services",
 )
-#: Of these, those that only command-line options set.
-NOT_FROM_FACTS = ("ansible_limit",)
+#: Patterns of variables that match FROM_FACTS, but that facts must not set. Ansible sets `ansible_limit` only if the
+#: option --limit is given; otherwise a fact of this name would be used. The others are options of ansible-core's
+#: connection plugins and lookups that Ansible accepts from facts. They choose programs, files and host keys that the
+#: controller uses.
+NOT_FROM_FACTS = (
+    "ansible_control_path",
+    "ansible_control_path_dir",
+    "ansible_host_key_checking",
+    "ansible_limit",
+    "ansible_lookup_url_*",
+    "ansible_paramiko_*",
+    "ansible_private_key",
+    "ansible_private_key_passphrase",
+    "ansible_scp_executable",
+    "ansible_sftp_batch_mode",
+    "ansible_sftp_executable",
+    "ansible_ssh_host_key_checking",
+    "ansible_sshpass_prompt",
+)
 
-_ALLOWED = re.compile("|".join(fnmatch.translate(pattern) for pattern in FROM_FACTS))
+_ALLOWED, _REFUSED = (
+    re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
+    for patterns in (FROM_FACTS, NOT_FROM_FACTS)
+)
 _MAX_SHOWN = 5
 
 
 def set_by_facts(variables: Variables, host: str) -> list[str]:
-    """At most five names of a host's facts that replace variables of the site, if facts become variables.
+    """At most five names of a host's facts that are not on the list, and so could replace variables of the site.
+
+    Empty if facts do not become variables.
 
     `variables` are those of a task of any host. The names are read from the fact cache: in `ansible_facts` they lack
     the prefix `ansible_`, so that `ansible_domain` and `domain` could not be distinguished.
@@ -51,7 +81,7 @@ def set_by_facts(variables: Variables, host: str) -> list[str]:
     if not constants.config.get_config_value("INJECT_FACTS_AS_VARS"):
         return []
     names = (str(name) for name in _names(variables.get("hostvars"), host))
-    return sorted(name for name in names if name in NOT_FROM_FACTS or not _ALLOWED.match(name))[:_MAX_SHOWN]
+    return sorted(name for name in names if _REFUSED.match(name) or not _ALLOWED.match(name))[:_MAX_SHOWN]
 
 
 def _names(hostvars: t.Any, host: str) -> t.Iterable[str]:
@@ -61,7 +91,8 @@ def _names(hostvars: t.Any, host: str) -> t.Iterable[str]:
         return ()
     except AttributeError:  # an untested version of Ansible: report too many names rather than too few
         raw = hostvars.raw_get(host) if hostvars is not None else {}
-        return [name for name in raw.get("ansible_facts") or () if name in raw]
+        facts = raw.get("ansible_facts") or ()
+        return [name for fact in facts for name in (fact, f"ansible_{fact}") if name in raw]
 
 
 def refusal(host: str, names: t.Sequence[str]) -> str:
@@ -79,8 +110,8 @@ def refusal(host: str, names: t.Sequence[str]) -> str:
 def site_values(variables: Variables, hosts: t.Iterable[str], name: str) -> list[object]:
     """A variable's value for each host that has it.
 
-    Hosts whose facts replace variables of the site are left out; their next task fails. Empty in a syntax check, for
-    which Ansible loads no variables of hosts.
+    Hosts whose facts could replace variables of the site are left out; their next task on the controller that checks
+    facts fails. Empty in a syntax check, for which Ansible loads no variables of hosts.
     """
     if "hostvars" not in variables:
         return []

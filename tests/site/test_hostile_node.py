@@ -11,10 +11,15 @@ import subprocess
 import sys
 import typing as t
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from ansible import constants
+from ansible.plugins.loader import connection_loader, lookup_loader
+from ansible.vars.clean import clean_facts
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import NumaNode, Topology, as_dict
+from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import set_by_facts
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
@@ -139,12 +144,63 @@ def test_facts_that_ansible_gathers_by_default_are_accepted(tmp_path, defaults):
     assert '"msg": "passed"' in play(tmp_path, GATHERED, {"one": {}}, 0, **defaults)
 
 
-@pytest.mark.parametrize("name", ["anything", "ansible_limit", "dra_driver_token"])
+@pytest.mark.parametrize("name", ["anything", "ansible_limit", "ansible_sftp_executable"])
 def test_any_other_fact_is_refused(tmp_path, defaults, name):
     hosts = {"good": {"site_serial": 2}, "bad": hostile(tmp_path, ansible_facts={name: float("nan"), "site_serial": 9})}
     output = play(tmp_path, COLLECTED, hosts, 2, **defaults)
     assert "serial [2]" in output and f"'{name}'" in output
     assert '"msg": "passed"' in output and '"msg": "all passed"' not in output
+
+
+@pytest.fixture(name="inject")
+def _inject(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts become variables."""
+    monkeypatch.setenv("ANSIBLE_INJECT_FACT_VARS", "true")
+
+
+def refused(**facts: str) -> list[str]:
+    manager = SimpleNamespace(_fact_cache={"one": facts})
+    return set_by_facts({"hostvars": SimpleNamespace(_variable_manager=manager)}, "one")
+
+
+@pytest.mark.usefixtures("inject")
+@pytest.mark.parametrize(("kind", "loader"), [("connection", connection_loader), ("lookup", lookup_loader)])
+def test_options_of_plugins_that_run_on_the_controller_are_refused(kind, loader):
+    """Facts that Ansible removes itself are not refused."""
+    options: set[str] = set()
+    for path in loader.all(path_only=True):
+        loader.get(Path(path).stem, class_only=True)  # Ansible then knows the plugin's options
+        for option in constants.config.get_configuration_definitions(kind, Path(path).stem).values():
+            options.update(variable["name"] for variable in option.get("vars", ()))
+    left = {name for name in clean_facts(dict.fromkeys(options, "")) if name.startswith("ansible_")}
+    assert {"connection": "ansible_control_path_dir", "lookup": "ansible_lookup_url_ca_path"}[kind] in left
+    assert [name for name in sorted(left) if refused(**{name: ""}) != [name]] == []
+
+
+@pytest.mark.usefixtures("inject")
+def test_other_facts_of_ansible_are_not_refused():
+    facts = (
+        "ansible_eth0",
+        "ansible_ssh_host_key_rsa_public",
+        "ansible_ssh_host_key_checking_keytype",
+        "ansible_lookup",
+    )
+    assert refused(**dict.fromkeys(facts, "")) == []
+
+
+@pytest.mark.usefixtures("inject")
+def test_with_an_unknown_fact_cache_names_of_the_facts_without_prefix_are_used():
+    """They may also be names of the site's variables."""
+    facts = {"limit": "", "control_path": "", "domain": "", "distribution": "", "absent": ""}
+    variables = {
+        "ansible_facts": facts,
+        "ansible_limit": "",
+        "ansible_control_path": "",
+        "ansible_domain": "",
+        "domain": "",
+    }
+    hostvars = SimpleNamespace(raw_get=lambda host: {"one": variables}[host])
+    assert set_by_facts({"hostvars": hostvars}, "one") == ["ansible_control_path", "ansible_limit", "domain"]
 
 
 @pytest.mark.parametrize("path", NODE_FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
