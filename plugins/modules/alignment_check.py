@@ -292,9 +292,9 @@ comparisons:
   elements: dict
 measurable:
   description:
-    - Pairs of pods that can measure. Each pod is the C(client) of one entry, with its C(claim). C(server) is the other
-      pod, or null if there is none. Both have C(namespace), C(pod) and the C(container) that has the NIC, or null if
-      that is unknown.
+    - Pairs of pods between which rates can be measured. Each pod is the C(client) of one entry, with its C(claim).
+      C(server) is the other pod, or null if there is none. Both have C(namespace), C(pod) and the C(container) that has
+      the NIC, or null if that is unknown.
     - C(commands) has a C(server) and a C(client) command line for each program that works with the NICs of both, best
       first. If it is empty, you need your own command.
   returned: always
