@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import 
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_swaps import SwapResult, Swaps, Unfinished
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as hold_rules
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving, swap
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes import Refused
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import DeviceId, Hold
@@ -143,8 +143,8 @@ class SwapRun:
         options = self.options
         expires = expiry(options["expires"], options["hours"], self.old, self.now)
         reason = options["reason"] or ("preview" if options["state"] == "previewed" else "")
-        hold = Hold(self.tier, options["owner"], reason, expires, chosen.hold, forms.SWAP)
-        forms.check(hold, self.now)
+        hold = Hold(self.tier, options["owner"], reason, expires, chosen.hold, hold_rules.SWAP)
+        hold_rules.check(hold, self.now)
         return hold
 
     def _previewed(self, hold: Hold, chosen: Chosen) -> SwapResult:

@@ -56,7 +56,7 @@ options:
   devices:
     description:
       - The devices, as C(driver/pool/device). Other devices of the hold are released.
-      - Required for V(present), at most 4096.
+      - Required for V(present), from 1 to 4096. To release all, use V(absent).
     type: list
     elements: str
   feature_gates:
@@ -125,7 +125,7 @@ from datetime import datetime, timezone
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, run
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as hold_rules
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes import Refused
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
@@ -138,7 +138,7 @@ SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "owner": {"type": "str"},
     "reason": {"type": "str"},
-    "purpose": {"type": "str", "choices": [forms.RESERVE, forms.DEFRAGMENT], "default": forms.RESERVE},
+    "purpose": {"type": "str", "choices": [hold_rules.RESERVE, hold_rules.DEFRAGMENT], "default": hold_rules.RESERVE},
     "hours": {"type": "int", "default": 24},
     "expires": {"type": "str"},
     "devices": {"type": "list", "elements": "str"},
@@ -151,7 +151,7 @@ SPEC = {
 def wanted_hold(params: Object, old: Hold | None, now: datetime) -> Hold:
     """The hold that the parameters describe. Raises ValueError."""
     expires = expiry(params["expires"], params["hours"], old, now)
-    devices = tuple(forms.parse_device(device) for device in dict.fromkeys(params["devices"]))
+    devices = tuple(hold_rules.parse_device(device) for device in dict.fromkeys(params["devices"]))
     return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
 
 
@@ -162,13 +162,13 @@ def apply_hold(module: AnsibleModule, rules: Rules) -> Object:
     """
     now = datetime.now(timezone.utc)
     params = module.params
-    old = next((hold for hold in forms.holds(rules.list()) if hold.name == params["name"]), None)
-    if old and old.purpose == forms.SWAP:
+    old = next((hold for hold in hold_rules.holds(rules.list()) if hold.name == params["name"]), None)
+    if old and old.purpose == hold_rules.SWAP:
         raise Refused(f"{old.title()} belongs to a swap: return the swap with lanewise.dra.swap")
     new = None
     if params["state"] == "present":
         new = wanted_hold(params, old, now)
-        forms.check(new, now)
+        hold_rules.check(new, now)
         changes = rules.make(new, module.check_mode)
     else:
         changes = rules.release(params["name"], params["owner"] or "", module.check_mode)

@@ -20,7 +20,7 @@ pytest.importorskip("ansible", reason="needs ansible-core")
 
 from ansible.module_utils.testing import patch_module_args  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules  # noqa: E402
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms  # noqa: E402
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as hold_rules  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes import Refused  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold, holds  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.modules import dra_hold, dra_holds_info  # noqa: E402
@@ -118,7 +118,7 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
     assert modules.holds()["overdue"] == []
     past = (datetime.now(timezone.utc) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for rule in fleet.rules():
-        change = {"metadata": {"annotations": {forms.EXPIRES: past}}}
+        change = {"metadata": {"annotations": {hold_rules.EXPIRES: past}}}
         fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{rule['metadata']['name']}", change)
     (line,) = modules.holds()["overdue"]
     late = f"hold demo of team a, until {past} (a demo), is overdue: 2 devices are still held"
@@ -131,7 +131,7 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
 def test_simultaneous_holds_never_share_a_device(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
     """Several runs request the same devices at once: at most one gets them, and the others hold nothing."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
-    devices = tuple(forms.parse_device(gpu) for gpu in GPUS)
+    devices = tuple(hold_rules.parse_device(gpu) for gpu in GPUS)
 
     def create_hold(number: int) -> str:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))
@@ -158,7 +158,7 @@ def test_simultaneous_runs_with_the_same_hold_create_it_once(
     newest: ControlPlane, fleet: Fleet, modules: Modules
 ) -> None:
     until = (datetime.now(timezone.utc) + timedelta(hours=1)).replace(microsecond=0)
-    desired = Hold("demo", "team a", "one job", until, tuple(forms.parse_device(gpu) for gpu in GPUS))
+    desired = Hold("demo", "team a", "one job", until, tuple(hold_rules.parse_device(gpu) for gpu in GPUS))
 
     def create_hold(_number: int) -> None:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))

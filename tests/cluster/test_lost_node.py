@@ -14,7 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as hold_rules
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import swap
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
@@ -87,8 +87,8 @@ class Cluster:
     def rules(self) -> list[Object]:
         return t.cast("list[Object]", self.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"])
 
-    def hold(self) -> forms.Hold:
-        (hold,) = forms.holds(self.rules())
+    def hold(self) -> hold_rules.Hold:
+        (hold,) = hold_rules.holds(self.rules())
         return hold
 
     def start_low_priority(self, node: str, *numbers: int) -> None:
@@ -110,7 +110,7 @@ class Cluster:
         ]
         for rule in self.rules():
             notes = rule["metadata"].get("annotations") or {}
-            if not notes.get(forms.OWNER) or not notes.get(forms.REASON):
+            if not notes.get(hold_rules.OWNER) or not notes.get(hold_rules.REASON):
                 leaked.append(f"rule {rule['metadata']['name']}")
         return leaked
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as hold_rules
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import fleet_map
@@ -57,8 +57,8 @@ def example_moves() -> ExampleMoves:
     plan = room(reader.read(before), job, movable(before)[0], require_engine())
     used = {name: list(node_pods) for name, node_pods in USED.items()}
     until = datetime(2026, 12, 1, tzinfo=timezone.utc)
-    held = forms.Hold(JOB, "ml-platform", "training", until, plan.devices)
-    rules = [forms.rule(held, entry, "resource.k8s.io/v1") for entry in plan.devices]
+    held = hold_rules.Hold(JOB, "ml-platform", "training", until, plan.devices)
+    rules = [hold_rules.rule(held, entry, "resource.k8s.io/v1") for entry in plan.devices]
     for move in plan.moves:
         name = move.pod.partition("/")[2]
         count = len(next(gpus for number, gpus in enumerate(USED[move.node]) if f"{move.node}-{number}" == name))

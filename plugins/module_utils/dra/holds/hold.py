@@ -112,6 +112,8 @@ def check(hold: Hold, now: datetime) -> None:
         problems.append(Problem("expires", "must be given", "missing", "drift.yml reports a hold after its expiry"))
     elif not now < hold.expires <= now + timedelta(days=MAX_DAYS):
         problems.append(Problem("expires", f"must be in the future, at most {MAX_DAYS} days from now", "bad-time"))
+    if not hold.devices:
+        problems.append(Problem("devices", "must not be empty", "missing", "to keep no device, release the hold"))
     if len(hold.devices) > MAX_DEVICES:
         problems.append(
             Problem("devices", f"must have at most {MAX_DEVICES} entries, as each needs a rule", "too-many")

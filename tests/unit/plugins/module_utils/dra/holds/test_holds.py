@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features, validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import changes, serving, tolerations
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as hold_rules
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold, holds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
@@ -22,12 +22,12 @@ NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
 GPU_0, GPU_1 = ("gpu.example.com", "a/b", "gpu-0"), ("gpu.example.com", "a/b", "gpu-1")
 HOLD = Hold("demo", "team a", "a demo", NOW + timedelta(hours=2), (GPU_0, GPU_1))
 V1 = "resource.k8s.io/v1"
-TOO_LONG = "x" * (forms.MAX_TEXT_BYTES + 1)
+TOO_LONG = "x" * (hold_rules.MAX_TEXT_BYTES + 1)
 
 
 def _rules(hold: Hold = HOLD) -> list[Object]:
     """The rules of a hold as a server returns them."""
-    rules = [forms.rule(hold, device, V1) for device in hold.devices]
+    rules = [hold_rules.rule(hold, device, V1) for device in hold.devices]
     return [{**rule, "metadata": {**rule["metadata"], "uid": "u", "resourceVersion": "7"}} for rule in rules]
 
 
@@ -37,7 +37,7 @@ def test_a_rule_is_valid_on_each_release(kubernetes: str) -> None:
     served = serving.require(kubernetes, gates)
     version = {"1.36": "v1beta2", "1.37": "v1"}.get(kubernetes, "v1alpha3")
     assert served == f"resource.k8s.io/{version}"
-    rule = forms.rule(HOLD, GPU_0, served)
+    rule = hold_rules.rule(HOLD, GPU_0, served)
     assert features.unsupported(rule, kubernetes, gates) == []
     assert validate.validate(rule, kubernetes) == []
 
@@ -74,17 +74,20 @@ def test_a_hold_is_read_back_unchanged() -> None:
     assert replace(found, rules=(), devices=()) == replace(HOLD, devices=())
     assert set(found.devices) == {GPU_0, GPU_1} and len(found.rules) == 2
     assert not found.overdue(NOW) and found.overdue(NOW + timedelta(hours=2))
-    assert forms.parse_device("/".join(GPU_0)) == GPU_0
+    assert hold_rules.parse_device("/".join(GPU_0)) == GPU_0
 
 
 def test_rules_of_other_programs_are_ignored_or_read_with_limits() -> None:
     other_key = {"metadata": {"name": "x"}, "spec": {"taint": {"key": "other", "effect": "NoSchedule"}}}
     hostile = {
-        "metadata": {"name": "y", "annotations": {forms.OWNER: "a\nb\x1b[31m" + "c" * 9999, forms.EXPIRES: "soon"}},
-        "spec": {"taint": {"key": forms.KEY, "value": "demo", "effect": "NoExecute"}},
+        "metadata": {
+            "name": "y",
+            "annotations": {hold_rules.OWNER: "a\nb\x1b[31m" + "c" * 9999, hold_rules.EXPIRES: "soon"},
+        },
+        "spec": {"taint": {"key": hold_rules.KEY, "value": "demo", "effect": "NoExecute"}},
     }
     (found,) = holds([other_key, hostile])
-    assert found.owner.startswith("a?b?[31mccc") and len(found.owner) == forms.MAX_TEXT_BYTES
+    assert found.owner.startswith("a?b?[31mccc") and len(found.owner) == hold_rules.MAX_TEXT_BYTES
     assert found.expires is None and found.overdue(NOW) and found.devices == (("*", "*", "*"),)
 
 
@@ -100,13 +103,14 @@ def test_rules_of_other_programs_are_ignored_or_read_with_limits() -> None:
         ({"expires": NOW}, "expires: must be in the future"),
         ({"expires": NOW + timedelta(days=367)}, "at most 366 days from now"),
         ({"devices": (("g_u", "p", "d"),)}, "devices: g_u/p/d"),
+        ({"devices": ()}, "devices: must not be empty (to keep no device, release the hold)"),
         ({"devices": (GPU_0,) * 4097}, "devices: must have at most 4096"),
     ],
 )
 def test_an_invalid_hold_is_refused(changed: Object, reported: str) -> None:
-    forms.check(HOLD, NOW)
+    hold_rules.check(HOLD, NOW)
     with pytest.raises(Problems) as caught:
-        forms.check(replace(HOLD, **changed), NOW)
+        hold_rules.check(replace(HOLD, **changed), NOW)
     assert reported in str(caught.value)
 
 
@@ -125,7 +129,7 @@ def test_a_device_cannot_have_two_holds() -> None:
     other = replace(HOLD, name="other", devices=(GPU_1,))
     with pytest.raises(changes.Refused, match="gpu-1 belongs to hold demo of team a, until 2026-11-24T10:00:00Z"):
         changes.changes_to_make(other, _rules(), V1)
-    assert forms.rule_name(GPU_0) != forms.rule_name(GPU_1)
+    assert hold_rules.rule_name(GPU_0) != hold_rules.rule_name(GPU_1)
 
 
 def test_a_rule_with_the_name_of_a_hold_but_another_taint_is_refused() -> None:
@@ -146,7 +150,7 @@ def test_the_hold_of_another_owner_or_purpose_is_refused() -> None:
     with pytest.raises(changes.Refused, match="does not belong to team b"):
         changes.changes_to_release("demo", "team b", _rules())
     with pytest.raises(changes.Refused, match="has the purpose reserve"):
-        changes.changes_to_make(replace(HOLD, purpose=forms.DEFRAGMENT), _rules(), V1)
+        changes.changes_to_make(replace(HOLD, purpose=hold_rules.DEFRAGMENT), _rules(), V1)
     assert len(changes.changes_to_release("demo", "", _rules()).delete) == 2
     assert not changes.changes_to_release("none", "", _rules())
 
@@ -166,7 +170,8 @@ def test_a_claim_gets_the_toleration_of_a_single_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "toleration", [{"operator": "Exists"}, {"key": forms.KEY, "operator": "Exists"}, {"key": forms.KEY, "value": "b"}]
+    "toleration",
+    [{"operator": "Exists"}, {"key": hold_rules.KEY, "operator": "Exists"}, {"key": hold_rules.KEY, "value": "b"}],
 )
 def test_a_claim_that_tolerates_other_holds_is_found(toleration: Object) -> None:
     claim = {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [toleration]}}]}}
@@ -186,7 +191,7 @@ def test_a_hold_with_rules_of_two_owners_belongs_to_neither(first: int) -> None:
 
 
 def test_the_hold_of_a_swap_is_only_released_with_the_swap() -> None:
-    rules = _rules(replace(HOLD, purpose=forms.SWAP))
+    rules = _rules(replace(HOLD, purpose=hold_rules.SWAP))
     with pytest.raises(changes.Refused, match="belongs to a swap: return the swap"):
         changes.changes_to_release("demo", "", rules)
     assert len(changes.changes_to_release("demo", "team a", rules, may_be_swap=True).delete) == 2

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold, rule
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import with_toleration
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
@@ -53,8 +53,8 @@ def find_room(objects: t.Sequence[Object], requested_job: Job, engine: Engine, *
 
 def hold_rules(*devices: tuple[str, str, str], name: str = "demo") -> list[Object]:
     """The DeviceTaintRules of a hold."""
-    hold = forms.Hold(name, "team", "test", None, devices)
-    return [forms.rule(hold, device, "resource.k8s.io/v1") for device in devices]
+    hold = Hold(name, "team", "test", None, devices)
+    return [rule(hold, device, "resource.k8s.io/v1") for device in devices]
 
 
 #: Node a has three free GPUs, node b two.
