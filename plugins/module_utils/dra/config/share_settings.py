@@ -8,10 +8,10 @@
 shares:                         # the first entry that matches a NIC applies
   - select: {SELECTOR}          # as in include and exclude; virtual functions are never divided
     mechanism: vfs              # vfs (default) or macvlan
-    namespace: team-a           # macvlan: the only namespace whose pods may have shares of this NIC
+    namespace: team-a           # the only namespace whose pods may have shares of this NIC; required with macvlan
     mode: private               # mode of macvlan: private (default) or vepa
     factor: 1                   # the overcommitment factor: 1 (default) or more
-    bandwidth: 100G             # the bandwidth that is divided, in bit/s; default: the speed of the link
+    bandwidth: 100G             # at most this much is divided, in bit/s; default and upper bound: the speed of the link
     step: 1G                    # a share is min plus a multiple of step, in bit/s
     min: 1G                     # the smallest share; default: step
     default: 1G                 # the share of a claim without an amount; default: min
@@ -20,6 +20,7 @@ shares:                         # the first entry that matches a NIC applies
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
@@ -30,7 +31,7 @@ from ..kube.reader import Reader, child
 from .selector_settings import read_selector
 
 KEYS = ("select", "mechanism", "namespace", "mode", "factor", "bandwidth", "step", "min", "default", "ceiling")
-#: The minimum rate in bit/s. Even at this rate, a packet of 1500 bytes takes 12 ms.
+#: The minimum rate in bit/s. Below it, one packet of 1500 bytes would take more than 12 ms.
 MIN_RATE = 10**6
 #: The highest factor. It catches typing errors.
 MAX_FACTOR = 100
@@ -107,7 +108,7 @@ def read_factor(reader: Reader, value: object, path: str) -> Fraction | None:
 
 
 def _check_mechanism(reader: Reader, fields: Object, path: str) -> None:
-    """Check that the mechanism has the fields that it needs, and no others."""
+    """Check that macvlan has a namespace, and that no other mechanism has a mode."""
     mechanism = fields.get("mechanism", VFS)
     if mechanism == MACVLAN and "namespace" not in fields:
         reason = "a pod with NET_RAW can send with the address of another share, so only one tenant may"
@@ -123,13 +124,15 @@ def _set_default_rates(reader: Reader, fields: Object, path: str) -> None:
     minimum: int = fields.setdefault("min", step)
     default: int = fields.setdefault("default", minimum)
     bandwidth = fields.get("bandwidth")
+    factor: Fraction = fields.get("factor", Fraction(1))
     if default < minimum or (default - minimum) % step:
         rule = f"must be min ({minimum}) plus a multiple of step ({step})"
         reader.problem(child(path, "default"), f"{rule}, not {default}", "out-of-range")
     if fields.get("ceiling", default) < default:
         reader.problem(child(path, "ceiling"), f"is less than the default share, {default}", "out-of-range")
-    if bandwidth is not None and bandwidth < minimum + step:
-        rule = f"must be at least min plus step ({minimum + step})"
+    if bandwidth is not None and bandwidth * factor < minimum + step:
+        least = math.ceil((minimum + step) / factor)
+        rule = f"must be at least {least}, which is min plus step ({minimum + step}) divided by factor"
         reader.problem(child(path, "bandwidth"), f"{rule}, not {bandwidth}", "out-of-range")
     elif bandwidth is not None and bandwidth < default:
         message = f"{default} is more than the bandwidth that is divided, {bandwidth}"

@@ -12,7 +12,11 @@ from fractions import Fraction
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.share_settings import read_shares
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.reader import Reader
-from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish_shares import ShareRule, factor_text
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish_shares import (
+    ShareRule,
+    factor_text,
+    refusal,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.selector import Selector
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +45,21 @@ def test_the_rate_to_share_is_at_most_that_of_the_link() -> None:
     default, limited = ShareRule(Selector()), ShareRule(Selector(), bandwidth=10**9)
     assert (default.physical(400000), default.physical(None), default.physical(-1)) == (400 * 10**9, None, None)
     assert (limited.physical(400000), limited.physical(None), limited.physical(100)) == (10**9, 10**9, 10**8)
+
+
+def test_the_bandwidth_times_the_factor_must_be_enough_for_min_plus_step() -> None:
+    """As for the NIC itself, whose link may be that slow."""
+    entry: dict[str, t.Any] = {"select": PF, "bandwidth": "1G", "factor": 2}
+    (rule,), problems = read([entry])
+    assert problems == [] and refusal(rule, rule.physical(400000), "ethernet", 8) == ""
+    reader = Reader()
+    assert read_shares(reader, [{**entry, "factor": 1.5}], "shares") == ()
+    (problem,) = reader.problems
+    assert problem.path == "shares[0].bandwidth" and problem.message == (
+        "must be at least 1333333334, which is min plus step (2000000000) divided by factor, not 1000000000"
+    )
+    (rule,), problems = read([{**entry, "factor": 1.5, "bandwidth": "1333333334"}])
+    assert problems == [] and refusal(rule, rule.physical(None), "ethernet", 8) == ""
 
 
 @pytest.mark.parametrize(
