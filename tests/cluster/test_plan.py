@@ -251,7 +251,7 @@ def test_the_playbooks_report_the_counts_of_the_guide(plane: ControlPlane, tmp_p
     for source in ((), stored):
         reported = play("plan", "-e", "@workloads.yml", *source)
         assert "pair: 15 more, 7 after the change" in reported, reported
-        assert "b-0: the node is cordoned" in reported and "free it with team/c" in reported, reported
+        assert "b-0: the node is cordoned" in reported and "usable once claim team/c ends" in reported, reported
     page = tmp_path / "page" / "plan.html"
     more = ("-e", '{"plan_require": {"pair": 20}}', "-e", "plan_dest=./page")
     assert "pair: 7 fit, 20 are required" in play("plan", "-e", "@workloads.yml", *stored, *more, rc=2)

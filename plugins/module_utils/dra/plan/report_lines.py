@@ -85,8 +85,10 @@ def _by_reason(stranded_devices: t.Sequence[Stranded]) -> dict[tuple[str, str], 
         if not stranded.certain:
             remedy = " (not certain)"
         elif stranded.holders:
-            remedy = f"; free it with {' or '.join(stranded.holders)}"
+            remedy = f"; usable once claim {' or '.join(stranded.holders)} ends"
+        elif stranded.together:
+            remedy = f"; usable once claims {' and '.join(stranded.together)} have ended"
         else:
-            remedy = f"; free it with {' and '.join(stranded.together)} together" if stranded.together else ""
+            remedy = ""
         groups.setdefault((stranded.reason, remedy), []).append(stranded.device)
     return groups

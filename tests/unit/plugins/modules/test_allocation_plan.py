@@ -85,7 +85,7 @@ def test_pods_that_fit_are_counted_and_stranded_devices_are_listed(run: t.Any) -
     assert answer["lines"][0] == "pair: 15 more"
     (stranded,) = [device for device in answer["stranded"] if device["holders"]]
     assert stranded["holders"] == ["team/c"] and stranded["node"] == "a-0"
-    assert any(line.endswith("free it with team/c") for line in answer["lines"])
+    assert any(line.endswith("; usable once claim team/c ends") for line in answer["lines"])
     assert run(stranded=False)["stranded"] == []
 
 

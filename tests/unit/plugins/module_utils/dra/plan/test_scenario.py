@@ -371,6 +371,21 @@ def test_large_values_are_reported_in_full() -> None:
 
 
 @pytest.mark.parametrize(
+    ("causes", "remedy"),
+    [
+        ({"holders": ("team/c",)}, "; usable once claim team/c ends"),
+        ({"holders": ("team/c", "team/d")}, "; usable once claim team/c or team/d ends"),
+        ({"together": ("team/c", "team/d")}, "; usable once claims team/c and team/d have ended"),
+        ({"holders": ("team/c",), "certain": False}, " (not certain)"),
+        ({}, ""),
+    ],
+)
+def test_the_claims_that_keep_devices_from_use_are_named(causes: Object, remedy: str) -> None:
+    devices = [Stranded("a-0", device, "no GPU is free", **causes) for device in ("nic-0", "nic-1")]
+    assert report_lines.lines([], [], devices) == [f"stranded: nic-0, nic-1: no GPU is free{remedy}"]
+
+
+@pytest.mark.parametrize(
     "price",
     [
         {"driver": "x"},
