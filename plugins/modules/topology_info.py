@@ -330,7 +330,8 @@ topology:
       elements: dict
     affinity:
       description:
-        - The C(levels) between all GPUs, NICs (without VFs) and NVMe, a square matrix in the order of C(devices).
+        - The C(levels) between all GPUs, NICs that are not VFs, and NVMe functions, a square matrix in the order of
+          C(devices). It is empty if there are more than 256 devices.
         - V(SELF), V(PIX) (one switch between), V(PXB) (several switches), V(PHB) (same root complex), V(NODE) (same
           NUMA node), V(SYS) (other NUMA node), V(UNKNOWN).
       type: dict

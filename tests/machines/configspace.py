@@ -18,7 +18,7 @@ SPEED_CODE = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 #: Device/Port Type field of the PCI Express capability.
 PORT_TYPE = {"endpoint": 0, "root": 4, "upstream": 5, "downstream": 6, "integrated": 9}
 
-#: Bits of the ACS capability and control registers, by the two letters that lspci prints.
+#: Bits of the ACS capability and control registers, by the suffixes of the constants PCI_ACS_*.
 ACS_BIT = {"SV": 0, "TB": 1, "RR": 2, "CR": 3, "UF": 4, "EC": 5, "DT": 6}
 
 _CAP_EXPRESS, _CAP_SSVID, _CAP_VPD = 0x10, 0x0D, 0x03

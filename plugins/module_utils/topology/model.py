@@ -50,9 +50,10 @@ class Sheet:
 
     __hash__ = None  # type: ignore[assignment]
 
+    # typing.get_type_hints, with which the controller checks facts, must not find this annotation
     if t.TYPE_CHECKING:
         _names: t.ClassVar[tuple[str, ...]]
-    else:  # hidden from typing.get_type_hints, which is used to check what nodes return
+    else:
         __dataclass_fields__ = _LazyFields()
 
         def __init__(self, *values, **known):
@@ -109,7 +110,7 @@ class Link(Sheet):
 class Acs(Sheet):
     """PCIe Access Control Services of a port (PCIe Base Specification, section 7.7.11).
 
-    Both lists contain the two-letter names that lspci uses: SV, TB, RR, CR, UF, EC, DT.
+    Both lists contain suffixes of the kernel's constants PCI_ACS_* (pci_regs.h): SV, TB, RR, CR, UF, EC, DT.
     """
 
     capable: list[str] = field(default_factory=list)
@@ -326,7 +327,11 @@ class Nvme(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Affinity(Sheet):
-    """Levels between GPUs, NICs without VFs, and NVMe. `levels` is a square matrix in the order of `devices`."""
+    """Levels between GPUs, NICs that are not VFs, and NVMe functions.
+
+    `levels` is a square matrix in the order of `devices`. It is empty if there are more devices than
+    `affinity.MATRIX_LIMIT`.
+    """
 
     devices: list[str] = field(default_factory=list)
     levels: list[list[str]] = field(default_factory=list)

@@ -114,7 +114,7 @@ class AcsForGpudirect(Resource):
     """`acs` of the node: `gpudirect` lets GPUs and NICs below one switch reach each other without the processor.
 
     Only ports on the path between a GPU and its nearest NIC are changed, each as the board requires. The value of a
-    port is the list of its enabled controls, in the notation of lspci.
+    port is the list of its enabled controls, as in `topology.model.Acs`.
     """
 
     name = "acs"
