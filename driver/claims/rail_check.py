@@ -85,7 +85,9 @@ def _problems(
             yield f"{device.interface} of rail {rail} does not have {rail_address['address']}"
             continue
         destination = _other_address(rail_address, same_pod)
-        for source in (interface.ip, None) if destination else ():
+        for source in (interface.ip, None):
+            if destination is None:
+                break  # the pool has no other address
             used = kernel.outgoing_links_exact(destination, source)
             expected = {index} if source else _rail_interfaces(rail_address, same_pod, indexes)
             if not used or used - expected:
