@@ -21,7 +21,7 @@ help: ## show this list
 try: python ## run the collection on example machines: no hardware, no SSH, no root
 	@$(PYTHON) tools/try.py
 
-test: python ## the quick checks, about 11 minutes; ONLY="lint units" runs only those, ARGS="-k vrf" is for pytest
+test: python ## the quick checks, about 16 minutes; ONLY="lint units" runs only those, ARGS="-k vrf" is for pytest
 	@$(NOX) $(if $(ONLY),--sessions $(ONLY),--tags quick) $(if $(ARGS),-- $(ARGS))
 
 test-all: python ## all other checks: an hour, and hours more with virtual nodes; SLOW= leaves those out

@@ -28,15 +28,15 @@ SLOW = bool(os.environ.get("LANEWISE_SLOW"))  # whether to run the slow checks: 
 #: Minutes on one processor and what is checked, by the name of the session.
 CHECKS: dict[str, dict[str, tuple[float, str]]] = {
     QUICK: {
-        "lint": (3.0, "style, types, Ansible's own linters"),
-        "units": (3.0, "unit tests on the newest Python"),
-        "tests": (5.0, "example and recorded machines, lstopo, reports, playbooks over SSH"),
-        "commands": (2.5, "make try and the commands of README and docs, without root"),
-        "driver": (3.0, "the driver, in the tests' network namespaces"),
+        "lint": (2.5, "style, types, Ansible's own linters"),
+        "units": (3.5, "unit tests on the newest Python"),
+        "tests": (15.0, "example and recorded machines, lstopo, reports, playbooks over SSH"),
+        "commands": (4.0, "make try and the commands of README and docs, without root"),
+        "driver": (6.0, "the driver, in the tests' network namespaces"),
         "host": (1.5, "host configuration, on this kernel"),
     },
     REST: {
-        "programs": (22.0, "build Kubernetes, etcd, containerd and Kueue"),
+        "programs": (50.0, "build Kubernetes, etcd, containerd and Kueue"),
         "older_units": (5.0, "unit tests on the oldest Python (LANEWISE_SLOW=1: on all)"),
         "sanity": (7.0, "ansible-test sanity (LANEWISE_SLOW=1: also with older ansible-core)"),
         "long": (9.0, "large reports, card replacement, rollouts, Kubernetes' own Go packages as oracles"),
