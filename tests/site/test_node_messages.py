@@ -117,7 +117,7 @@ def test_the_warnings_of_a_task_are_cleaned_even_if_the_node_is_lost(monkeypatch
     def execute(*_args: object, **_options: object) -> t.NoReturn:
         Display().warning(TEXT)
         Display().warning(TEXT, help_text="w" * 9000)
-        Display().deprecated(TEXT, version="9.9")
+        Display().deprecated(TEXT, version="9.0.0")
         raise AnsibleConnectionFailure("lost")
 
     monkeypatch.setattr(ActionBase, "_execute_module", execute)
