@@ -110,6 +110,18 @@ def test_nri_is_enabled_and_no_other_value_of_containerd_changes(imports: str) -
 
 
 @on_a_node
+def test_cri_o_has_cdi_without_a_change(tmp_path: Path) -> None:
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/crio").touch()
+    system = System(str(tmp_path))
+    assert not converge(Node(system, general={"runtime_cdi": True}), [Runtime(system)]).changes
+    with pytest.raises(Refused, match="DRA drivers need CDI"):
+        converge(Node(system, general={"runtime_cdi": False}), [Runtime(system)])
+    (tmp_path / "usr/bin/crio").unlink()
+    with pytest.raises(Refused, match="neither containerd nor CRI-O"):
+        converge(Node(system, general={"runtime_cdi": True}), [Runtime(system)])
+
+
 def test_values_that_containerd_has_by_default_need_no_change() -> None:
     _install_containerd("version = 3\n")
     assert not _converge(Commands(), runtime_cdi=True, runtime_nri=True).changes

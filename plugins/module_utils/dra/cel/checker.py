@@ -25,6 +25,8 @@ _COMPARISON = re.compile(r"no matching overload for '_(?:<|<=|>|>=)_' applied to
 _EVALUATED_AT_COMPILE = ("matches", "duration", "timestamp", "int", "uint", "double", "bool")
 
 
+#: This engine's own limit is 32, the server's 250.
+_TOO_DEEP = re.compile(r"recursion (?:depth|limit)")
 # The only character class that RE2 has and Go's regexp lacks
 _SINGLE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
@@ -118,6 +120,8 @@ class Checker:
         try:
             parsed = self._parsed(expression)
         except RuntimeError as syntax:
+            if _TOO_DEEP.search(str(syntax)):
+                return Verdict(unchecked=("cannot be checked offline: it is nested too deeply",))
             return Verdict(errors=(first_line(syntax),))
         if uses_bare_device(parsed):
             return BARE_DEVICE
@@ -152,7 +156,7 @@ class Checker:
                         errors.append(f"a {node.kind} has elements of different types")
             elif node.kind == "call" and node.name in _EVALUATED_AT_COMPILE:
                 literal = node.parts[-1]
-                if literal.literal == "string" and not self._evaluates(node.name, literal.value):
+                if literal.literal_type == "string" and not self._evaluates(node.name, literal.value):
                     errors.append(f"invalid {node.name} argument {literal.value!r}")
         return errors
 
@@ -160,7 +164,7 @@ class Checker:
         """Whether a function can be evaluated with a constant string as its argument."""
         if function == "matches" and _SINGLE_BYTE.search(text):
             return False
-        quoted = json.dumps(text)
+        quoted = json.dumps(text, ensure_ascii=False)  # CEL has no surrogate pairs
         compiled = self.evaluating.compile(
             f'"".matches({quoted})' if function == "matches" else f"{function}({quoted})"
         )

@@ -72,7 +72,7 @@ class _Estimator:
         if node.number in self.sizes:
             return self.sizes[node.number]
         if node.kind == "literal":
-            return exactly(len(node.value) if node.literal in ("string", "bytes") else 1)
+            return exactly(len(node.value) if node.literal_type in ("string", "bytes") else 1)
         if node.kind == "list":
             return exactly(len(node.parts))
         if node.kind == "map":
@@ -167,7 +167,7 @@ class _Estimator:
         """Whether a comprehension is the expansion of `cel.bind`, which never iterates."""
         iter_range, _initial, condition, _step, _result = node.parts
         is_empty = iter_range.kind == "list" and not iter_range.parts
-        never_true = condition.kind == "literal" and condition.literal == "bool" and not condition.value
+        never_true = condition.kind == "literal" and condition.literal_type == "bool" and not condition.value
         return is_empty and never_true and node.accumulator != ACCUMULATORS[0]
 
     def push(self, name: str, path: Path, size: Range | None, entries: Entries | None) -> None:

@@ -148,7 +148,7 @@ def cost_in_library(node: Node, target: Argument | None, arguments: list[Argumen
         return target.size.scaled(2 * TRAVERSAL_FACTOR), size
     if name == "split" and target is not None:
         max_parts = target.size.high
-        if len(arguments) > 1 and arguments[1].node.literal == "int":
+        if len(arguments) > 1 and arguments[1].node.literal_type == "int":
             max_parts = arguments[1].node.value % 2**64
         return target.size.scaled(2 * TRAVERSAL_FACTOR), Range(0, max_parts)
     if name == "join" and target is not None:

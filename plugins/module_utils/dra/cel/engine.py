@@ -41,7 +41,7 @@ class Program:
 
 def possible_domains(root: Node) -> set[str]:
     """Every string that could be the domain of an attribute or capacity."""
-    literals = {node.value for node in root.walk() if node.kind == "literal" and node.literal == "string"}
+    literals = {node.value for node in root.walk() if node.kind == "literal" and node.literal_type == "string"}
     return literals | {node.name for node in root.walk() if node.kind == "select"}
 
 

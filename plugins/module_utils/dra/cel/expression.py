@@ -33,7 +33,7 @@ class Node:
     `kind` is literal, ident, select, call, list, map, struct or comprehension. `name` is the identifier, field or
     function. `parts` are a call's arguments, a list's elements, a map's alternating keys and values, a struct's values,
     or a comprehension's range, initial value, condition, step and result. `name_offset` is the offset of the name's
-    bytes.
+    bytes. `value` is the value of a literal (of a double, its eight bytes), and `literal_type` its type.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Node:
     name_offset: int = -1
     test_only: bool = False
     value: t.Any = None
-    literal: str = ""
+    literal_type: str = ""
     target: Node | None = None
     parts: list[Node] = field(default_factory=list)
     optional: frozenset[int] = frozenset()
@@ -246,8 +246,8 @@ class _Reader:
                 value = self.data[value[0] : value[1]]
             elif kind == "bool":
                 value = bool(value)
-            return Node(0, "literal", value=value, literal=kind)
-        return Node(0, "literal", literal="null")
+            return Node(0, "literal", value=value, literal_type=kind)
+        return Node(0, "literal", literal_type="null")
 
     def ident(self, fields: _Fields) -> Node:
         span = dict(fields).get(1, (0, 0))

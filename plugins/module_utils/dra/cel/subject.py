@@ -51,7 +51,7 @@ def _constant_key(node: Node, parents: t.Mapping[int, Node]) -> tuple[str | None
     if call is None or call.kind != "call" or call.name not in ("_[_]", "@in") or call.target or len(call.parts) != 2:
         return None, None
     container, key = call.parts if call.name == "_[_]" else reversed(call.parts)
-    if container is not node or key.kind != "literal" or key.literal != "string":
+    if container is not node or key.kind != "literal" or key.literal_type != "string":
         return None, None
     return str(key.value), call
 

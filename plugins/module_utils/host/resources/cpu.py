@@ -25,6 +25,9 @@ _AVAILABLE_VALUES = {
 #: A preference on the processor's own scale, 0 to 255.
 _RAW_PREFERENCE = re.compile(r"[0-9]{1,2}|1[0-9]{2}|2[0-4][0-9]|25[0-5]")
 
+#: The names that intel_pstate shows for numbers (HWP_EPP_* in arch/x86/include/asm/msr-index.h).
+_NAMES = {"0": "performance", "128": "balance_performance", "192": "balance_power", "255": "power"}
+
 
 class Cpu(Resource):
     """`cpu_governor`, `cpu_energy_preference` and `cpu_idle_max_latency_us` of the node.
@@ -92,6 +95,10 @@ class Cpu(Resource):
             distinct = set(values.values())
             current[setting] = values if len(distinct) > 1 else next(iter(distinct), None)
         return {NODE: current}
+
+    def same(self, setting: str, before: object, after: object) -> bool:
+        """As for other resources; intel_pstate also shows some numbers of preferences as names."""
+        return before == after or (setting == "cpu_energy_preference" and before == _NAMES.get(str(after), after))
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         settings: t.Mapping[str, object] = node.general if wanted is None else wanted.get(NODE, {})

@@ -100,8 +100,12 @@ class Runtime(Resource):
         cdi, nri = node.general.get("runtime_cdi"), node.general.get("runtime_nri")
         if cdi is None and nri is None:
             return {}
+        if cdi is False:
+            return {NODE: {"runtime_cdi": True}}
         contents: dict[str, object] = {}
-        containerd = self._program("containerd")
+        containerd, crio = self._program("containerd"), self._program("crio")
+        if not containerd and not crio:
+            return {NODE: {"runtime": "containerd or crio"}}
         if containerd:
             is_containerd_1 = self._version(containerd) < (2, 0)
             current = values(self._dump(containerd))
@@ -123,9 +127,9 @@ class Runtime(Resource):
                 for plugin, key, value in changes:
                     text = with_key(text, plugin, key, value)
                 contents[path] = text
-        if self._program("crio") and nri is not None:  # CDI is always on in CRI-O
+        if crio and nri is not None:  # CDI is always on in CRI-O
             contents[CRIO_DROP_IN] = f"{_HEADER}[crio.nri]\nenable_nri = {str(bool(nri)).lower()}\n"
-        return {NODE: contents or {"runtime": "containerd or crio"}}
+        return {NODE: contents} if contents else {}
 
     def _imports(self) -> bool:
         """Whether containerd 2 reads drop-ins. Its default imports only apply if it has no configuration file."""
@@ -140,11 +144,11 @@ class Runtime(Resource):
         if change.setting.startswith("plugins."):
             fix = "install containerd 1.7 or newer"
             return Refusal(NODE, "runtime", f"this containerd does not know {change.setting}", fix)
+        if change.setting == "runtime_cdi":
+            return Refusal(NODE, "runtime_cdi", "DRA drivers need CDI to add devices to containers", "leave it out")
         if not change.setting.startswith("/"):
             fix = "if the Kubernetes distribution has its own runtime (k3s, RKE2), set it in its template"
             return Refusal(NODE, "runtime", "neither containerd nor CRI-O is installed in the usual directories", fix)
-        if node.general.get("runtime_cdi") is False:
-            return Refusal(NODE, "runtime_cdi", "DRA drivers need CDI to add devices to containers", "leave it out")
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:

@@ -92,9 +92,14 @@ def test_policies_whose_processors_are_offline_are_left_out(root: Path) -> None:
     for path in policy.iterdir():
         path.unlink()
         path.symlink_to(path)  # it exists, and cannot be read
-    settings = {"cpu_governor": "powersave", "cpu_energy_preference": "128"}
+    settings = {"cpu_governor": "powersave", "cpu_energy_preference": "100"}
     assert [change.setting for change in _converge(root, **settings).changes] == ["cpu_energy_preference"]
     assert not _converge(root, **settings).changes
+
+
+def test_a_number_that_the_kernel_shows_as_a_name_is_that_preference(root: Path) -> None:
+    assert not _converge(root, cpu_energy_preference="128").changes  # balance_performance
+    assert _converge(root, cpu_energy_preference="129").changes
 
 
 def test_a_driver_without_energy_preferences_is_named_as_the_reason(root: Path) -> None:

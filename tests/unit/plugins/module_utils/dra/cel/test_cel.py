@@ -63,6 +63,11 @@ def test_expressions_have_the_cost_that_the_server_estimates(expression, cost):
 
 
 @needs_engine
+def test_a_pattern_may_have_any_character():
+    assert ENGINE.check('device.driver.matches("\U0001f600")') == []
+
+
+@needs_engine
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
@@ -89,7 +94,8 @@ def test_invalid_expressions_are_reported_with_a_reason(expression, message):
 
 @needs_engine
 @pytest.mark.parametrize(
-    "expression", ["has(device.driver)", "1 < 1.5", '"a".find("a") == "a"', "sets.contains([1], [1])"]
+    "expression",
+    ["has(device.driver)", "1 < 1.5", '"a".find("a") == "a"', "sets.contains([1], [1])", "(" * 40 + "true" + ")" * 40],
 )
 def test_expressions_that_only_a_server_can_check_are_not_errors(expression):
     verdict = ENGINE.judge(expression)
