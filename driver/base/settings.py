@@ -126,11 +126,15 @@ def load(path: Path) -> Settings:
         """Rejects duplicate keys; PyYAML would silently use the last one."""
 
     def mapping(loader: Loader, node: yaml.MappingNode) -> dict[t.Hashable, object]:
-        keys = [loader.construct_object(key, deep=True) for key, _value in node.value]
-        for number, key in enumerate(keys):
-            if key in keys[:number]:
-                line = node.value[number][0].start_mark.line + 1
+        seen: list[object] = []
+        for key_node, _value in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<`, which construct_mapping replaces
+                continue
+            key = loader.construct_object(key_node, deep=True)
+            if key in seen:
+                line = key_node.start_mark.line + 1
                 raise Problems([Problem(str(key), f"is a duplicate key, again in line {line}", "duplicate")])
+            seen.append(key)
         return loader.construct_mapping(node, deep=True)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
@@ -186,10 +190,6 @@ class SettingsFile:
         self.problem = ""
         old, self.current = self.current, new
         return old != new
-
-
-def _text(reader: Reader, value: object, path: str) -> str | None:
-    return reader.string(value, path)
 
 
 def _node_name(reader: Reader, value: object, path: str) -> str | None:

@@ -23,8 +23,8 @@ from ..dra.kube.problems import Problem
 from .claim_fields import allocated, get, mapping
 
 DRIVER = interface_config.DRIVER
-#: Maximum bytes of all our configurations of a claim together. The API allows 32 configurations of 10 KiB in a claim,
-#: and the longest valid configuration has less than 20 KiB.
+#: Maximum bytes of all our configurations of a claim together, which limits the time to check them. The API allows
+#: more: 32 configurations of 10 KiB in a claim.
 MAX_CONFIG_BYTES = 128 * 1024
 _CONFIG = "status.allocation.devices.config"
 #: Configurations that were found valid. The key is whether it is a policy, and its JSON. Pods of one template have the

@@ -41,7 +41,8 @@ class Lease(_RequiredKeys, LeaseStart, LeaseTimes, total=False):
     prefix length.
 
     `preferred` is the preferred lifetime in seconds. `server` and `serverDuid` are the server's address and DUID (hex).
-    `routes` and `mtu` are the ones that the server announced. `lost` means that the server revoked the lease.
+    `routes` and `mtu` are the ones that the server announced. `lost` means that the lease has expired,
+    or that the server refused to renew it or revoked it: its address must not be used any more.
     """
 
     interface: str

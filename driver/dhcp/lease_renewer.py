@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Renewing the DHCP leases of running pods, and requesting a new lease after a server revoked one.
+"""Renewing the DHCP leases of running pods, and requesting a new lease after one was lost.
 
 All times are CLOCK_BOOTTIME, because the wall clock may be set while a lease is valid.
 """

@@ -43,7 +43,7 @@ class _Mark(t.TypedDict):
 class Mark(_Mark, total=False):
     """What identifies a virtual interface while it is in a pod (identity.mark)."""
 
-    space: int
+    space: int  # the ID (netnsid) of the namespace of the other end
 
 
 class _Child(t.TypedDict):

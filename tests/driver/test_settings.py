@@ -193,6 +193,11 @@ def test_a_file_that_does_not_contain_settings_is_refused(tmp_path: Path, text: 
         load(write_settings(tmp_path, text))
 
 
+def test_a_mapping_may_take_keys_from_another_one(tmp_path: Path) -> None:
+    text = "shares:\n- &first {select: {slot: a}, min: 2G}\n- {<<: *first, select: {slot: b}}\n"
+    assert [rule.minimum for rule in load(write_settings(tmp_path, text)).shares] == [2 * 10**9] * 2
+
+
 def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Problems, match="is a duplicate key, again in line 3"):
         load(write_settings(tmp_path, "management: [a]\nlog_level: info\nmanagement: [b]\n"))

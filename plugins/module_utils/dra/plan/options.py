@@ -123,9 +123,9 @@ class NodeOptions:
         """Whether all sets are known."""
         return self.known_size >= len(self.movable)
 
-    def lower_bounds(self) -> list[tuple[int, int]]:
-        """Sizes of sets and the counts that they allow at most: the known options, and optimistic entries for unknown
-        ones."""
+    def optimistic(self) -> list[tuple[int, int]]:
+        """Numbers of moved pods, each with the maximum count that it can allow: the known options, and optimistic
+        entries for the unknown ones. From these follows the minimum number of moves of a plan."""
         bounds = [(len(option.moved), option.count) for option in self.options]
         if not self.complete:
             bounds.append((self.known_size + 1, self.max_count))

@@ -231,7 +231,7 @@ class _Search:
     def _lower_bound(self) -> int | None:
         rows: list[Row] = []
         for name, options in self.options.items():
-            rows.append((name, [(cost, count - self.free(name)) for cost, count in options.lower_bounds()]))
+            rows.append((name, [(cost, count - self.free(name)) for cost, count in options.optimistic()]))
         choice = cheapest_choice(rows, self._need())
         return choice.cost if choice else None
 
