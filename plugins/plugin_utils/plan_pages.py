@@ -5,7 +5,7 @@
 
 """The results of the module allocation_plan as one page, escaped and styled as the site report.
 
-Each state of a device has its own shape and colour, and the tables have the same numbers.
+The states of a device differ in shape or fill, not only in colour, and the tables have the same numbers.
 """
 
 from __future__ import annotations

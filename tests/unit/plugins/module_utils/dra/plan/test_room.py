@@ -84,7 +84,7 @@ def test_the_fewest_pods_are_moved(engine: Engine) -> None:
 
 
 def test_many_pods_can_be_moved_from_a_node_with_many_pods(engine: Engine) -> None:
-    """There are billions of sets of seven of these pods."""
+    """There are more than 500 million sets of seven of these pods."""
     objects = node("a", 64)
     for number in range(63):
         objects += pod(f"p{number}", "a", [number])
@@ -339,7 +339,7 @@ def test_a_search_that_ends_early_reports_a_lower_bound(engine: Engine) -> None:
     assert ended_early
 
 
-def test_200_nodes_in_the_same_state_need_few_searches(engine: Engine) -> None:
+def test_200_nodes_in_four_states_need_few_searches(engine: Engine) -> None:
     objects = [obj for i in range(200) for obj in (*node(f"n{i}", 4), *pod(f"p{i}", f"n{i}", [i % 4]))]
     found = find_room(objects, job(1, 4, searches=40), engine)
     assert found.fits and found.optimal and len(found.moves) == 1
