@@ -11,7 +11,10 @@ import os
 import typing as t
 from pathlib import Path
 
+import pytest
 from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the role's files belong to root")
 
 
 def install(folder: Path, release: str, current: str = "1", ready: bool = True, **variables: t.Any) -> str:
