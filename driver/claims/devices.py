@@ -93,8 +93,9 @@ class Devices:
                     if self._may_affect_pod(entry):
                         continue
                     siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
-                    restored |= self._ledger.unclean.retry(entry, siblings)
-                self._errors.clear(name)
+                    if self._ledger.unclean.retry(entry, siblings):
+                        restored = True
+                        self._errors.clear(name)
             except Busy:
                 pass  # an operation has the device
             except DriverError as error:

@@ -153,6 +153,7 @@ class SupplyCounter:
         supply = Supply()
         sets: set[tuple[str, str, str]] = set()
         seen: set[DeviceId] = set()  # two classes of the resource may select the same device
+        selector = self._selector(resource)
         for position, name in enumerate(resource.classes):
             path = child(child(resource.path, "classes"), position)
             if name not in self.classes:
@@ -176,14 +177,20 @@ class SupplyCounter:
                         return supply
                     if verdict in (YES, MAYBE) and identify(offer) not in seen:
                         seen.add(identify(offer))
-                        self._add(resource, supply, offer, verdict == YES, sets)
+                        self._add(resource, selector, supply, offer, verdict == YES, sets)
         return supply
 
     def _add(
-        self, resource: Resource, supply: Supply, offer: Offer, certain: bool, sets: set[tuple[str, str, str]]
+        self,
+        resource: Resource,
+        selector: str,
+        supply: Supply,
+        offer: Offer,
+        certain: bool,
+        sets: set[tuple[str, str, str]],
     ) -> None:
-        if resource.selector and not self.fleet.kueue.check(resource.selector):
-            verdict = self.fleet.kueue_selects(resource.selector, offer)
+        if selector:
+            verdict = self.fleet.kueue_selects(selector, offer)
             if verdict not in (YES, MAYBE):
                 if _units(resource, offer, set()) is not None:
                     supply.excluded.append(offer)
@@ -236,11 +243,16 @@ class SupplyCounter:
             message = f"no known device has the {resource.capacity or resource.counter}, so its driver is unknown"
             self.reader.problem(path, message, "missing", "name the driver, and probe the nodes")
 
+    def _selector(self, resource: Resource) -> str:
+        """The selector of a resource; empty if it has none, or one that Kueue cannot evaluate (`selector_error`)."""
+        return "" if resource.selector and self.fleet.kueue.check(resource.selector) else resource.selector
+
     def _check_selector(self, resource: Resource) -> None:
         """Report a selector that fails on a device: Kueue evaluates it on all devices of the driver."""
-        if not (resource.selector and resource.driver) or self.fleet.kueue.check(resource.selector):
+        selector = self._selector(resource)
+        if not (selector and resource.driver):
             return
-        reason = self.fleet.fails_in_kueue([f"device.driver == {json.dumps(resource.driver)}", resource.selector])
+        reason = self.fleet.fails_in_kueue([f"device.driver == {json.dumps(resource.driver)}", selector])
         if reason:
             message = f"{reason}: it would admit no claim of the classes"
             self.reader.problem(

@@ -351,7 +351,7 @@ def _policy_text(entry: ObjectView) -> str:
     if not valid_range:
         return ""
     texts = [f"{word} {valid_range[key]}" for word, key in _RANGE_WORDS if valid_range.get(key) is not None]
-    return " ".join(texts)
+    return ", ".join(texts)
 
 
 def _drivers(selectors: t.Iterable[str]) -> list[str]:

@@ -95,7 +95,7 @@ def test_a_request_policy_that_forbids_the_amount_is_named(engine: Engine) -> No
     request["exactly"]["capacity"] = {"requests": {"memory": "20Gi"}}
     assert reason([spec(request)], gpus, engine).reason == (
         "request gpu needs 1 device: 2 match, and 0 of them can provide the capacity (memory 20Gi; the maximum is "
-        "40Gi, and a request may be for at least 1Gi at most 10Gi)"
+        "40Gi, and a request may be for at least 1Gi, at most 10Gi)"
     )
 
 
