@@ -199,8 +199,7 @@ class Rule:
         ranges = [(low, high) for low, high, _what in storage.PORTS]
         try:
             open_now = sockets.established(ranges, ranges, proc)
-            listeners = sockets.listening(proc)
-            connections.storage = [(connection, _is_accepted(connection, listeners)) for connection in open_now]
+            connections.storage = _with_acceptance(open_now, sockets.listening(proc))
         except OSError as error:
             connections.storage_unexamined.append(f"the open TCP connections ({error.strerror or error})")
         self._sockets = connections
@@ -288,13 +287,14 @@ def _storage_session(service: str, local: Address | None, remote: Address | None
     return Path(local, remote, local_reason, f"it is on the route to the {service} {role} {remote}")
 
 
-def _is_accepted(connection: sockets.Socket, listeners: t.Sequence[sockets.Socket]) -> bool:
-    """Whether this node has accepted a connection: it has a listening socket for the local address."""
-    return any(
-        listener.local_port == connection.local_port
-        and (listener.local.is_unspecified or listener.local == connection.local)
-        for listener in listeners
-    )
+def _with_acceptance(
+    connections: t.Iterable[sockets.Socket], listeners: t.Iterable[sockets.Socket]
+) -> list[tuple[sockets.Socket, bool]]:
+    """The connections, each with whether this node has accepted it: it has a listening socket for the local address."""
+    listening = {(None if entry.local.is_unspecified else entry.local, entry.local_port) for entry in listeners}
+    return [
+        (entry, bool(listening & {(None, entry.local_port), (entry.local, entry.local_port)})) for entry in connections
+    ]
 
 
 def _by_port(
