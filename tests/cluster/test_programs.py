@@ -64,7 +64,7 @@ def test_a_go_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "go.mod").write_text("\n".join("go 1.999" if x.startswith("go ") else x for x in text.split("\n")))
     monkeypatch.setenv("GOTOOLCHAIN", "local")
     with pytest.raises(Missing, match=r"requires go >= 1\.999"):
-        cluster._go(dataclasses.replace(module, folder=tmp_path))
+        cluster._build_environment(dataclasses.replace(module, folder=tmp_path))
 
 
 @pytest.mark.parametrize("variable", cluster.VARIABLES)

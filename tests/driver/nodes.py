@@ -29,7 +29,10 @@ from lanewise_driver.kernel import netns
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_PRIVATE, _MS_REC = 1 << 18, 16384
 _SKIPPED = 77
+_MOUNTS = "/proc/self/ns/mnt"
 _libc = ctypes.CDLL(None, use_errno=True)
+#: The mount namespace of the machine that runs the tests.
+_OF_THE_MACHINE = os.readlink(_MOUNTS)
 #: The interface `one`, which `node` creates.
 ONE = Identity(None, None, "one")
 
@@ -81,7 +84,8 @@ def _enter_namespaces() -> None:
 
 
 def run(command: str, check: bool = True, text: str | None = None) -> str:
-    """Run a shell command on the node. Returns its output."""
+    """Run a shell command on the node. Returns its output. Refuses to run it on the machine that runs the tests."""
+    assert os.readlink(_MOUNTS) != _OF_THE_MACHINE, f"a test without @on_a_node would run on this machine: {command}"
     done = subprocess.run(
         ["sh", "-c", command], input=text, capture_output=True, text=True, errors="surrogateescape", check=False
     )

@@ -109,7 +109,6 @@ def test_nri_is_enabled_and_no_other_value_of_containerd_changes(imports: str) -
     assert not Path(CONTAINERD_DROP_IN).exists() and values(run(dump)) == before
 
 
-@on_a_node
 def test_cri_o_has_cdi_without_a_change(tmp_path: Path) -> None:
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/crio").touch()
@@ -122,6 +121,7 @@ def test_cri_o_has_cdi_without_a_change(tmp_path: Path) -> None:
         converge(Node(system, general={"runtime_cdi": True}), [Runtime(system)])
 
 
+@on_a_node
 def test_values_that_containerd_has_by_default_need_no_change() -> None:
     _install_containerd("version = 3\n")
     assert not _converge(Commands(), runtime_cdi=True, runtime_nri=True).changes
