@@ -49,7 +49,7 @@ def test_the_container_runtime_can_lock_memory(vm: Node) -> None:
     process = vm.ssh("systemctl show --property=MainPID --value containerd")
     vm.ssh(f"prlimit --pid {process} --memlock=65536:65536")
     for step in range(4):
-        failed = converge(vm, [MEMLOCK], {}, {"memlock_unlimited": True}, fails=step, code=errno.EIO)
+        failed = converge(vm, [MEMLOCK], {}, {"memlock_unlimited": True}, fail_at=step, code=errno.EIO)
         assert failed["failed"] and failed["remaining"] == 0, failed
         assert "65536" in vm.ssh(f"grep 'Max locked' /proc/{process}/limits")
     assert converge_checked(vm, [MEMLOCK], {}, {"memlock_unlimited": True})
