@@ -147,6 +147,7 @@ import dataclasses
 import pathlib
 import re
 import traceback
+import typing as t
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
@@ -347,14 +348,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     params, engine = module.params, cel_engine(module)
-    result = {"changed": False, "checked": {}, "unchecked": {}, "problems": [], "notes": []}
+    result: dict[str, t.Any] = {"changed": False, "checked": {}, "unchecked": {}, "problems": [], "notes": []}
     problems, valid, notes = [], [], []
+    item: t.Any
     for source, item in objects_of(module):
         kind = item.get("kind") if isinstance(item, dict) else None
         if not isinstance(kind, str):
             problems.append(Problem(source, "is not a Kubernetes object: it has no kind", "no-kind"))
             continue
-        metadata = item.get("metadata") if isinstance(item.get("metadata"), dict) else {}
+        metadata: dict[str, t.Any] = item["metadata"] if isinstance(item.get("metadata"), dict) else {}
         name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
         counts = result["checked" if is_dra(item) else "unchecked"]
         counts[kind] = counts.get(kind, 0) + 1

@@ -143,7 +143,7 @@ class Pods:
     def read(self) -> Object | None:
         """The pod; None if it no longer exists."""
         try:
-            answer = self.core.read_namespaced_pod(
+            answer: t.Any = self.core.read_namespaced_pod(
                 self.name, self.namespace, _request_timeout=REQUEST_TIMEOUT_SECONDS, _preload_content=False
             )
         except kubernetes.client.ApiException as error:
@@ -184,7 +184,7 @@ class Pods:
         reserved = []
         for name in claims:
             try:
-                answer = self.custom.get_namespaced_custom_object(
+                answer: t.Any = self.custom.get_namespaced_custom_object(
                     "resource.k8s.io",
                     "v1",
                     self.namespace,

@@ -197,6 +197,8 @@ notes:
   elements: str
 """
 
+import typing as t
+
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.holds.tolerations import not_tolerating, tolerating_others, toleration
 from ..module_utils.dra.kube.objects import Object
@@ -212,7 +214,7 @@ from ..module_utils.plan_module import run
 
 #: The maximum number of pods of a job, and of pods to move.
 MAX_PODS = 1024
-PROTECT = {
+PROTECT: dict[str, dict[str, t.Any]] = {
     "namespaces": {"type": "list", "elements": "str", "default": ["kube-system"]},
     "labels": {"type": "dict", "default": {}},
     "priority": {"type": "int"},

@@ -141,8 +141,10 @@ def _queue() -> list[Object]:
 def _dump() -> dict[str, list[Object]]:
     """A cluster with at least one object of each kind, and nearly all fields that a plan uses."""
     expression = f'device.driver == "{DRIVER}"'
-    rule = {"deviceSelector": {"driver": DRIVER, "pool": "b", "device": "gpu-2"}, "taint": {"key": "r"}}
-    rule["taint"]["effect"] = "NoSchedule"
+    rule = {
+        "deviceSelector": {"driver": DRIVER, "pool": "b", "device": "gpu-2"},
+        "taint": {"key": "r", "effect": "NoSchedule"},
+    }
     objects: list[Object] = [
         *(
             {
@@ -159,7 +161,12 @@ def _dump() -> dict[str, list[Object]]:
         _claim("s", "a", "nic", shareID="x", consumedCapacity={"bandwidth": "50G"}),
         _pod("p", "a", "c"),
         _pod("w", "", "later"),
-        {"apiVersion": V1, "kind": "DeviceClass", "metadata": _meta("any"), "spec": {}},
+        {
+            "apiVersion": V1,
+            "kind": "DeviceClass",
+            "metadata": _meta("any"),
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        },
         {
             "apiVersion": V1,
             "kind": "ResourceClaimTemplate",
@@ -176,7 +183,6 @@ def _dump() -> dict[str, list[Object]]:
         },
         *_queue(),
     ]
-    objects[8]["spec"] = {"selectors": [{"cel": {"expression": expression}}]}
     found: dict[str, list[Object]] = {}
     for manifest in objects:
         found.setdefault(manifest["kind"], []).append({key: value for key, value in manifest.items() if key != "kind"})

@@ -42,7 +42,7 @@ class Client:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
-            raise _NoAnswer from error
+            raise _NoAnswer("") from error
         return answer.status, answer.read(), answer.headers.get_content_type()
 
     def request(self, method: str, path: str, body: t.Any = None, content_type: str | None = None) -> tuple[int, t.Any]:

@@ -257,14 +257,13 @@ class ObjectGenerator:
         return {"opaque": {"driver": self.rng.choice(DOMAINS), "parameters": copy.deepcopy(self.rng.choice(RAW))}}
 
     def toleration(self) -> Object:
-        return self.rng.choice(
-            [
-                {"operator": "Exists"},
-                {"key": "example.com/x", "operator": "Equal", "value": "y", "effect": "NoSchedule"},
-                {"key": "x", "value": "y", "tolerationSeconds": 30},
-                {},
-            ]
-        ).copy()
+        choices: list[Object] = [
+            {"operator": "Exists"},
+            {"key": "example.com/x", "operator": "Equal", "value": "y", "effect": "NoSchedule"},
+            {"key": "x", "value": "y", "tolerationSeconds": 30},
+            {},
+        ]
+        return self.rng.choice(choices).copy()
 
     def device_request(self) -> Object:
         pick = self.rng.choice
@@ -314,7 +313,7 @@ class ObjectGenerator:
         return {"devices": {"requests": requests, "constraints": constraints, "config": config}}
 
     def meta(self, kind: str) -> Object:
-        pick = self.rng.choice
+        pick: t.Callable[[t.Sequence[t.Any]], t.Any] = self.rng.choice
         result = pick([{"name": pick(SUBDOMAINS)}, {"name": pick(NAMES)}, {"generateName": "gpu-"}]).copy()
         result.update(
             self.some_of({"labels": {pick(LABELS): "x"}, "annotations": {"example.com/Note": "any text"}}, 0.2)
@@ -331,7 +330,7 @@ class ObjectGenerator:
         return {"nodeSelectorTerms": [self.some_of(terms, 0.8)]}
 
     def nodes(self, *more: str) -> Object:
-        fields = {
+        fields: Object = {
             "nodeName": "node-1",
             "allNodes": True,
             "nodeSelector": self.node_selector(),
@@ -341,18 +340,17 @@ class ObjectGenerator:
         return {name: fields[name]}
 
     def attribute(self) -> Object:
-        return self.rng.choice(
-            [
-                {"string": "x"},
-                {"int": 4},
-                {"bool": False},
-                {"bool": True},
-                {"version": "1.2.3"},
-                {"string": "ü" * 32},
-                {"int": 0},
-                *([{"ints": [0, 1]}, {"strings": ["a", ""]}] if self.minor >= 36 and self.rng.random() < 0.1 else []),
-            ]
-        ).copy()
+        choices: list[Object] = [
+            {"string": "x"},
+            {"int": 4},
+            {"bool": False},
+            {"bool": True},
+            {"version": "1.2.3"},
+            {"string": "ü" * 32},
+            {"int": 0},
+            *([{"ints": [0, 1]}, {"strings": ["a", ""]}] if self.minor >= 36 and self.rng.random() < 0.1 else []),
+        ]
+        return self.rng.choice(choices).copy()
 
     def any_policy(self) -> Object:
         pick = self.rng.choice

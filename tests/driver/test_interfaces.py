@@ -245,7 +245,7 @@ def test_values_that_the_kernel_refuses_are_found_before_attach() -> None:
     unreachable = {"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}
     reachable = {"destination": "10.8.0.0/16", "gateway": "10.1.0.1"}
     ipv6_route = {"destination": "fd01::/32", "gateway": "fd00::1"}
-    for config, paths in (
+    configs: list[tuple[dict[str, t.Any], list[str]]] = [
         ({"addresses": ["10.1.0.7/24"], "routes": [reachable, unreachable]}, ["routes[1]"]),
         ({"addresses": ["10.1.0.7/24"], "routes": [reachable, {**unreachable, "onlink": True}]}, []),
         ({"addresses": [], "routes": [reachable]}, ["routes[0]"]),
@@ -261,7 +261,8 @@ def test_values_that_the_kernel_refuses_are_found_before_attach() -> None:
         ({"name": "net1", "child": {"type": "macvlan"}, "addresses": [], "routes": [reachable]}, ["routes[0]"]),
         ({"sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2}, "rules": [{"source": "10.1.0.7/32", "table": 9}]}, []),
         ({"neighbors": [{"destination": "10.1.0.9", "mac": "02:00:00:00:00:09"}]}, []),
-    ):
+    ]
+    for config, paths in configs:
         for route in config.get("routes", ()):
             if "multipath" in route:
                 route.pop("gateway")

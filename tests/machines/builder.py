@@ -24,7 +24,6 @@ from pathlib import Path
 from .description import HERE, DescriptionError, Function, load, plan
 from .functions import Functions
 from .interfaces import Interfaces
-from .processors import Processors
 from .rdma import RdmaDevices
 
 STAMP = ".machine.json"
@@ -186,7 +185,7 @@ def _write(top: Path, previous: Path, files: dict[str, bytes], links: dict[str, 
             os.symlink(target, f"{new}/{path}")
 
 
-class _Tree(Processors, Functions, Interfaces, RdmaDevices):
+class _Tree(Functions, Interfaces, RdmaDevices):
     """All files and links of a machine."""
 
     def compose(self) -> None:

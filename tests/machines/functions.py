@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from . import configspace
 from .description import Function, parse_link
-from .files import Files, cpu_list, cpu_mask
+from .files import cpu_list, cpu_mask
+from .processors import Processors
 
 
-class Functions(Files):
+class Functions(Processors):
     """Adds the files of PCI functions."""
 
     def add_pci_bus(self, parent: str, name: str, numa: int, device: str) -> None:

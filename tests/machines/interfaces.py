@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import typing as t
 
+from .addresses import Addresses
 from .description import DescriptionError, Function
-from .files import Files
 
 
-class Interfaces(Files):
+class Interfaces(Addresses):
     """Adds the files of network interfaces, of virtual interfaces on top of others, and of routes."""
-
-    def mac_of(self, function: Function, index: int = 0) -> str:
-        tail = self.made_up_number("mac", function.address, index) & 0xFFFFFF
-        oui = function.spec.get("oui", "02:00:00")
-        if function.pf:
-            oui = f"{int(oui[:2], 16) & 0xFE | 2:02x}{oui[2:]}"
-        return ":".join([oui, *(f"{tail >> s & 0xFF:02x}" for s in (16, 8, 0))])
 
     def interface_name(self, function: Function, net: dict[str, t.Any], index: int) -> str:
         """The name of the interface by systemd's path policy (systemd.net-naming-scheme)."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 
+from .addresses import Addresses
 from .description import Function
-from .files import Files
 
 _RATES = {  # by speed in Mb/s
     800000: "800 Gb/sec (4X XDR)",
@@ -35,13 +35,8 @@ def _words(value: int, count: int) -> str:
     return ":".join(f"{value >> 16 * i & 0xFFFF:04x}" for i in reversed(range(count)))
 
 
-class RdmaDevices(Files):
+class RdmaDevices(Addresses):
     """Adds the files of RDMA devices."""
-
-    def guid_of(self, function: Function) -> int:
-        """The GUID that mlx5 makes of the card's MAC address, with 0300h in the middle."""
-        mac = int(self.mac_of(function).replace(":", ""), 16)
-        return mac >> 24 << 40 | 0x0300 << 24 | mac & 0xFFFFFF
 
     def add_rdma_device(self, function: Function) -> None:
         spec = function.spec["rdma"]

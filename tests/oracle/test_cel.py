@@ -201,7 +201,7 @@ def test_feature_gates_declare_the_same_fields_and_types(consumable: bool, lists
 
 MAPS = "attributes capacity".split()
 DOMAINS = '"d.io" "o.io" "none" device.driver'.split()
-GRAMMAR = {
+GRAMMAR: dict[str, str | list[str]] = {
     "attribute": [f"device.attributes[{domain}].{name}" for domain in DOMAINS for name in "s i b v q z m none".split()],
     "map": [f"device.{kind}[{domain}]" for kind in MAPS for domain in DOMAINS],
     "compared": "== != < <= > >=".split(),

@@ -65,8 +65,8 @@ def test_1_0_0_reads_the_current_files(old: Report) -> None:
     old.run(facts, play={*HOSTS, "lost-1"}, unreachable={"lost-1"})
     assert report_1_0_0.stored_facts(str(old.folder)) == facts
     for name in HOSTS:
-        ours, theirs = (report_1_0_0.read_store(top / f"nodes/{name}.json") for top in (old.folder, OLD))
-        assert ours == theirs, "byte for byte: a rollback changes no file"
+        now, before = (report_1_0_0.read_store(top / f"nodes/{name}.json") for top in (old.folder, OLD))
+        assert now == before, "byte for byte: a rollback changes no file"
     theirs = report_1_0_0.site_file(OLD)
     ours = report_1_0_0.site_file(old.folder)
     assert ours["absent"] == theirs["absent"] and ours["format"] == theirs["format"] == 1

@@ -97,12 +97,15 @@ def test_objects_are_cut(shown):
 
 def test_the_number_of_objects_is_limited():
     """Ansible itself adds lists of events to an error; a node cannot send them."""
-    error = decoded(part("ErrorSummary", event=event(TEXT)))
-    few = many = error.event
+    error: t.Any = decoded(part("ErrorSummary", event=event(TEXT)))
+    few: t.Any = error.event
+    many: t.Any = error.event
     for _unused in range(5):
         many = dataclasses.replace(many, events=(many,) * 9)
     few = dataclasses.replace(few, events=(few,) * 9)
-    cleaned = [node_messages.clean_exception(dataclasses.replace(error, event=shown)) for shown in (few, many)]
+    cleaned: list[t.Any] = [
+        node_messages.clean_exception(dataclasses.replace(error, event=shown)) for shown in (few, many)
+    ]
     assert [item.msg for item in cleaned[0].event.events] == [CLEAN] * 9
     assert 100 < repr(cleaned[1]).count("Event(") < 1100
 

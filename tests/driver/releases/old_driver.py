@@ -125,15 +125,15 @@ def _serve(job: Job) -> None:
     settings = {**job.settings, "virtual_interfaces": tuple(job.settings["virtual_interfaces"])}
     held: list[t.Callable[[], t.Any]] = []
 
-    def new_service() -> claims.Service:
+    def new_service() -> claims.Service:  # type: ignore[name-defined]  # as below, the class of the old driver
         inventory = Inventory(lambda: Settings(**settings), lambda: held[0]() if held else [])
         cluster = Cluster(lambda: from_kubeconfig(Path(job.kubeconfig)), "lanewise.dev", job.node)
         paths = Paths(**{name: Path(path) for name, path in job.paths.items()})
-        service = claims.Service(paths, cluster, inventory, Writer(cluster))
+        service = claims.Service(paths, cluster, inventory, Writer(cluster))  # type: ignore[attr-defined]
         held[:] = [service.held]
         return service
 
-    def run_step(service: claims.Service, name: str, argument: Object) -> None:
+    def run_step(service: claims.Service, name: str, argument: Object) -> None:  # type: ignore[name-defined]
         if name == "attach":
             service.attach(AttachRequest(**{**argument, "netns": Path(argument["netns"])}))
         elif argument:

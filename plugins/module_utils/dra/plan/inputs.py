@@ -22,7 +22,7 @@ Templates = t.Mapping[tuple[str, str], Object]
 _Check = t.Callable[[object, str], list[Problem]]
 
 #: The argument specification of a workload.
-WORKLOAD = {
+WORKLOAD: dict[str, dict[str, t.Any]] = {
     "name": {"type": "str", "required": True},
     "templates": {"type": "list", "elements": "str"},
     "claims": {"type": "list", "elements": "dict"},

@@ -111,7 +111,7 @@ class NodeWithClaims:
 
     def move_into_pod(self, address: str) -> None:
         """Show the NIC as a probe does while a pod has it: its interface and RDMA device are in another namespace."""
-        nic = self.machine.nics[address]
+        nic = t.cast("dict[str, t.Any]", self.machine.nics[address])
         nic["elsewhere"] = ["interface"] + ["rdma_device"] * bool(nic["rdma_devices"])
         nic.update(interfaces=[], rdma_devices=[], link_layer=None, speed_mbps=None, up=None)
         self.facts["interfaces"] = [

@@ -521,7 +521,7 @@ def node_with_dranet_nic_in_use(kind: str, rdma_in_pod: bool, *selectors: str) -
     rdma = node.machine.nics[nic]["rdma_devices"]
     node.move_into_pod(nic)
     if not rdma_in_pod:
-        node.machine.nics[nic].update(rdma_devices=rdma)
+        t.cast("dict[str, t.Any]", node.machine.nics[nic])["rdma_devices"] = rdma
     node.publish()
     return node, classes
 

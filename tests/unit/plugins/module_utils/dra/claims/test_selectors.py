@@ -138,7 +138,7 @@ def primitives(draw):  # noqa: C901  # a branch per operator
         selected = draw(st.sampled_from([*DRIVERS, 'quote".example.com']))
         return selectors.driver_is(selected), lambda driver, device: driver == selected
     if kind == "has":
-        return selectors.has_attribute(name), lambda *subject: value_of(*subject, name)[0] is not None
+        return selectors.has_attribute(name), lambda driver, device: value_of(driver, device, name)[0] is not None
     if kind in ("equals", "one_of"):
         values = draw(st.lists(ANY_VALUE, min_size=1 if kind == "equals" else 0, max_size=3))
         if kind == "equals":
@@ -146,7 +146,10 @@ def primitives(draw):  # noqa: C901  # a branch per operator
             selector = selectors.equals(name, values[0])
         else:
             selector = selectors.one_of(name, values)
-        return selector, lambda *subject: value_of(*subject, name) in [(type_of(value), value) for value in values]
+        return (
+            selector,
+            lambda driver, device: value_of(driver, device, name) in [(type_of(value), value) for value in values],
+        )
     if kind == "at_least":
         number = draw(INTS)
         return selectors.at_least(name, number), typed("int", lambda value: value >= number)
