@@ -86,12 +86,20 @@ def test_a_pod_whose_program_never_ends_does_not_stop_the_run(tmp_path: Path, st
     assert "DEPRECATION" not in output
 
 
+def test_a_command_of_the_site_that_never_ends_does_not_stop_the_run(tmp_path: Path) -> None:
+    limit = "{{ 3 if 'late' in alignment_pair.claim else 60 }}"
+    variables = {"alignment_measure_nccl": "mpirun all_gather_perf", "alignment_measure_nccl_seconds": limit}
+    (late, fine), _output = measure(tmp_path, ["late-client", "other"], **variables)
+    assert late["output"] == "the command of the client did not end within 3 seconds, and may still run in its pod"
+    assert fine["output"] == "mpirun all_gather_perf"
+
+
 @pytest.mark.parametrize(
     ("variables", "command"),
     [
         ({}, "timeout 70 iperf3 -c 192.0.2.1"),
         ({"alignment_measure_seconds": 2}, "timeout 62 iperf3 -c 192.0.2.1"),
-        # a command of the site has no limit: this duration would make that of the client a single second
+        # a command of the site has its own limit: this duration would make that of the client a single second
         (
             {"alignment_measure_seconds": -89, "alignment_measure_nccl": "mpirun all_gather_perf"},
             "mpirun all_gather_perf",
