@@ -160,8 +160,9 @@ class ActionModule(ClusterAction):
             result["changed"] = True
             if not self._task.check_mode:
                 self._remove(stale["delete"], "Some stale objects could not be removed")
-        # while a stale claim is in use, the parent must still list its kind
-        if not self._task.check_mode and not stale["in_use"] and not other_site and (objects or before):
+        # while a stale claim is in use, or a kind is not served, the parent must still list the kind
+        complete = not stale["in_use"] and not apply_set.unserved_kinds(full_parent, apis)
+        if not self._task.check_mode and complete and not other_site and (objects or before):
             self._write_parent(apply_set.parent(**applyset, objects=objects, site=site))
         if self._task.diff and stale["delete"]:
             prepared = "".join(f"- {title}\n" for title in result["pruned"])

@@ -356,6 +356,12 @@ def served_kinds(set_parent: Object, apis: Object, extra: Sequence[str] = ()) ->
     return kinds
 
 
+def unserved_kinds(set_parent: Object, apis: Object) -> list[str]:
+    """The kinds in the parent that the cluster does not serve now, as KIND.GROUP. Their objects may still exist."""
+    served = {group_kind({"apiVersion": api, "kind": kind}) for api, kinds in apis.items() for kind in kinds}
+    return sorted(set(_items(set_parent["metadata"]["annotations"][_KINDS])) - served)
+
+
 def stale(existing: Sequence[Object], objects: Sequence[Object], site: str = "") -> Stale:
     """The set's objects in the cluster that are no longer rendered.
 

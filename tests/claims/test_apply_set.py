@@ -58,6 +58,7 @@ def test_an_interrupted_run_keeps_the_kinds_that_it_has_to_prune():
         "v1": {"Pod": {}},
     }
     assert apply_set.served_kinds(after, apis) == [{"api_version": "resource.k8s.io/v1", "kind": "DeviceClass"}]
+    assert apply_set.unserved_kinds(after, apis) == ["ResourceClaimTemplate.resource.k8s.io"]
     apis["v1"]["ResourceQuota"] = {}
     every = apply_set.served_kinds(after, apis, apply_set.WRITTEN)
     assert [entry["kind"] for entry in every] == ["DeviceClass", "ResourceQuota"]

@@ -191,6 +191,19 @@ def test_prune_removes_only_objects_that_the_site_applied(controller: Controller
     assert done.returncode and "managed by tooling" in done.stderr, done.stderr
 
 
+def test_a_kind_that_is_not_served_stays_in_the_set(controller: Controller) -> None:
+    """Its objects may still exist, and are removed once the kind is served again."""
+    pruned = {**SITE, "dra_claims_prune": True}
+    controller.role(pruned)
+    where = "/api/v1/namespaces/default/configmaps/lanewise-dra"
+    key = "applyset.kubernetes.io/contains-group-kinds"
+    kinds = controller.plane.expect("GET", where)["metadata"]["annotations"][key]
+    more = f"{kinds},Widget.example.com"
+    controller.plane.expect("PATCH", where, {"metadata": {"annotations": {key: more}}})
+    assert "changed=0" in controller.role(pruned)[1]
+    assert controller.plane.expect("GET", where)["metadata"]["annotations"][key] == more
+
+
 def test_a_site_can_be_removed_whether_it_was_pruned_or_not(controller: Controller) -> None:
     where = "/apis/resource.k8s.io/v1/namespaces/training/resourceclaimtemplates"
     for pruned in (False, True):
