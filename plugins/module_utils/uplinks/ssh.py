@@ -8,6 +8,7 @@
 Anyone who reaches a server can connect to it, so an unauthenticated connection must not decide which interfaces the
 node keeps. OpenSSH shows the state in its process titles: `sshd: [accepted]` and `sshd: root [net]` before
 authentication, `sshd: root@notty` after it (sshd.c, auth2.c, session.c; since 10.0, sshd-auth is a separate program).
+Dropbear does not show it.
 """
 
 from __future__ import annotations
@@ -24,17 +25,29 @@ PORT = 22
 #: Maximum age of the list of server ports. A new listening socket also invalidates the list, but a server that systemd
 #: starts for the first connection uses an older socket.
 PORTS_MAX_AGE_SECONDS = 10.0
-_SERVERS = ("sshd", "sshd-session", "sshd-auth", "dropbear")
+_WITHOUT_STATE = "dropbear"
+_SERVERS = ("sshd", "sshd-session", "sshd-auth", _WITHOUT_STATE)
 _SOCKET_LINK = re.compile(r"socket:\[(\d+)\]")
 _UNAUTHENTICATED = re.compile(r"\[(?:accepted|net|preauth|listener)\]")
 
 
+class _Process(t.NamedTuple):
+    """A process of an SSH server. `unauthenticated` says whether it shows that its client is not authenticated yet."""
+
+    folder: str  # in /proc
+    parent: str  # the parent's folder
+    name: str
+    unauthenticated: bool
+
+
 @dataclass
 class _Scan:
-    """The result of a scan of all processes. `known` contains the sockets of SSH servers by inode, and whether the
-    client is authenticated."""
+    """The sockets of SSH servers by inode: all, those of unauthenticated clients, and those of clients of which this is
+    not known."""
 
-    known: dict[int, bool] = field(default_factory=dict)
+    sockets: set[int] = field(default_factory=set)
+    unauthenticated: set[int] = field(default_factory=set)
+    uncertain: set[int] = field(default_factory=set)
     unexamined: str = ""
 
 
@@ -63,7 +76,7 @@ class Servers:
         began = time.monotonic()
         if not inodes <= self._listening or began - self._ports_at >= PORTS_MAX_AGE_SECONDS:
             scan = self._scan_processes()
-            self._ports = frozenset(listener.local_port for listener in listeners if listener.inode in scan.known)
+            self._ports = frozenset(listener.local_port for listener in listeners if listener.inode in scan.sockets)
             if scan.unexamined:
                 unexamined.append(scan.unexamined)
                 return {PORT, *self._ports}
@@ -75,7 +88,7 @@ class Servers:
         """The connections without unauthenticated ones, each with whether it is certainly authenticated.
 
         Connections that no server has accepted yet are left out. A connection is uncertain if its server cannot be
-        seen.
+        seen, or does not show whether the client is authenticated.
         """
         accepted = [connection for connection in connections if connection.inode]
         inodes = frozenset(connection.inode for connection in accepted)
@@ -83,38 +96,44 @@ class Servers:
         if inodes <= self._known:
             return [(connection, True) for connection in accepted]
         scan = self._scan_processes()
-        self._known |= {inode for inode in inodes if scan.known.get(inode)}
+        self._known |= (inodes & scan.sockets) - scan.unauthenticated - scan.uncertain
         return [
             (connection, connection.inode in self._known)
             for connection in accepted
-            if connection.inode in self._known or connection.inode not in scan.known
+            if connection.inode in self._known or connection.inode not in scan.unauthenticated
         ]
 
     def _scan_processes(self) -> _Scan:
         """Scan the processes of SSH servers. A process that ends during the scan counts as one without sockets."""
         scan = _Scan()
         processes = list(self._processes())
-        # the process of an unauthenticated connection may run as another user, whose sockets may be hidden from this
-        # process
-        with_unauthenticated = {parent for _folder, parent, unauthenticated in processes if unauthenticated}
-        for folder, _parent, unauthenticated in processes:
+        # While a client authenticates, only a child of its server's process may show it. A child that is started after
+        # the processes were listed, but before its parent's title was read, is in a second list.
+        later = list(self._processes())
+        unauthenticated = {process.folder for process in processes + later if process.unauthenticated}
+        # the child may run as another user, whose sockets may be hidden from this process
+        unauthenticated |= {process.parent for process in processes + later if process.unauthenticated}
+        running = {process.folder for process in later}
+        for process in processes:
+            if process.folder not in running:
+                continue
             try:
-                for descriptor in os.listdir(f"{folder}/fd"):
-                    match = _SOCKET_LINK.match(os.readlink(f"{folder}/fd/{descriptor}"))
-                    if match:
-                        inode = int(match.group(1))
-                        authenticated = not unauthenticated and folder.rpartition("/")[2] not in with_unauthenticated
-                        scan.known[inode] = scan.known.get(inode, True) and authenticated
+                inodes = set(_sockets(process.folder))
             except PermissionError as error:
-                if _owner(folder) == 0:
+                if _owner(process.folder) == 0:
                     scan.unexamined = f"the sockets of SSH servers ({error.strerror})"
+                continue
             except OSError:
                 continue
+            scan.sockets |= inodes
+            if process.folder in unauthenticated:
+                scan.unauthenticated |= inodes
+            elif process.name == _WITHOUT_STATE:
+                scan.uncertain |= inodes
         return scan
 
-    def _processes(self) -> t.Iterator[tuple[str, str, bool]]:
-        """The processes of SSH servers: the folder in /proc, the parent's PID, and whether the title shows that the
-        client is not authenticated yet."""
+    def _processes(self) -> t.Iterator[_Process]:
+        """The processes of SSH servers."""
         for entry in os.listdir(self._proc):
             folder = f"{self._proc}/{entry}"
             try:
@@ -122,9 +141,18 @@ class Servers:
                     continue
                 # pid (comm) state ppid ...; the comm may contain any character
                 parent = _text(f"{folder}/stat").rpartition(")")[2].split()[1]
-                yield folder, parent, name == "sshd-auth" or bool(_UNAUTHENTICATED.search(_text(f"{folder}/cmdline")))
+                unauthenticated = name == "sshd-auth" or bool(_UNAUTHENTICATED.search(_text(f"{folder}/cmdline")))
+                yield _Process(folder, f"{self._proc}/{parent}", name, unauthenticated)
             except (OSError, IndexError):
                 continue
+
+
+def _sockets(folder: str) -> t.Iterator[int]:
+    """The inodes of a process's sockets."""
+    for descriptor in os.listdir(f"{folder}/fd"):
+        match = _SOCKET_LINK.match(os.readlink(f"{folder}/fd/{descriptor}"))
+        if match:
+            yield int(match.group(1))
 
 
 def _text(path: str) -> str:
