@@ -13,7 +13,6 @@ is taken from its source (src/util.cu) and published tables, and was not tested 
 from __future__ import annotations
 
 import json
-import math
 import re
 import typing as t
 
@@ -24,15 +23,16 @@ from ..scheduler.search_devices import attribute
 from .devices import NIC
 
 _PORT = 18515
-#: The maximum length of an error message and of a text of a pod, and a bound of its numbers.
-_MAX_MESSAGE, _MAX_TEXT, _MAX_NUMBER = 300, 64, 1e15
+#: The maximum length of an error message, of a text of a pod and of a program's output, and a bound of its numbers.
+_MAX_MESSAGE, _MAX_TEXT, _MAX_OUTPUT, _MAX_NUMBER = 300, 64, 2**20, 1e15
 _TIMEOUT_STATUSES = (124, 143)  # exit statuses of GNU's and BusyBox's timeout after it stopped a program
 _RDMA_DEVICE = "rdmaDevice"  # the name in lanewise.dev and dra.net
+_RDMA_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")  # a driver can publish any text, and this one is part of a command
 
-_COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?:\[[^\]]*\])?|\S+")
+_COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]{1,16}% percentile)(?:\[[^\]]{0,16}\])?|\S+")
 _UNITS = {"Gb/sec": 1 / 8, "MB/sec": 2**20 / 1e9, "MiB/sec": 2**20 / 1e9}  # perftest's MB are MiB
 _AVERAGE = re.compile(r"Avg bus bandwidth\s*:\s*([0-9.]+)")
-_OPERATION = re.compile(r"Collective test starting:\s*(\S+)|(\w+_perf)\b")
+_OPERATION = re.compile(r"Collective test starting:\s*(\S+)|\b(\w{1,64}_perf)\b")
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)")
 _FAILURE = re.compile(r"^.*\bTest (?:NCCL |CUDA )?failure\b.*$", re.MULTILINE)
 _MPI_TAG = re.compile(r"^\[\d+,\d+\]<std\w+>:", re.MULTILINE)  # mpirun --tag-output
@@ -65,8 +65,8 @@ def pairs(
             ips = (entry.get("networkData") or {}).get("ips") or ()
             key = (claim["metadata"].get("uid"), entry["driver"], entry["pool"], entry["device"])
             networks[key] = ips[0].partition("/")[0] if ips else None
-    running = {pod["metadata"].get("uid"): pod for pod in pods}
-    ends = [end for report in reports for end in _ends(report, networks, running, pools)]
+    pods_by_uid = {pod["metadata"].get("uid"): pod for pod in pods}
+    ends = [end for report in reports for end in _ends(report, networks, pods_by_uid, pools)]
     measurable = []
     for index, client in enumerate(ends):
         # traffic between claims of one pod does not leave it
@@ -96,7 +96,7 @@ def _ends(
     nic = next((device for device in nics if nearest and device["address"] == nearest["nic_address"]), nics[0])
     pool = pools.pool(nic["driver"], nic["pool"])
     published = pool.devices.get(nic["device"]) if pool else None
-    rdma = attribute(published.offer, f"{nic['driver']}/{_RDMA_DEVICE}") if published else None
+    rdma = value_of(attribute(published.offer, f"{nic['driver']}/{_RDMA_DEVICE}")) if published else None
     namespace, _slash, name = report["claim"].partition("/")
     yield {
         "claim": report["claim"],
@@ -105,7 +105,7 @@ def _ends(
         "container": _container(pods[pod["uid"]], name, nic["request"].partition("/")[0]),
         "node": report["node"],
         "nic": f"{nic['driver']}/{nic['device']}",
-        "rdma": value_of(rdma),
+        "rdma": rdma if isinstance(rdma, str) and _RDMA_NAME.fullmatch(rdma) else None,
         "address": networks.get((report["uid"], nic["driver"], nic["pool"], nic["device"])),
         "pod_ip": (pods[pod["uid"]].get("status") or {}).get("podIP"),
     }
@@ -154,6 +154,8 @@ def read(tool: str, text: str, status: int = 0) -> Object:
     if status in _TIMEOUT_STATUSES:
         raise Unreadable("it did not finish in time and was stopped")
     reader = readers[tool]
+    if len(text) > _MAX_OUTPUT:
+        raise Unreadable(f"it printed more than {_MAX_OUTPUT >> 20} MiB")
     try:
         measurement = reader(text)
     except Unreadable as error:
@@ -173,8 +175,8 @@ def _no_measurement(text: str) -> Unreadable:
 
 def _measurement(tool: str, rate: float | None, latency: float | None, size: int | None, **details: object) -> Object:
     """A measurement. `details` that are neither finite numbers nor texts are left out, and long texts are cut."""
-    for value in (rate, latency):
-        if value is not None and not (math.isfinite(value) and value >= 0):
+    for value in (rate, latency, size):
+        if value is not None and not 0 <= value < _MAX_NUMBER:
             raise Unreadable(f"{tool} reports {value}, which is not a measurement")
     measurement: Object = {"tool": tool, "gb_per_s": None if rate is None else round(rate, 4), "latency_us": latency}
     return {**measurement, "bytes": size, "details": dict(_bounded(details))}

@@ -10,7 +10,9 @@ were removed. The tables of nccl-tests follow the format in its source; no GPU p
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -181,6 +183,31 @@ def test_a_long_text_of_a_pod_is_cut():
     assert len(json.dumps(read("all_gather_perf", text))) < 1000
 
 
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("all_gather_perf", f"{NCCL_COLUMNS}\n2 1 float 1 1 1 0\n{'a' * 1_000_000}\n"),
+        ("ib_write_bw", f"#bytes {'BW peak[' * 120_000}\n"),
+        ("ib_write_bw", f"#bytes {'1' * 1_000_000}\n"),
+        ("iperf3", "[" * 5_000_000),
+    ],
+)
+def test_long_output_of_a_pod_is_read_or_refused_at_once(tool, text):
+    """Expressions that are tried at each character would take hours."""
+    began = time.process_time()
+    with contextlib.suppress(Unreadable):
+        read(tool, text)
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("size", ["1e300", "inf", "nan", "-1"])
+def test_numbers_that_are_no_measurement_are_refused(size):
+    with pytest.raises(Unreadable):
+        read("ib_write_bw", f"#bytes #iterations BW average[Gb/sec]\n{size} 5 10\n")
+    with pytest.raises(Unreadable):
+        read("ib_write_bw", f"#bytes #iterations BW average[Gb/sec]\n65536 5 {size}\n")
+
+
 @pytest.mark.parametrize("tool", ["iperf3", "ib_write_bw", "ib_write_lat", "all_gather_perf"])
 @given(
     st.one_of(
@@ -235,6 +262,22 @@ def test_pods_measure_with_a_pod_on_another_node_if_there_is_one():
     pods[0]["metadata"]["uid"] = "another"
     assert [entry["client"]["pod"] for entry in pairs(reports, claims, pods, pools, 5)] == ["claim-1"]
     assert pairs(reports[:1], claims, pods, pools, 5) == []
+
+
+@pytest.mark.parametrize("name", ["mlx5_0; touch /tmp/x", "$(id)", "", "a" * 65, 7])
+def test_a_published_name_that_is_no_rdma_device_is_not_part_of_a_command(name):
+    node = NodeWithClaims("hgx-h100")
+    gpu, nic = node.pair("PIX")
+    node.add_claim({"gpu": gpu, "nic": nic})
+    device = next(
+        device
+        for entry in node.slices
+        for device in entry["spec"]["devices"]
+        if "rdmaDevice" in device.get("attributes", {}) and device["name"] == node.devices()[nic]["device"]
+    )
+    device["attributes"]["rdmaDevice"] = {"string": name}
+    [found] = pairs(node.check()["claims"], node.claims, node.pods, Pools(node.slices), 5)
+    assert found["client"]["rdma"] is None
 
 
 def test_a_pod_does_not_measure_with_itself():
