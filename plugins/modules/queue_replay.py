@@ -14,7 +14,7 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Submits jobs to the queues of a cluster in their recorded order, but faster, and reports device-hours, waiting times
-    by team and priority, and how many jobs had a GPU without a NIC on the same PCIe root.
+    by team and priority, and how many jobs had a GPU without a NIC of its own on the same PCIe root.
   - Jobs are those of a CSV, or drawn from the distributions of a published trace. Each runs as long as in the trace,
     and starts again from the beginning if it was preempted.
   - Only for a cluster of simulated nodes without machines. Each node must have the label
@@ -24,7 +24,7 @@ description:
   - If the cluster can no longer be watched, the replay ends with an error and without a result.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing Nodes and ResourceSlices, watching
-    Pods and ResourceClaims, and creating and deleting Jobs.
+    Pods and ResourceClaims, and creating Jobs and deleting them as a collection (C(deletecollection)).
 extends_documentation_fragment:
   - lanewise.dra.cluster
   - lanewise.dra.attributes
@@ -82,7 +82,7 @@ options:
     description: For drawn jobs, the teams, each with its part of the load.
     type: dict
   load:
-    description: For drawn jobs, the total request of all teams, as a fraction of all GPUs.
+    description: For drawn jobs, the total demand of all teams, as a fraction of all GPUs.
     type: float
     default: 0.9
   swing:
@@ -149,6 +149,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.pairs import kinds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import score
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import (
+    MAX_GPUS,
     PROFILES,
     Job,
     Load,
@@ -191,6 +192,10 @@ def jobs_of(params: t.Mapping[str, t.Any]) -> tuple[list[Job], str]:
     for name, minimum, maximum in (("hours", 0, 10_000), ("speed", 0, 100_000), ("load", 0, 100), ("gpus", 0, 1e6)):
         if not minimum < params[name] <= maximum:
             raise ValueError(f"{name}: {params[name]:g} must be above {minimum} and at most {maximum:.0f}")
+    for index, form in enumerate(params["forms"]):
+        for name, value in (("gpus", form["gpus"]), ("held", form["held"])):
+            if value is not None and not 0 < value <= MAX_GPUS:
+                raise ValueError(f"forms[{index}].{name}: {value:g} must be above 0 and at most {MAX_GPUS}")
     if not 0 <= params["swing"] <= 1:
         raise ValueError(f"swing: {params['swing']:g} must be from 0 to 1")
     if params["csv"] is not None:

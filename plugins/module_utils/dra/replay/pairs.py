@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import typing as t
+from collections import Counter
 
 from ..kube.objects import ObjectView
 from ..vendors.drivers import DRIVERS, knowledge
@@ -39,7 +40,7 @@ def aligned(
     roots: t.Mapping[tuple[str, str, str], str | None],
     kinds_of: t.Mapping[str, str],
 ) -> bool | None:
-    """Whether the devices of an allocation are aligned pairs; None if it has no NIC.
+    """Whether each GPU of an allocation has a NIC of its own on its PCIe root; None without a GPU or without a NIC.
 
     `roots` has the PCIe root of each device by driver, pool and name. A GPU with an unknown root is not aligned.
     """
@@ -48,6 +49,6 @@ def aligned(
         kind = kinds_of.get(str(result["driver"]))
         if kind:
             by_kind[kind].append(roots.get((str(result["driver"]), str(result["pool"]), str(result["device"]))))
-    if not by_kind[NIC]:
+    if not by_kind[GPU] or not by_kind[NIC]:
         return None
-    return None not in by_kind[GPU] and sorted(map(str, by_kind[GPU])) == sorted(map(str, by_kind[NIC]))
+    return None not in by_kind[GPU] and not Counter(by_kind[GPU]) - Counter(by_kind[NIC])

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 COLUMNS = ("submit_s", "team", "priority", "gpus", "seconds")
 #: The maximum number of jobs in a stream, and the maximum of each number in a CSV, such as a time in seconds.
 MAX_JOBS, MAX_SECONDS = 100_000, 400 * 86_400
+#: The maximum number of GPUs of a job.
+MAX_GPUS = 1024
 _DAY = 86_400.0
 
 
@@ -106,7 +108,10 @@ class Load:
 
 
 def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
-    """Random jobs of a profile with this load, in the order of their arrival. The same seed gives the same jobs."""
+    """Random jobs of a profile with this load, in the order of their arrival. The same seed gives the same jobs.
+
+    Raises ValueError for a load of too many jobs.
+    """
     generator = random.Random(seed)
     gpu_seconds_of_job = profile.mean_size() * profile.mean_length(load.longest)
     total = sum(load.shares.values())
@@ -116,7 +121,7 @@ def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
     for number, (team, share) in enumerate(sorted(load.shares.items())):
         rate = load.load * load.gpus * share / total / gpu_seconds_of_job
         moment = 0.0
-        while True:
+        while rate:  # a tiny share can be rounded to 0
             moment += generator.expovariate(rate * (1 + load.swing))
             if moment >= load.hours * 3600:
                 break
@@ -125,6 +130,8 @@ def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
                 continue
             priority = load.priority if generator.random() < load.urgent else ""
             (gpus,) = generator.choices(sizes, weights)
+            if len(jobs) >= MAX_JOBS:
+                raise ValueError(f"this load has more than {MAX_JOBS} jobs: reduce gpus, hours or load")
             jobs.append((moment, team, priority, gpus, min(load.longest, profile.length(generator.random()))))
     return [Job(number, *fields) for number, fields in enumerate(sorted(jobs))]
 
@@ -152,8 +159,8 @@ def _read_jobs(reader: csv.DictReader[str]) -> list[Job]:
         if not row["team"]:
             raise ValueError(f"{location}: team is empty")
         numbers = [_number(row[name], f"{location}: {name}") for name in ("submit_s", "gpus", "seconds")]
-        if not 0 < numbers[1] <= 1024:
-            raise ValueError(f"{location}: gpus must be above 0 and at most 1024")
+        if not 0 < numbers[1] <= MAX_GPUS:
+            raise ValueError(f"{location}: gpus must be above 0 and at most {MAX_GPUS}")
         if not numbers[2] > 0:
             raise ValueError(f"{location}: seconds must be above 0")
         jobs.append((numbers[0], row["team"], row["priority"], numbers[1], numbers[2]))

@@ -17,6 +17,7 @@ PARAMS = {
     "gpus": 8,
     "hours": 4,
     "speed": 240,
+    "forms": [{"gpus": 1.0, "template": "pair", "held": None}],
 }
 
 
@@ -40,3 +41,20 @@ def test_jobs_are_drawn_for_teams_with_a_part_of_the_load():
 def test_a_part_of_the_load_that_is_not_a_number_is_refused(shares, message):
     with pytest.raises(ValueError, match=message):
         queue_replay.jobs_of({**PARAMS, "shares": shares})
+
+
+@pytest.mark.parametrize(("name", "value"), [("held", -24.0), ("held", float("nan")), ("gpus", 0.0), ("gpus", 1e9)])
+def test_a_number_of_gpus_that_no_job_can_have_is_refused(name, value):
+    forms = [PARAMS["forms"][0], {**PARAMS["forms"][0], name: value}]
+    with pytest.raises(ValueError, match=rf"^forms\[1\]\.{name}: .* must be above 0 and at most 1024$"):
+        queue_replay.jobs_of({**PARAMS, "forms": forms})
+
+
+def test_a_load_of_too_many_jobs_is_refused():
+    with pytest.raises(ValueError, match="more than 100000 jobs: reduce gpus, hours or load"):
+        queue_replay.jobs_of({**PARAMS, "gpus": 1e6, "hours": 720})
+
+
+def test_a_team_with_a_tiny_part_of_the_load_has_no_jobs():
+    jobs, _source = queue_replay.jobs_of({**PARAMS, "shares": {"red": 1, "blue": 1e-323}})
+    assert {job.team for job in jobs} == {"red"}

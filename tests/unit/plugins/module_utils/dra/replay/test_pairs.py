@@ -47,6 +47,8 @@ def test_kinds_follow_from_the_drivers_of_the_site() -> None:
         (("g0", "n1"), False),
         (("g0", "g1", "n0"), False),
         (("g2", "n0"), False),
+        (("g0", "n0", "n1"), True),
+        (("n0", "n1"), None),
         (("g0", "g1"), None),
         ((), None),
     ],
