@@ -16,7 +16,8 @@ description:
     and failures are shown as usual.
   - Messages of C(ansible.builtin.debug) are shown as plain lines below the name of their task. Characters that could
     control the terminal are replaced.
-  - The recap only counts hosts without changes and failures.
+  - The recap only counts hosts without changes and failures. Custom stats of C(ansible.builtin.set_stats) are shown
+    with C(-v) only.
   - With C(-v) the output is Ansible's default.
 extends_documentation_fragment:
   - default_callback
