@@ -203,8 +203,8 @@ steps:
 worth:
   description:
     - The value of the devices that are certainly stranded. C(devices) is their number, C(gbps) their bandwidth (10⁹
-      bits per second), C(money) their cost in C(unit) (null without O(prices)), and C(unpriced) the number of devices
-      without a price.
+      bits per second; each link counts once), C(money) their cost in C(unit) (null without O(prices)), and
+      C(unpriced) the number of devices without a price.
   returned: always
   type: dict
 fleet:

@@ -11,11 +11,12 @@ import sys
 import typing as t
 from dataclasses import dataclass, field
 
-from ..kube import quantity
+from ..kube import limits, quantity
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..scheduler.published import value_of
 from ..scheduler.search_devices import attribute, identify
+from ..vendors.drivers import DRIVERS
 from ..vendors.offer import Offer
 from .fleet import Fleet
 from .stranded import Stranded
@@ -52,9 +53,9 @@ class DeviceValue:
 class StrandedValue:
     """The value of several devices: their number, and the sums of their bandwidth and cost.
 
-    `gbps` is in gigabits per second; the bandwidth of a NIC that is published both as a whole and for shares counts
-    once. `cost` is None if the site sets no prices. `unpriced` is the number of devices without a price. `by_device`
-    has the value of each device by node and `driver/pool/device`.
+    `gbps` is in gigabits per second. The bandwidth of a link counts once for all devices of a NIC: the NIC as a whole,
+    the device for its shares, and its VFs. `cost` is None if the site sets no prices. `unpriced` is the number of
+    devices without a price. `by_device` has the value of each device by node and `driver/pool/device`.
     """
 
     devices: int
@@ -92,7 +93,7 @@ def stranded_value(
     """
     certain = {(stranded.node, stranded.device) for stranded in stranded_devices if stranded.certain}
     by_device: dict[tuple[str, str], DeviceValue] = {}
-    links: dict[tuple[str, str], float] = {}  # by node and PCI address, or `driver/pool/device` without one
+    links: dict[tuple[str, str], float] = {}  # by node and PCI address (of the PF), or `driver/pool/device` without one
     for node in fleet.nodes.values():
         for offer in node.offers:
             key = (node.name, "/".join(identify(offer)))
@@ -100,17 +101,28 @@ def stranded_value(
                 cost = next((price.price for price in price_list if price.applies_to(offer)), None)
                 value = DeviceValue(_gbps(offer), cost)
                 by_device[key] = value
-                link = (node.name, offer.address or key[1])
+                link = (node.name, _pf_address(offer) or offer.address or key[1])
                 links[link] = max(links.get(link, 0.0), value.gbps or 0.0)
     total_cost = round(sum(value.cost or 0 for value in by_device.values()), 2) if price_list else None
     unpriced = sum(value.cost is None for value in by_device.values()) if price_list else 0
     return StrandedValue(len(by_device), round(sum(links.values()), 3), total_cost, unpriced, by_device)
 
 
+def _pf_address(offer: Offer) -> str:
+    """The PCI address of a VF's PF; empty if the device is no VF or its driver does not publish the address."""
+    driver = DRIVERS.get(offer.driver)
+    address = value_of(attribute(offer, driver.pf_address)) if driver and driver.pf_address else None
+    return address.lower() if isinstance(address, str) else ""
+
+
 def _gbps(offer: Offer) -> float | None:
-    """The published bandwidth of a device in gigabits per second; None if it publishes none."""
+    """The published bandwidth of a device in gigabits per second; None if it publishes none, or one that no link has
+    (negative, or more than 64 bits)."""
     entry = (offer.device.get("capacity") or {}).get(BANDWIDTH)
     if entry:
-        return round(float(quantity.parse(entry["value"])) / 1e9, 3)
+        bits = quantity.parse(entry["value"])
+        return round(float(bits) / 1e9, 3) if 0 <= bits <= limits.INT64_MAX else None
     mbps = value_of(attribute(offer, f"{offer.driver}/{SPEED}"))
-    return round(mbps / 1e3, 3) if isinstance(mbps, int) else None
+    if isinstance(mbps, bool) or not isinstance(mbps, int) or not 0 <= mbps <= limits.INT64_MAX:
+        return None
+    return round(mbps / 1e3, 3)

@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import quotas, reader, report_lines
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Node, Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import counts, fleet_map
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scenario import Scenario, after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import Stranded, stranded
@@ -25,6 +25,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded_val
     prices,
     stranded_value,
 )
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
     CLASSES,
@@ -362,6 +364,47 @@ def test_stranded_devices_have_a_value_and_are_on_the_map(engine: Engine) -> Non
     assert by_node["a-0"][f"gpu.nvidia.com/{gpu}"] == "u" and by_node["a-0"][f"lanewise.dev/{nic}"] == "s"
     assert by_node["b-0"][f"gpu.nvidia.com/{gpu}"] == "d" and by_node["b-0"]["gpu.nvidia.com/gpu-1"] == "h"
     assert counts(device_map)["used"] == 1 and counts(device_map)["held"] == 1 and counts(device_map)["degraded"] == 1
+
+
+def _value_of(*devices: Object) -> StrandedValue:
+    """The value of these devices of lanewise.dev, all stranded on one node."""
+    offers = tuple(
+        Offer("lanewise.dev", "n", "n", device, f"0000:8a:00.{number}") for number, device in enumerate(devices)
+    )
+    stranded_devices = [Stranded("n", f"lanewise.dev/n/{device['name']}", "") for device in devices]
+    return stranded_value(Fleet({"n": Node("n", offers=offers)}, {}, Server()), stranded_devices, [])
+
+
+@pytest.mark.parametrize(
+    ("capacity", "attributes"),
+    [
+        ("1e400", {}),
+        ("10E", {}),
+        ("-100G", {}),
+        (None, {"linkSpeedMbps": {"bool": True}}),
+        (None, {"linkSpeedMbps": {"int": -1}}),
+        (None, {"linkSpeedMbps": {"int": 10**400}}),
+    ],
+)
+def test_a_bandwidth_that_no_link_has_is_unknown(capacity: str | None, attributes: Object) -> None:
+    device: Object = {"name": "a", "attributes": attributes}
+    if capacity is not None:
+        device["capacity"] = {"bandwidth": {"value": capacity}}
+    found = _value_of(device, {"name": "b", "capacity": {"bandwidth": {"value": "100G"}}})
+    assert (found.devices, found.gbps) == (2, 100)
+    assert found.by_device["n", "lanewise.dev/n/a"].gbps is None
+
+
+def test_the_vfs_of_a_nic_count_as_one_link() -> None:
+    def vf(name: str, pf: str) -> Object:
+        return {"name": name, "attributes": {"pfPciBusID": {"string": pf}, "linkSpeedMbps": {"int": 100000}}}
+
+    pf = {"name": "pf", "capacity": {"bandwidth": {"value": "100G"}}}  # its address is 0000:8a:00.0
+    vfs = [vf(f"vf-{number}", "0000:8a:00.0") for number in range(4)]
+    assert (_value_of(pf, *vfs).devices, _value_of(pf, *vfs).gbps) == (5, 100)
+    assert _value_of(*vfs).gbps == 100
+    assert _value_of(*vfs, vf("other", "0000:8b:00.0")).gbps == 200
+    assert _value_of(pf, {"name": "odd", "attributes": {"pfPciBusID": {"int": 1}}}).gbps == 100
 
 
 def test_large_values_are_reported_in_full() -> None:
