@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import itertools
 import typing as t
+from collections import Counter
 
 from ..cel.errors import EvaluationError, Uncheckable
 from ..kube.objects import Object, ObjectView, Scalar
-from ..scheduler.search_devices import DeviceId, attribute, identify, tolerates_taints
+from ..scheduler.search_devices import DeviceId, attribute, blocking_taints, identify
 from ..scheduler.search_requests import class_selectors, expressions
 from ..scheduler.search_selection import Engine
 from ..vendors.offer import Offer
@@ -62,7 +64,8 @@ def unpaired(
 ) -> list[str]:
     """The free devices of a node whose possible partners for a claim are all unavailable.
 
-    `requested` are the `devices` of a v1 claim, with nearest pairs or with pairs by `matchAttribute`.
+    `requested` are the `devices` of a v1 claim, with nearest pairs or with pairs by `matchAttribute`. `held` are the
+    devices that other claims have or prevent from being allocated, each with the claim.
     """
     node = _Node(classes, offered, engine, held)
     all_pairs = [*_nearest(node, requested), *_matching(node, requested)]
@@ -109,27 +112,29 @@ class _Node:
         if identify(offer) in self.held:
             owner = self.held[identify(offer)]
             return f"in use by {owner}" if owner else "in use"
-        if tolerates_taints(body, offer):
-            return ""
-        return "tainted with " + ", ".join(taint["key"] for taint in offer.device.get("taints") or ())
+        keys = dict.fromkeys(str(taint["key"]) for taint in blocking_taints(body, offer))
+        return f"tainted with {', '.join(keys)}" if keys else ""
 
 
 class _Pairs:
     """The devices of one request on a node, each with its possible partners, which are devices of another request.
 
-    `devices` contains, by address, why a device cannot be allocated (empty if it can), and the same for each of its
-    partners. `names` are the names for a device and a partner in messages.
+    `devices` contains, by device, why it cannot be allocated (empty if it can), and the same for each of its partners.
+    `names` are the names for a device and a partner in messages, `offers` and `partner_offers` the devices themselves.
     """
 
-    def __init__(self, request: str, names: tuple[str, str]) -> None:
+    def __init__(
+        self, request: str, names: tuple[str, str], offers: t.Iterable[Offer], partner_offers: t.Iterable[Offer]
+    ) -> None:
         self.request, self.names = request, names
-        self.devices: dict[str, tuple[str, dict[str, str]]] = {}
+        self.offers, self.partner_offers = tuple(offers), tuple(partner_offers)
+        self.devices: dict[DeviceId, tuple[str, dict[DeviceId, str]]] = {}
 
     def max_pairs(self) -> int:
         """The number of pairs that are possible at the same time (Kuhn's algorithm)."""
-        device_of: dict[str, str] = {}
+        device_of: dict[DeviceId, DeviceId] = {}
 
-        def paired(device: str, seen: set[str]) -> bool:
+        def paired(device: DeviceId, seen: set[DeviceId]) -> bool:
             for partner, reason in self.devices[device][1].items():
                 if not reason and partner not in seen:
                     seen.add(partner)
@@ -143,30 +148,34 @@ class _Pairs:
     def without_partner(self) -> list[str]:
         """A sentence for each free device that has partners, but none that is available."""
         name, partner_name = self.names
+        shown, partner_shown = _shown(self.offers), _shown(self.partner_offers)
         lines = []
         for device, (reason, partners) in self.devices.items():
             if not reason and partners and all(partners.values()):
                 partner, why = next(iter(partners.items()))
-                lines.append(f"{name} {device} is free, but its {partner_name} {partner} is {why}")
+                lines.append(
+                    f"{name} {shown[device]} is free, but its {partner_name} {partner_shown[partner]} is {why}"
+                )
         return lines
 
     def missing(self) -> list[str]:
         """A sentence for each device that is unavailable or has no available partner; the free devices come first."""
         name, partner_name = self.names
+        shown = _shown(self.offers)
         without_candidate = [
-            f"{name} {device} is free, but the node has no nearest {partner_name} for it"
+            f"{name} {shown[device]} is free, but the node has none of the {partner_name}s that the claim allows for it"
             for device, (reason, partners) in self.devices.items()
             if not reason and not partners
         ]
         return [
             *self.without_partner(),
             *without_candidate,
-            *(f"{name} {device} is {reason}" for device, (reason, _partners) in self.devices.items() if reason),
+            *(f"{name} {shown[device]} is {reason}" for device, (reason, _partners) in self.devices.items() if reason),
         ]
 
     def by_partner(self) -> _Pairs:
         """The same pairs, with devices and partners exchanged."""
-        exchanged = _Pairs(self.request, (self.names[1], self.names[0]))
+        exchanged = _Pairs(self.request, (self.names[1], self.names[0]), self.partner_offers, self.offers)
         for device, (reason, partners) in self.devices.items():
             for partner, why in partners.items():
                 exchanged.devices.setdefault(partner, (why, {}))[1][device] = reason
@@ -184,17 +193,19 @@ def _nearest(node: _Node, requested: ObjectView) -> list[_Pairs]:
 
 
 def _of_form(node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], ObjectView]) -> _Pairs:
-    pairs = _Pairs(form.first, ("GPU", "NIC"))
-    for first_name in form.first_subs:
+    gpus = {name: node.matching(bodies[form.first, name]) for name in form.first_subs}
+    nics = {name: node.matching(bodies[form.second, name]) for name in form.second_subs}
+    pairs = _Pairs(form.first, ("GPU", "NIC"), itertools.chain(*gpus.values()), itertools.chain(*nics.values()))
+    for first_name, matching_gpus in gpus.items():
         body = bodies[form.first, first_name]
-        nics = {
-            nic.address: node.why_unavailable(bodies[form.second, second_name], nic)
-            for second_name in form.second_subs
+        partners = {
+            identify(nic): node.why_unavailable(bodies[form.second, second_name], nic)
+            for second_name, matching_nics in nics.items()
             if form.allowed(first_name, second_name)
-            for nic in node.matching(bodies[form.second, second_name])
+            for nic in matching_nics
         }
-        for gpu in node.matching(body):
-            pairs.devices.setdefault(gpu.address, (node.why_unavailable(body, gpu), nics))
+        for gpu in matching_gpus:
+            pairs.devices.setdefault(identify(gpu), (node.why_unavailable(body, gpu), partners))
     return pairs
 
 
@@ -213,17 +224,18 @@ def _matching(node: _Node, requested: ObjectView) -> list[_Pairs]:
             continue
         first, *others = covered
         for other in others:
-            pairs = _Pairs(first, (_device_name(first), _device_name(other)))
-            candidates = [(offer, _values(offer, name)) for offer in node.matching(bodies[other])]
-            for first_offer in node.matching(bodies[first]):
+            first_offers, other_offers = node.matching(bodies[first]), node.matching(bodies[other])
+            pairs = _Pairs(first, (_device_name(first), _device_name(other)), first_offers, other_offers)
+            candidates = [(offer, _values(offer, name)) for offer in other_offers]
+            for first_offer in first_offers:
                 values = _values(first_offer, name)
                 partners = [
                     offer
                     for offer, partner_values in candidates
                     if values & partner_values and offer is not first_offer
                 ]
-                reasons = {_shown(offer): node.why_unavailable(bodies[other], offer) for offer in partners}
-                pairs.devices[_shown(first_offer)] = (node.why_unavailable(bodies[first], first_offer), reasons)
+                reasons = {identify(offer): node.why_unavailable(bodies[other], offer) for offer in partners}
+                pairs.devices[identify(first_offer)] = (node.why_unavailable(bodies[first], first_offer), reasons)
             all_pairs.append(pairs)
     return all_pairs
 
@@ -237,9 +249,14 @@ def _values(offer: Offer, name: str) -> set[tuple[str, Scalar]]:
     }
 
 
-def _shown(offer: Offer) -> str:
-    """The PCI address of a device, or its name if it has none."""
-    return offer.address or str(offer.device["name"])
+def _shown(offers: t.Iterable[Offer]) -> dict[DeviceId, str]:
+    """The PCI address of each device, or its name if it has none, or the same as another device, such as partitions."""
+    by_id = {identify(offer): offer for offer in offers}
+    uses = Counter(offer.address for offer in by_id.values())
+    return {
+        device: offer.address if uses[offer.address] == 1 and offer.address else str(offer.device["name"])
+        for device, offer in by_id.items()
+    }
 
 
 def _device_name(request: str) -> str:

@@ -217,11 +217,11 @@ def _count_on_node(node: Node, workload: Workload, requested: t.Mapping[str, int
 
 def _unpaired(node: Node, workload: Workload, states: States) -> tuple[str, ...]:
     """A description of each free device of a node whose partners other claims have."""
-    classes, owners = states.fleet.classes, node.owners()
+    classes, taken = states.fleet.classes, node.taken()
     lines = [
         line
         for claim in workload.claims
-        for line in unpaired(claim["devices"], classes, node.offers, states.cache, owners)
+        for line in unpaired(claim["devices"], classes, node.offers, states.cache, taken)
     ]
     return tuple(dict.fromkeys(lines))
 

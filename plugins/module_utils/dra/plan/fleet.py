@@ -11,8 +11,9 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ..kube.objects import Object, ObjectView
+from ..scheduler import search_devices
 from ..scheduler.answers import Result
-from ..scheduler.search_devices import DeviceId
+from ..scheduler.search_devices import Amount, CounterId, DeviceId, amount, identify
 from ..vendors.offer import Offer
 from ..vendors.server import Server
 
@@ -69,13 +70,28 @@ class Node:
             return None
         left = dict(self.allocatable)
         for pod in self.pods:
-            for name, amount in {**pod.requests, PODS: 1}.items():
-                left[name] = left.get(name, 0) - amount
+            for name, requested in {**pod.requests, PODS: 1}.items():
+                left[name] = left.get(name, 0) - requested
         return left
 
     def owners(self) -> dict[DeviceId, str]:
         """The claim that has each allocated device. Allocations with admin access are left out."""
         return {device.result.id: device.owner for device in self.held if not device.result.admin}
+
+    def taken(self) -> dict[DeviceId, str]:
+        """The devices that no other claim can get, each with the claim that prevents it (`search_devices.taken`).
+
+        Shared devices are left out: other claims may get what is left of them.
+        """
+        counters: dict[CounterId, Amount] = {
+            (offer.driver, offer.pool, str(entry["name"]), name): amount(counter["value"])
+            for offer in self.offers
+            for entry in offer.counter_sets
+            for name, counter in entry["counters"].items()
+        }
+        shared = {identify(offer) for offer in self.offers if offer.device.get("allowMultipleAllocations")}
+        taken = search_devices.taken(self.offers, counters, self.owners())
+        return {device: owner for device, owner in taken.items() if device not in shared}
 
     def without(self, owners: t.Collection[str]) -> Node:
         """The node after these claims and the pods that use them are deleted."""

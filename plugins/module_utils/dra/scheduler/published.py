@@ -20,7 +20,8 @@ from ..vendors.drivers import DRIVERS
 from ..vendors.knowledge import PCI_BUS_ID
 from ..vendors.offer import Offer
 from ..vendors.server import Server
-from .search_devices import DeviceId, attribute, consumption
+from . import search_devices
+from .search_devices import DeviceId, attribute
 
 #: The ID of a counter: driver, pool, counter set, name.
 Counter = tuple[str, str, str, str]
@@ -150,25 +151,13 @@ class Pools:
     def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
         """The devices that cannot be allocated, each with the claim that prevents it. `holders` are claims by device.
 
-        This claim has either the device itself, or another device that leaves too little of their common counters, such
-        as those of a PF and its VFs, or of a GPU and its partitions.
+        As in `search_devices.taken`, the counters of each pool are respected.
         """
-        taken = dict(holders)
+        result = dict(holders)
         for pool in self.pools.values():
-            consumptions = [
-                (published.id, key, value)
-                for published in pool.devices.values()
-                for key, value in consumption(published.offer)
-            ]
-            remaining, last_holder = dict(pool.counters), {}
-            for device, key, value in consumptions:
-                if device in holders:
-                    remaining[key] = remaining.get(key, Fraction()) - value
-                    last_holder[key] = holders[device]
-            for device, key, value in consumptions:
-                if key in last_holder and value > remaining[key]:
-                    taken.setdefault(device, last_holder[key])
-        return taken
+            offers = (published.offer for published in pool.devices.values())
+            result.update(search_devices.taken(offers, pool.counters, holders))
+        return result
 
 
 def v1(obj: ObjectView, kind: str) -> Object:

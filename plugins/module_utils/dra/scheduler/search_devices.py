@@ -60,6 +60,27 @@ def consumption(offer: Offer) -> t.Iterator[tuple[CounterId, Amount]]:
             yield (offer.driver, offer.pool, entry["counterSet"], name), amount(counter["value"])
 
 
+def taken(
+    offers: t.Iterable[Offer], counters: t.Mapping[CounterId, Amount], holders: t.Mapping[DeviceId, str]
+) -> dict[DeviceId, str]:
+    """The devices that cannot be allocated, each with the claim that prevents it. `holders` are claims by device.
+
+    This claim has either the device itself, or another of the `offers` that leaves too little of their common counters,
+    such as those of a PF and its VFs, or of a GPU and its partitions. `counters` are the total amounts.
+    """
+    consumptions = [(identify(offer), key, value) for offer in offers for key, value in consumption(offer)]
+    remaining, last_holder = dict(counters), {}
+    for device, key, value in consumptions:
+        if device in holders:
+            remaining[key] = remaining.get(key, 0) - value
+            last_holder[key] = holders[device]
+    result = dict(holders)
+    for device, key, value in consumptions:
+        if key in last_holder and value > remaining[key]:
+            result.setdefault(device, last_holder[key])
+    return result
+
+
 def amount(value: str) -> Amount:
     """The amount of a quantity."""
     return whole(quantity.parse(value))

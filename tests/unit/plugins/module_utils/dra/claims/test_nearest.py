@@ -337,6 +337,15 @@ def test_reach_names_the_free_gpu_whose_nic_is_in_use_or_tainted() -> None:
     )
 
 
+def test_reach_names_the_free_gpu_that_the_claim_pairs_with_no_nic_of_the_node() -> None:
+    facts = with_shuffled_nics(relevant_facts("hgx-h100"))
+    node = SimulatedNode(site([GPU, NIC]), {"node": facts})
+    (gpu, _nics), *_others = node.nearest_nics("PHB").items()
+    gpus = [offer for offer in node.offers if offer.driver == "gpu.nvidia.com"]
+    reason = pair_reason(node.claim["devices"], node.classes, gpus, node.engine)
+    assert f"GPU {gpu} is free, but the node has none of the NICs that the claim allows for it" in reason
+
+
 def test_reach_by_slices_names_free_devices_whose_partner_is_in_use() -> None:
     facts = with_shuffled_nics(relevant_facts("hgx-h100"))
     values = site([GPU, NIC])

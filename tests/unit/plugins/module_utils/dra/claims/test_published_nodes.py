@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EvaluationError
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pair_reasons import unpaired
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.selector_cache import SelectorCache
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
@@ -21,6 +22,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.publish
     PublishedNodes,
     nodes_from_slices,
 )
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
@@ -183,6 +186,57 @@ def test_free_devices_whose_partners_are_in_use_are_named_with_the_claim() -> No
     # admin access uses no device, and without claims nothing is known to be in use
     for current_objects in ([*objects, claim_with("admin", ("dra.net", "eks-p4d", nic), admin=True)], objects):
         assert not site(current_objects, claims).reach[0].unpaired
+
+
+def _by_switch(driver: str, name: str, address: str = "", **more: t.Any) -> Offer:
+    """A device with the attribute `example.com/switch`."""
+    device = {"name": name, "attributes": {"example.com/switch": {"string": "s"}}, **more}
+    return Offer(driver, "n", "n", device, address)
+
+
+_SWITCH_CLASSES: Object = {
+    driver: {"spec": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}} for driver in ("g", "n")
+}
+_SAME_SWITCH = [{"requests": ["gpu", "nic"], "matchAttribute": "example.com/switch"}]
+
+
+def _unpaired_by_switch(offered: t.Sequence[Offer], held: t.Collection[str], **of_nic: t.Any) -> list[str]:
+    """The free devices without a partner, for a GPU of class `g` and a NIC of class `n` below one switch.
+
+    The devices named in `held` are those of claim c. `of_nic` are more keys of the NIC's request.
+    """
+    requests = [
+        {"name": "gpu", "exactly": {"deviceClassName": "g"}},
+        {"name": "nic", "exactly": {"deviceClassName": "n", **of_nic}},
+    ]
+    owners = {identify(offer): "c" for offer in offered if offer.device["name"] in held}
+    asked = {"requests": requests, "constraints": _SAME_SWITCH}
+    return unpaired(asked, _SWITCH_CLASSES, offered, SelectorCache(Engine()), owners)
+
+
+def test_devices_with_one_address_or_none_are_told_apart() -> None:
+    """Partitions of a GPU have its address, and not every device has an address."""
+    partitions = [_by_switch("g", name, "0000:1b:00.0") for name in ("part-0", "part-1")]
+    nics = [_by_switch("n", name) for name in ("eth0", "eth1")]
+    assert _unpaired_by_switch([*partitions, *nics], ["part-1", "eth1"]) == []
+    assert _unpaired_by_switch([*partitions, *nics], ["eth0", "eth1"]) == [
+        f"gpu {name} is free, but its nic eth0 is in use by c" for name in ("part-0", "part-1")
+    ]
+    assert _unpaired_by_switch([partitions[0], *nics], ["eth0", "eth1"]) == [
+        "gpu 0000:1b:00.0 is free, but its nic eth0 is in use by c"
+    ]
+
+
+def test_only_taints_that_block_the_request_are_named() -> None:
+    gpu = _by_switch("g", "gpu")
+    effects = {"a": "NoSchedule", "b": "NoExecute", "c": "None"}
+    nic = _by_switch("n", "eth0", taints=[{"key": key, "effect": effect} for key, effect in effects.items()])
+    tolerate_a = [{"key": "a", "operator": "Exists"}]
+    assert _unpaired_by_switch([gpu, nic], []) == ["gpu gpu is free, but its nic eth0 is tainted with a, b"]
+    assert _unpaired_by_switch([gpu, nic], [], tolerations=tolerate_a) == [
+        "gpu gpu is free, but its nic eth0 is tainted with b"
+    ]
+    assert _unpaired_by_switch([gpu, nic], [], tolerations=[{"operator": "Exists"}]) == []
 
 
 def test_a_claim_that_no_published_node_satisfies_is_refused_with_the_reason() -> None:

@@ -16,9 +16,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader, report_lines
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, HeldDevice, Node, Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Result
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.simulated_node import (
@@ -125,6 +127,23 @@ def test_unpaired_devices_are_also_reported_for_pairs_by_an_attribute(engine: En
     (found,) = fits.fit(fleet, [test_fit.workload("two-pairs")], engine)
     (reported,) = found.nodes["a-0"].unpaired
     assert reported.startswith("nic 0000:") and reported.endswith(f" is free, but its gpu {gpu} is in use by team/c")
+
+
+def test_a_partition_in_use_takes_its_gpu_but_a_shared_nic_can_be_shared_again() -> None:
+    def offer(name: str, consumed: str, **more: t.Any) -> Offer:
+        consumes = [{"counterSet": "card", "counters": {"slices": {"value": consumed}}}] if consumed else []
+        sets = ({"name": "card", "counters": {"slices": {"value": "7"}}},)
+        return Offer("d", "n", "n", {"name": name, "consumesCounters": consumes, **more}, counter_sets=sets)
+
+    gpu, half, small, nic = (
+        offer("gpu", "7"),
+        offer("half", "4"),
+        offer("small", "3"),
+        offer("nic", "", allowMultipleAllocations=True),
+    )
+    held = tuple(HeldDevice(Result(0, "r", taken, False, {}), "team/c") for taken in (half, nic))
+    node = Node("n", offers=(gpu, half, small, nic), held=held)
+    assert node.taken() == {("d", "n", "gpu"): "team/c", ("d", "n", "half"): "team/c"}
 
 
 def test_a_gpu_is_stranded_while_its_nearest_nic_is_in_use(site: Site, engine: Engine) -> None:
