@@ -5,8 +5,9 @@
 
 """Engines that share a GPU: the parts of a share that can be requested, what is enforced, and the use of idle capacity.
 
-`tested` says which parts of an engine ran in our tests, with the driver's own program and a fake NVML library. All else
-is from the sources that the tables of the drivers name. Only consumable-shares was also tested on a GPU.
+`tested` says which parts of an engine ran in our tests, with the driver's own program and a fake NVML library.
+Everything else is taken from the driver sources that the other modules of this package cite. Only consumable-shares was
+also tested on a GPU.
 """
 
 from __future__ import annotations
