@@ -120,6 +120,17 @@ class Fleet:
         drivers = [text for text in texts if text.startswith("device.driver == ")]
         return not drivers or any(text == test or text.startswith(f"{test} &&") for text in drivers)
 
+    def is_assumed_not_to_match(self, texts: t.Sequence[str], offer: Offer) -> bool:
+        """Whether a device matches only if an assumption about its attributes is wrong (`Offer.assumed`).
+
+        `verdict` is MAYBE for such a device.
+        """
+        unknown_values = self.selection.unknown_values
+        return any(
+            self.selection.judge(text, offer) == MAYBE and unknown_values[text, id(offer)] <= offer.assumed
+            for text in texts
+        )
+
 
 def class_expressions(device_class: ObjectView) -> list[str]:
     """The CEL expressions of a v1 DeviceClass."""

@@ -79,7 +79,10 @@ def variant(
     if not chosen:
         return dict(template), []
     if NEAREST_ANNOTATION in (template["metadata"].get("annotations") or {}):
-        raise TemplateError("its alternatives are the pairs of a board, and a variant would allow only one of them")
+        raise TemplateError(
+            "its alternatives are the nearest pairs of GPU and NIC on one type of machine, and a variant would allow "
+            "only one of them"
+        )
     result: Object = copy.deepcopy(dict(template))
     body = result["spec"]["spec"]["devices"]
     body["requests"] = exact
@@ -204,13 +207,20 @@ class ChargeCalculator:
         if resource.whole_devices:
             return Fraction(count)
         self._check_excluded(resource, texts, where)
-        devices = self._devices(resource, texts)
+        certain, possible = self._devices(resource, texts)
+        devices = [*certain, *possible]
         if not devices:
             notes.append(f"{where}: no known device matches, so the charge is unknown")
             return _ZERO
-        if resource.counter:
-            return count * _by_counter(resource.counter, devices, where, notes)
-        return count * _by_capacity(resource.capacity, devices, body, where)
+        charge = self._charge(resource, devices, body, where, notes)
+        # without the devices that may match, Kueue may charge less, which must also be enough
+        least = self._charge(resource, certain, body, where, []) if certain and possible else charge
+        if least != charge:
+            notes.append(
+                f"{where}: it is not certain that {'/'.join(identify(possible[0]))} matches; without such devices, "
+                f"Kueue charges {quantity.canonical(least)} of {resource.short} for each device"
+            )
+        return count * charge
 
     def _check_excluded(self, resource: Resource, texts: t.Sequence[str], where: str) -> None:
         """Raises TemplateError if the request may get a device that the selector of the resource excludes."""
@@ -222,15 +232,27 @@ class ChargeCalculator:
                     f"{resource.short} excludes, so Kueue would not charge it: request only the selected devices"
                 )
 
-    def _devices(self, resource: Resource, texts: t.Sequence[str]) -> list[Offer]:
-        """The devices that a request can get: those that certainly match; if there are none, those that may match.
+    def _devices(self, resource: Resource, texts: t.Sequence[str]) -> tuple[list[Offer], list[Offer]]:
+        """The devices that a request can get: those that certainly match, and those that may match.
 
-        On a probed node, attributes such as the profile of a partition are assumed.
+        On a probed node, attributes such as the profile of a partition are assumed. Devices that match only if such an
+        assumption is wrong are left out if there are others.
         """
         supply = self.supplies.get(resource.name) or Supply()
         verdicts = [(self.fleet.verdict(texts, offer), offer) for offer in supply.devices]
         certain = [offer for verdict, offer in verdicts if verdict == YES]
-        return certain or [offer for verdict, offer in verdicts if verdict == MAYBE]
+        possible = [offer for verdict, offer in verdicts if verdict == MAYBE]
+        likely = [offer for offer in possible if not self.fleet.is_assumed_not_to_match(texts, offer)]
+        return certain, likely if certain or likely else possible
+
+    @staticmethod
+    def _charge(
+        resource: Resource, devices: t.Sequence[Offer], body: ObjectView, where: str, notes: list[str]
+    ) -> Fraction:
+        """What Kueue charges for one of these devices. Raises TemplateError."""
+        if resource.counter:
+            return _by_counter(resource.counter, devices, where, notes)
+        return _by_capacity(resource.capacity, devices, body, where)
 
 
 def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: list[str]) -> Fraction:

@@ -443,3 +443,45 @@ def test_a_partition_is_not_charged_as_a_whole_gpu() -> None:
     compile_input = CompileInput(objects, nodes, drivers, require_engine(), Server(), NOW, "lab")
     compiled = compile_queues({"queues_resources": [memory], "queues_teams": [team]}, compile_input)
     assert "red/part: charged 9984Mi gpu-memory" in compiled.table
+
+
+_SIZE = "gpu.example.com/size"
+
+
+def _part(node: str, memory: str, size: str = "small", **more: t.Any) -> Offer:
+    """A partition with this size that consumes memory of its GPU."""
+    consumed = {"counterSet": "card", "counters": {"memory": {"value": memory}}}
+    device: Object = {"name": "part", "attributes": {"size": {"string": size}}, "consumesCounters": [consumed]}
+    sets = ({"name": "card", "counters": {"memory": {"value": "80Gi"}}},)
+    return Offer("gpu.example.com", node, node, device, counter_sets=sets, **more)
+
+
+@pytest.mark.parametrize(
+    ("offers", "charged", "noted"),
+    [
+        ([_part("a", "10Gi"), _part("b", "40Gi", possible=True)], 40, True),
+        ([_part("a", "10Gi"), _part("b", "40Gi", size="", unknown=frozenset([_SIZE]))], 40, True),
+        ([_part("a", "40Gi"), _part("b", "10Gi", possible=True)], 40, False),
+        ([_part("a", "10Gi"), _part("b", "10Gi", possible=True)], 10, False),
+        # by an assumption, the partition of the second node is not a small one
+        ([_part("a", "10Gi"), _part("b", "40Gi", "large", assumed=frozenset([_SIZE]))], 10, False),
+        ([_part("a", "10Gi", possible=True), _part("b", "40Gi", "large", assumed=frozenset([_SIZE]))], 10, False),
+        ([_part("b", "40Gi", "large", assumed=frozenset([_SIZE]))], 40, False),
+    ],
+)
+def test_devices_that_may_match_can_raise_the_charge(offers: list[Offer], charged: int, noted: bool) -> None:
+    cel = ['device.driver == "gpu.example.com"', 'device.attributes["gpu.example.com"].size == "small"']
+    template = {"name": "part", "namespace": "red", "devices": [{"name": "gpu", "class": "part"}]}
+    classes = [{"name": "part", "cel": cel}]
+    claims = {**CLAIMS, "dra_claims_classes": classes, "dra_claims_templates": [template]}
+    memory = {"name": "gpu-memory", "classes": ["part"], "counter": "memory"}
+    variables = {"queues_resources": [memory], "queues_teams": [{"name": "red", "namespaces": ["red"]}]}
+    nodes = {offer.node: PublishedNode((offer,)) for offer in offers}
+    (entry,) = _compile(variables, nodes, compile_site(claims).objects).templates
+    assert entry.charges == {"lanewise.dev/gpu-memory": charged * 2**30}
+    uncertain = (
+        "request gpu: it is not certain that gpu.example.com/b/part matches; without such devices, Kueue charges"
+    )
+    assert [note for note in entry.notes if "not certain" in note] == (
+        [f"{uncertain} {10 * 2**30} of gpu-memory for each device"] if noted else []
+    )
