@@ -130,7 +130,7 @@ def check_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader
         if total <= supply.certain:
             continue
         message = (
-            f"{amount_text(total, binary)} {resource.short} are guaranteed ({shares}), but the fleet has "
+            f"guarantees of {resource.short} add up to {amount_text(total, binary)} ({shares}), but the fleet has "
             f"{amount_text(supply.maximum, binary)}"
         )
         if total > supply.maximum and not supply.unclear:
@@ -139,15 +139,14 @@ def check_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader
         elif supply.unclear:
             node, reason = next(iter(sorted(supply.unclear.items())))
             warnings.append(
-                f"{resource.path}: {amount_text(total, binary)} {resource.short} are guaranteed, but only "
-                f"{amount_text(supply.certain, binary)} are certain: the count is unknown on {len(supply.unclear)} "
+                f"{resource.path}: guarantees of {resource.short} add up to {amount_text(total, binary)}, but only "
+                f"{amount_text(supply.certain, binary)} is certain: the amount is unknown on {len(supply.unclear)} "
                 f"node(s), such as {node} ({reason})"
             )
         else:
             warnings.append(
-                f"{resource.path}: {amount_text(total, binary)} {resource.short} are guaranteed, but only "
-                f"{amount_text(supply.certain, binary)} are certain: the probe does not know enough about "
-                "the remaining ones"
+                f"{resource.path}: guarantees of {resource.short} add up to {amount_text(total, binary)}, but only "
+                f"{amount_text(supply.certain, binary)} is certain: the probe does not know enough about the rest"
             )
 
 

@@ -375,8 +375,11 @@ def overcommitted(
         for name in sorted(totals):
             taken = [demand.devices * demand.per_device.get(name, _ZERO) for demand in demands]
             if sum(taken, _ZERO) > totals[name] and sum(1 for amount in taken if amount) > 1:
-                parts = " and ".join(f"{demand.devices} device(s) of {demand.resource.short}" for demand in demands)
-                message = f"at least {parts} are guaranteed, but share counter {name}: the fleet cannot provide all"
+                parts = " and ".join(f"{demand.devices} device(s) for {demand.resource.short}" for demand in demands)
+                message = (
+                    f"the guarantees need at least {parts}, but these devices share the counter {name}, which is too "
+                    "small for all of them"
+                )
                 reports.append((members[-1], message))
                 break
     return reports

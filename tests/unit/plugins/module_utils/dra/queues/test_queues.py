@@ -59,10 +59,10 @@ QUEUES: Object = {
     "queues_teams": TEAMS,
 }
 
-SHORT_OF_BANDWIDTH = "over-fleet: 801G bandwidth are guaranteed (blue 801G), but the fleet has 800G"
+SHORT_OF_BANDWIDTH = "over-fleet: guarantees of bandwidth add up to 801G (blue 801G), but the fleet has 800G"
 SHORT_OF_CARDS = (
-    "over-fleet: at least 2 device(s) of bandwidth and 1 device(s) of ports are guaranteed, but share counter card: "
-    "the fleet cannot provide all"
+    "over-fleet: the guarantees need at least 2 device(s) for bandwidth and 1 device(s) for ports, but these devices "
+    "share the counter card, which is too small for all of them"
 )
 
 
@@ -89,10 +89,12 @@ def _compile(variables: Object, nodes: t.Any = None, objects: t.Any = None, now:
 
 
 def _problems(variables: Object, nodes: t.Any = None, objects: t.Any = None) -> dict[str, str]:
-    """The rule and the message of each problem, by its path."""
+    """The rule and the message of each problem, by its path. Each path must have only one problem."""
     with pytest.raises(Problems) as raised:
         _compile(variables, nodes, objects)
-    return {problem.path: f"{problem.rule}: {problem.message}" for problem in raised.value.problems}
+    problems = {problem.path: f"{problem.rule}: {problem.message}" for problem in raised.value.problems}
+    assert len(problems) == len(raised.value.problems), raised.value
+    return problems
 
 
 def _quotas(compiled: Compiled) -> dict[str, dict[str, dict[str, str]]]:
@@ -154,16 +156,16 @@ def test_all_errors_are_reported_together() -> None:
             "queues_teans": [],
         }
     )
+    assert problems.pop("queues_teams[2].name").startswith("bad-name: 'Red' ")
     assert problems == {
         "queues_teans": "unknown-key: is not a variable of queues",
         "queues_resources[2].classes[0]": "counted-twice: the devices of class 'gpu' are already counted as gpus",
         "queues_resources[2].classes": "counted-twice: gpu.nvidia.com/node/gpu-0 is already counted as gpus",
         "queues_resources[3].classes": "missing: is missing",
-        "queues_teams[0].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 9), but the fleet has 8",
+        "queues_teams[0].guaranteed.gpus": "over-fleet: guarantees of gpus add up to 9 (red 9), but the fleet has 8",
         "queues_teams[1].namespaces[0]": "duplicate-name: namespace 'red' already belongs to red",
         "queues_teams[1].guaranteed.gpu": "unknown-resource: there is no resource 'gpu'",
         "queues_teams[1].lend.gpus": "lends-too-much: lends 1, but the team is guaranteed 0",
-        "queues_teams[2].name": problems["queues_teams[2].name"],
         "queues_teams[2].namespaces": "empty: must not be empty",
         "queues_priorities[0].value": "out-of-range: must be from -2147483648 to 2147483647, not 2147483648",
         "queues_loans[0].to": "unknown-team: there is no team 'green'",
@@ -177,11 +179,12 @@ def test_all_errors_are_reported_together() -> None:
 def test_guarantees_above_the_fleet_are_refused() -> None:
     """The path is that of the first guarantee, in the order of the inventory, that the fleet does not have."""
     teams = [TEAMS[0], {**TEAMS[1], "guaranteed": {"gpus": 3}}]
+    too_many = "over-fleet: guarantees of gpus add up to 9"
     assert _problems({**QUEUES, "queues_teams": teams}) == {
-        "queues_teams[1].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 3), but the fleet has 8"
+        "queues_teams[1].guaranteed.gpus": f"{too_many} (red 6, blue 3), but the fleet has 8"
     }
     assert _problems({**QUEUES, "queues_pool": {"gpus": 1}}) == {
-        "queues_pool.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 2, the pool 1), but the fleet has 8"
+        "queues_pool.gpus": f"{too_many} (red 6, blue 2, the pool 1), but the fleet has 8"
     }
     two = {"a": facts("hgx-h100"), "b": facts("hgx-h100")}
     assert _compile({**QUEUES, "queues_teams": teams, "queues_pool": {"gpus": 7}}, two).warnings == []
@@ -198,7 +201,7 @@ def test_guarantees_that_cannot_be_compared_with_the_fleet_give_warnings() -> No
         )
     }
     (gpus, nics) = _compile(large, unknown).warnings
-    assert "50 gpus are guaranteed, but only 0 are certain" in gpus and "its pool is being written" in gpus
+    assert "guarantees of gpus add up to 50, but only 0 is certain" in gpus and "its pool is being written" in gpus
     assert "its slices are incomplete" in nics
 
 
@@ -426,7 +429,7 @@ def test_cpu_and_memory_can_be_counted() -> None:
     teams[0]["guaranteed"] = {"memory": "5Ti"}
     problems = _problems({**QUEUES, "queues_resources": resources, "queues_teams": teams, "queues_uncounted": ["cpu"]})
     assert problems["queues_teams[0].guaranteed.memory"].endswith(
-        "5Ti memory are guaranteed (red 5Ti), but the fleet has 4Ti"
+        "guarantees of memory add up to 5Ti (red 5Ti), but the fleet has 4Ti"
     )
     assert "also leaves out cpu" in problems["queues_uncounted[0]"]
 
