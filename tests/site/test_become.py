@@ -15,9 +15,8 @@ import pytest
 import yaml
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 
-FILES = [
-    path for glob in ("roles/*/tasks", "playbooks", "playbooks/tasks") for path in COLLECTION.glob(f"{glob}/*.yml")
-]
+FOLDERS = ("roles/*/tasks", "playbooks", "playbooks/parts", "playbooks/tasks")
+FILES = [path for folder in FOLDERS for path in COLLECTION.glob(f"{folder}/*.yml")]
 TASK_LISTS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
 
 
@@ -29,8 +28,8 @@ def _conditions(entry: dict[str, t.Any]) -> list[str]:
 def on_the_controller(entry: dict[str, t.Any], inherited: dict[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
     """The keywords that apply to each task on the controller in a play, block or task.
 
-    These are `name`, `vars`, `become`, the conditions `when`, and the `task` itself. `inherited` are those of the play
-    or block around it.
+    These are `name`, `vars`, `become`, the conditions `when`, whether it runs `on_controller`, and the `task` itself.
+    `inherited` are those of the play or block around it.
     """
     apply = (entry.get("ansible.builtin.include_role") or {}).get("apply") or {}
     known = {**inherited, **{key: value[key] for value in (entry, apply) for key in ("name", "become") if key in value}}
@@ -49,13 +48,31 @@ def on_the_controller(entry: dict[str, t.Any], inherited: dict[str, t.Any]) -> t
         yield known
 
 
+def tasks_on_the_controller(path: Path) -> list[dict[str, t.Any]]:
+    """The keywords that apply to each task on the controller in a file of plays or tasks."""
+    inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return [item for entry in entries for item in on_the_controller(entry, inherited)]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("roles/fabric/tasks/cluster.yml", "Read the Node"),  # delegate_to
+        ("playbooks/drift.yml", "Compare the claims"),  # delegate_to in apply, in a block
+        ("playbooks/plan.yml", "Fail without workloads"),  # connection of the play
+        ("playbooks/tasks/replace_nic_after.yml", "Write the record"),  # inherited from the block
+    ],
+)
+def test_tasks_on_the_controller_are_found(file: str, name: str) -> None:
+    assert name in [task["name"] for task in tasks_on_the_controller(COLLECTION / file)]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
 def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
     """The keyword overrides --become. The task also needs the variable, because the inventory's variable overrides the
     keyword."""
-    inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for task in (item for entry in entries for item in on_the_controller(entry, inherited)):
+    for task in tasks_on_the_controller(path):
         assert task.get("become") is False and task["vars"].get("ansible_become") is False, task["name"]
 
 

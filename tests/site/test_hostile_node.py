@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from ansible import constants
 from ansible.plugins.loader import connection_loader, lookup_loader
 from ansible.vars.clean import clean_facts
@@ -22,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import set_by_facts
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
-from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
+from ansible_collections.lanewise.dra.tests.site.test_become import FILES, tasks_on_the_controller
 
 #: The collection's action plugins that check the facts themselves.
 CHECKING_ACTIONS = {
@@ -205,10 +204,7 @@ def test_with_an_unknown_fact_cache_names_of_the_facts_without_prefix_are_used()
 
 @pytest.mark.parametrize("path", NODE_FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
 def test_every_task_on_the_controller_checks_the_facts_first(path):
-    inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    tasks = [item for entry in entries for item in on_the_controller(entry, inherited)]
-    for task in tasks:
+    for task in tasks_on_the_controller(path):
         keywords = {name.removeprefix("lanewise.dra.") for name in task["task"]}
         checked = any("facts_checked" in item for item in task["when"])
         assert checked or keywords & (CHECKING_ACTIONS | OUTPUT_ACTIONS), task["name"]
