@@ -182,7 +182,7 @@ class PciReader:
     def _check_vfs(self, functions: dict[str, PciFunction]) -> None:
         """Remove a VF's PF if the VF cannot belong to it, and set the numbers of VFs if PF and VF agree.
 
-        A VF has its PF's vendor and is below the same bridges, on the PF's bus or a later one.
+        A VF has its PF's vendor, and is below the same root complex and bridges.
         """
         for vf in functions.values():
             pf = functions.get(vf.physfn) if vf.physfn else None
