@@ -148,9 +148,12 @@ class Servers:
 
 
 def _sockets(folder: str) -> t.Iterator[int]:
-    """The inodes of a process's sockets."""
+    """The inodes of a process's sockets. Raises OSError."""
     for descriptor in os.listdir(f"{folder}/fd"):
-        match = _SOCKET_LINK.match(os.readlink(f"{folder}/fd/{descriptor}"))
+        try:
+            match = _SOCKET_LINK.match(os.readlink(f"{folder}/fd/{descriptor}"))
+        except FileNotFoundError:  # closed since it was listed
+            continue
         if match:
             yield int(match.group(1))
 

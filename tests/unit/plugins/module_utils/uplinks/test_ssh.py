@@ -50,6 +50,18 @@ def test_connections_are_certain_once_the_server_shows_the_user(tmp_path, name, 
     assert [certain for _connection, certain in found] == sessions
 
 
+def test_a_descriptor_that_is_closed_during_the_scan_hides_no_other_one(tmp_path, monkeypatch):
+    add_process(tmp_path, 10, 1, "sshd", "sshd: root@notty", INODE)
+    listed = os.listdir
+
+    def listdir(path):
+        return ["3", *listed(path), "5"] if str(path).endswith("fd") else listed(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    found = ssh.Servers(str(tmp_path)).sessions([connection()])
+    assert [certain for _connection, certain in found] == [True]
+
+
 @pytest.mark.parametrize(("child", "sessions"), [("sshd: root [net]", []), ("sshd: root@notty", [True])])
 def test_a_child_that_starts_while_processes_are_listed_is_seen(tmp_path, monkeypatch, child, sessions):
     """The server's process has lost the title `[accepted]` when it is read, and the child that authenticates the
