@@ -358,7 +358,7 @@ def served_kinds(set_parent: Object, apis: Object, extra: Sequence[str] = ()) ->
 
 def unserved_kinds(set_parent: Object, apis: Object) -> list[str]:
     """The kinds in the parent that the cluster does not serve now, as KIND.GROUP. Their objects may still exist."""
-    served = {group_kind({"apiVersion": api, "kind": kind}) for api, kinds in apis.items() for kind in kinds}
+    served = {group_kind({**entry, "apiVersion": entry["api_version"]}) for entry in served_kinds(set_parent, apis)}
     return sorted(set(_items(set_parent["metadata"]["annotations"][_KINDS])) - served)
 
 

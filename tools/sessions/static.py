@@ -46,9 +46,9 @@ def lint(session: nox.Session) -> None:
     options = {"MYPYPATH": site, "PYTHONPATH": paths}
     runs: list[tuple[tuple[str, ...], dict[str, t.Any]]] = [(command, options) for command in commands]
     # for mypy, the root of the collection would have a second name for each file, so it runs below the root
-    loosely = ("mypy", "--cache-dir", str(WORK / "mypy-tests"), "--config-file", "mypy.ini", *_WITHOUT_STRICT_TYPES)
+    loose = ("mypy", "--cache-dir", str(WORK / "mypy-tests"), "--config-file", "mypy.ini", *_WITHOUT_STRICT_TYPES)
     sources = os.pathsep.join((str(session_folder(session) / "stage"), site))
-    runs.append((loosely, {"MYPYPATH": sources, "PYTHONPATH": "", "cwd": tree(session) / "tests"}))
+    runs.append((loose, {"MYPYPATH": sources, "PYTHONPATH": "", "cwd": tree(session) / "tests"}))
     failed = []
     for command, options in runs:
         try:

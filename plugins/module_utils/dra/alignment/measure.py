@@ -23,7 +23,7 @@ from ..scheduler.search_devices import attribute
 from .devices import NIC
 
 _PORT = 18515
-#: The maximum length of an error message, of a text of a pod and of a program's output, and a bound of its numbers.
+#: The maximum length of an error message, of a text of a pod and of a program's output, and the limit of its numbers.
 _MAX_MESSAGE, _MAX_TEXT, _MAX_OUTPUT, _MAX_NUMBER = 300, 64, 2**20, 1e15
 _TIMEOUT_STATUSES = (124, 143)  # exit statuses of GNU's and BusyBox's timeout after it stopped a program
 _RDMA_DEVICE = "rdmaDevice"  # the name in lanewise.dev and dra.net
